@@ -21,7 +21,7 @@ from project.process import Child, ProcessError, wait_until
 from ravi_django import signal, submit
 from ravi_django.models import Run, Status
 from ravi_django.runtime import sweeper
-from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.engine.engine import Engine
 
 WAITER = "test/bench-waiter"
 HOLDER = "test/bench-holder"

@@ -20,7 +20,7 @@ from benchmarks.stack import Stack
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.bus import enqueue, get_bus, relay
-from ravi_django.runtime.bus.site import forget_buses
+from ravi_django.runtime.events.site import forget_buses
 from ravi_django.runtime.store import outbox, outbox_rows
 
 TOPIC = "bench"

@@ -30,7 +30,7 @@ from ravi_django import submit
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest, JournalEntry
 from ravi_django.runtime import human
-from ravi_django.runtime.engine import Engine
+from ravi_django.runtime.engine.engine import Engine
 
 BY_MODEL, BY_CODE = "react/bench-payer", "test/bench-approval"
 WARM_UP = 3

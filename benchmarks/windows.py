@@ -30,7 +30,7 @@ from ravi_django.agents.compaction import (
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import AgentId, ChatMessage, ModelResponse, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.models import Session
-from ravi_django.runtime.history import _append
+from ravi_django.runtime.lease.history import _append
 from ravi_django.runtime.store import queue
 
 AGENT = AgentId("react", "bench-window")

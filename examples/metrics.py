@@ -54,7 +54,7 @@ def metrics(model: ChatModel) -> list[Agent]:
 
 async def show(team: list[Agent]) -> None:
     from ravi_django.agents import Runtime
-    from ravi_django.runtime.bus import feed_agent
+    from ravi_django.sources import feed_agent
 
     async with Runtime() as rt:
         for agent in team:

@@ -16,7 +16,7 @@ from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.integrations.llm import model_from_env
 from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import ACTIVE, Follow, Run, Source
-from ravi_django.runtime import site_rules
+from ravi_django.runtime.people import site_rules
 
 TOPICS = tuple(f"news/{topic}" for topic in NEWS)
 READER = "personal_feed/reader"

@@ -10,7 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.generic import TemplateView
 
-from ravi_django.runtime.registry import get_agent
+from ravi_django.runtime.catalog.registry import get_agent
 
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 View = Callable[..., HttpResponseBase]

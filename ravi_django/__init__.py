@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "answer": "ravi_django.runtime.human",
-    "emit": "ravi_django.runtime.follow",
-    "follow": "ravi_django.runtime.follow",
-    "unfollow": "ravi_django.runtime.follow",
+    "answer": "ravi_django.runtime.people.answers",
+    "emit": "ravi_django.runtime.social.publications",
+    "follow": "ravi_django.runtime.social.follows",
+    "unfollow": "ravi_django.runtime.social.follows",
     "tool": "ravi_django.agents.function_tool",
-    "register": "ravi_django.runtime.registry",
+    "register": "ravi_django.runtime.catalog.registry",
     "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
-    "register_tool": "ravi_django.runtime.registry",
-    "save_spec": "ravi_django.runtime.specs",
-    "submit": "ravi_django.runtime.submit",
-    "asubmit": "ravi_django.runtime.submit",
-    "schedule": "ravi_django.runtime.schedules",
-    "signal": "ravi_django.runtime.signals",
+    "register_tool": "ravi_django.runtime.catalog.registry",
+    "save_spec": "ravi_django.runtime.catalog.specs",
+    "submit": "ravi_django.runtime.runs.submit",
+    "asubmit": "ravi_django.runtime.runs.submit",
+    "schedule": "ravi_django.runtime.schedules.schedules",
+    "signal": "ravi_django.runtime.runs.signals",
 }
 
 __all__ = [
@@ -41,13 +41,14 @@ __all__ = [
 if TYPE_CHECKING:
     from ravi_django.agents.function_tool import tool
     from ravi_django.capabilities.feeds.adapter import register_source_adapter
-    from ravi_django.runtime.follow import emit, follow, unfollow
-    from ravi_django.runtime.human import answer
-    from ravi_django.runtime.registry import register, register_tool
-    from ravi_django.runtime.schedules import schedule
-    from ravi_django.runtime.signals import signal
-    from ravi_django.runtime.specs import save_spec
-    from ravi_django.runtime.submit import asubmit, submit
+    from ravi_django.runtime.catalog.registry import register, register_tool
+    from ravi_django.runtime.catalog.specs import save_spec
+    from ravi_django.runtime.people.answers import answer
+    from ravi_django.runtime.runs.signals import signal
+    from ravi_django.runtime.runs.submit import asubmit, submit
+    from ravi_django.runtime.schedules.schedules import schedule
+    from ravi_django.runtime.social.follows import follow, unfollow
+    from ravi_django.runtime.social.publications import emit
 
 
 def __getattr__(name: str) -> Any:

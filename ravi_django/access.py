@@ -8,7 +8,8 @@ Python code is not asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -22,9 +23,10 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
 from ravi_django.models import Agent, JournalEntry, Run
-from ravi_django.runtime import addresses, registry, specs
-from ravi_django.runtime.store.followers import Rights, Wanted
-from ravi_django.runtime.store.handing_over import HANDOFF
+from ravi_django.runtime.catalog import registry, specs
+from ravi_django.runtime.lease.gate import HANDOFF
+from ravi_django.runtime.people import addressees
+from ravi_django.users import has, permits
 
 log = logging.getLogger("ravi.access")
 
@@ -44,18 +46,18 @@ class AccessPolicy:
         """Whether `user` may start runs of `agent`, and continue them: messages, retries, forks, signals."""
         return (
             admits(access_of(agent), user, agent)
-            or addresses.permits(user, "ravi.run_agent")
-            or addresses.permits(user, "ravi.run_agent", agent)
+            or permits(user, "ravi.run_agent")
+            or permits(user, "ravi.run_agent", agent)
         )
 
     def may_signal(self, user: Any, run: Run, name: str) -> bool:
         """Whether `user`, who sees `run`, may send it a signal of this name. Reserved names are refused before."""
-        return addresses.permits(user, "ravi.signal_run") or name in getattr(specs.agent_of(run), "public_signals", ())
+        return permits(user, "ravi.signal_run") or name in getattr(specs.agent_of(run), "public_signals", ())
 
     def may_emit(self, user: Any, topic: TopicId) -> bool:
         """Whether `user` may publish to `topic` over REST."""
         own = Agent.objects.filter(owner_id=user.pk, source=Agent.Source.ADMIN, spec__output_topic=str(topic))
-        return topic.source == str(user.pk) or addresses.permits(user, "ravi.emit_topic") or own.exists()
+        return topic.source == str(user.pk) or permits(user, "ravi.emit_topic") or own.exists()
 
     def may_follow(self, user: Any, agent: Agent, topic: TopicId) -> bool:
         """Whether `agent` may follow `topic` for `user`."""
@@ -68,11 +70,11 @@ class AccessPolicy:
 
     def may_choose_priority(self, user: Any, priority: Priority) -> bool:
         """Whether `user` may start a run with this priority over REST."""
-        return priority <= Priority.NORMAL or addresses.permits(user, "ravi.choose_priority")
+        return priority <= Priority.NORMAL or permits(user, "ravi.choose_priority")
 
     def may_read_journal(self, user: Any, run: Run) -> bool:
         """Whether `user`, who sees `run`, may read its journal."""
-        return conf.JOURNAL_FOR_OWNERS is True or addresses.permits(user, "ravi.view_journalentry")
+        return conf.JOURNAL_FOR_OWNERS is True or permits(user, "ravi.view_journalentry")
 
 
 def policy() -> AccessPolicy:
@@ -119,8 +121,8 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
             log.exception("agent %s: its access failed, and refuses", agent, extra={"action": "access.failed"})
             return False
     if access == "staff":
-        return addresses.has(user, "is_staff")
-    return access == "authenticated" or (access.startswith("perm:") and addresses.permits(user, access[len("perm:") :]))
+        return has(user, "is_staff")
+    return access == "authenticated" or (access.startswith("perm:") and permits(user, access[len("perm:") :]))
 
 
 # --------------------------------------------------------------------------------------------------- one user
@@ -211,7 +213,7 @@ def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[s
     """The deliveries that the policy refuses, and the topics that its `may_receive` raises for. A constant number of
     queries where permissions are those of Django's own backend."""
     users = get_user_model()._default_manager.in_bulk({owner for _, owner, _ in wanted})
-    addresses.cache_permissions(users.values())
+    addressees.cache_permissions(users.values())
     receivers: dict[str, Collection[Any] | None] = {}
     failed: dict[str, Exception] = {}
     for topic in {topic for _, _, topic in wanted}:
@@ -263,3 +265,15 @@ def _may_still_run(user: Any, address: str) -> bool:
         return may_run(user, specs.find(address))
     except AgentNotFoundError:
         return False
+
+
+Wanted = tuple[str, Any, str]  # a delivery to an agent, for its owner's id, of a topic
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What the site's access policy says of deliveries to follows that have an owner."""
+
+    # Of these deliveries, to these agents (rows, by address): the refused ones, and the topics that it raises for.
+    refused: Callable[[Collection[Wanted], Mapping[str, Agent]], tuple[set[Wanted], dict[str, Exception]]]
+    by_access: bool  # none is refused where the agent is open to every user

@@ -19,12 +19,16 @@ class RaviConfig(AppConfig):
     def ready(self) -> None:
         router.routers.insert(0, Router())
         from ravi_django import checks, tasks  # noqa: F401 - registers the system checks, and Celery's tasks by their names
-        from ravi_django.runtime import deleted_runs, model_sources, notices, owners, registry, tools
-        from ravi_django.runtime.bus.courier import on_events_written
-        from ravi_django.runtime.catalog import check_fixture, sync_after_migrate
-        from ravi_django.runtime.mail import on_request
-        from ravi_django.runtime.own_connections import limit_new_connection
-        from ravi_django.runtime.store.outbox import events_written
+        from ravi_django.runtime import tools
+        from ravi_django.runtime.catalog import registry
+        from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
+        from ravi_django.runtime.db.connections import limit_new_connection
+        from ravi_django.runtime.events.relay import on_events_written
+        from ravi_django.runtime.journal.outbox import events_written
+        from ravi_django.runtime.lifecycle import deletion
+        from ravi_django.runtime.people import notices
+        from ravi_django.runtime.people.mail import on_request
+        from ravi_django.runtime.sources import saves
         from ravi_django.signals import request_changed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
@@ -33,10 +37,10 @@ class RaviConfig(AppConfig):
             pre_save.connect(check_fixture, sender=self.get_model(model), dispatch_uid=f"ravi.fixture.{model}")
         events_written.connect(on_events_written, dispatch_uid="ravi.relay")
         notices.connect()
-        owners.connect()
-        deleted_runs.connect()
-        model_sources.connect()
-        setting_changed.connect(model_sources.connect, dispatch_uid="ravi.model_sources")
+        deletion.connect()
+        deletion.connect_runs()
+        saves.connect()
+        setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
         registry.register_built_in(tools.built_in)

@@ -31,12 +31,14 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     given = getattr(settings, "RAVI", None) or {}
     if not isinstance(given, dict):
         return [Error("RAVI must be a dict.", hint='RAVI = {"LEASE_S": 30}', id="ravi.E001")]
+    from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
-    from ravi_django.runtime import limits
-    from ravi_django.runtime.prices import faults
-    from ravi_django.runtime.prune import retention  # needs the models, which are not loaded when this module is
-    from ravi_django.runtime.site_middleware import of_site
-    from ravi_django.runtime.store.accounts import faults as faults_of_daily
+    from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
+    from ravi_django.runtime.lifecycle.prune import (
+        retention,  # needs the models, which are not loaded when this module is
+    )
+    from ravi_django.runtime.middleware.chain import of_site
+    from ravi_django.runtime.model_calls.call import faults
 
     found: list[CheckMessage] = [
         Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")
@@ -105,7 +107,7 @@ def _origins() -> list[str]:
 
 def _people() -> list[CheckMessage]:
     """Who is asked, and who may answer: a fault here would be found when the first request is made, or refuse all."""
-    from ravi_django.runtime.site_rules import faults
+    from ravi_django.runtime.people.site_rules import faults
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
     found: list[CheckMessage] = [
@@ -129,7 +131,7 @@ def _people() -> list[CheckMessage]:
 def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """A policy that cannot be loaded refuses everything."""
     from ravi_django import access
-    from ravi_django.runtime import registry
+    from ravi_django.runtime.catalog import registry
 
     try:
         is_default = type(access.policy()) is access.AccessPolicy
@@ -150,7 +152,8 @@ def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
     """A site whose settings ask owners to confirm what they may not read: the staff are asked in their place."""
     from ravi_django.agents.approvers import approvers_of, refuse_owner
     from ravi_django.kernel import InvalidInputError, Risk
-    from ravi_django.runtime import registry, site_rules
+    from ravi_django.runtime.catalog import registry
+    from ravi_django.runtime.people import site_rules
 
     found: list[CheckMessage] = []
     for tool in registry.known_tools():
@@ -170,7 +173,7 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     if conf.ENGINE != "celery":
         return []
     found: list[CheckMessage] = []
-    from ravi_django.runtime import limits
+    from ravi_django import limits
 
     if conf.LIMITS is not None and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
         backend = settings.CACHES[conf.CACHE_ALIAS]["BACKEND"]
@@ -236,7 +239,7 @@ def _has_beat_of_its_own(app: Any) -> bool:
 @register("ravi")
 def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """The addresses in e-mails: workers, which write them, know no host."""
-    from ravi_django.runtime import links
+    from ravi_django.runtime.people import links
 
     given, valid = conf.REQUEST_EMAIL, conf.REQUEST_LINK_S
     hint = 'REQUEST_EMAIL = "https://example.com": where people reach this site; None sends no e-mails.'
@@ -289,7 +292,7 @@ _SERVERS = ("redis://", "rediss://", "unix://")
 
 
 def _is_bus_of_one_process() -> bool:
-    from ravi_django.runtime.bus import site
+    from ravi_django.runtime.events import site
 
     return site.address() == site.MEMORY
 
@@ -297,7 +300,7 @@ def _is_bus_of_one_process() -> bool:
 @register("ravi")
 def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """What sources may look into: a fault here would be found by each of them."""
-    from ravi_django.runtime import model_sources
+    from ravi_django.runtime.sources import saves
 
     roots = conf.DROP_ROOTS
     hint = 'DROP_ROOTS = ["/srv/drops"]: directories that are there, by their whole paths; sources look below them.'
@@ -311,7 +314,7 @@ def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
         if not (isinstance(root, str | PurePath) and Path(root).is_absolute() and Path(root).is_dir())
     ]
     hint = 'SOURCE_MODELS = ["shop.Order", "blog"]: models, or all of an app, whose saves sources may tell agents of.'
-    faults = model_sources.faults()
+    faults = saves.faults()
     return found + [Error(f"RAVI['SOURCE_MODELS']{fault}.", hint=hint, id="ravi.E019") for fault in faults]
 
 

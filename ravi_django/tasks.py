@@ -48,7 +48,7 @@ shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
 @shared_task(name="ravi.run")
 def run(run_id: str) -> None:
     """Give the run to this process's event loop, which leases it; the task is over then."""
-    from ravi_django.runtime.worker import get_worker
+    from ravi_django.runtime.engine.worker import get_worker
 
     get_worker().hint(run_id)
 
@@ -56,7 +56,7 @@ def run(run_id: str) -> None:
 @shared_task(name="ravi.sweep")
 def sweep() -> None:
     """Find what no hint has reached. Put it in CELERY_BEAT_SCHEDULE every RAVI["SWEEP_S"] seconds."""
-    from ravi_django.runtime.sweeper import sweep
+    from ravi_django.runtime.engine.sweep import sweep
 
     sweep()
 
@@ -64,7 +64,7 @@ def sweep() -> None:
 @shared_task(name="ravi.look")
 def look() -> None:
     """Drive whatever can be claimed: one hint that stands for many runs."""
-    from ravi_django.runtime.worker import get_worker
+    from ravi_django.runtime.engine.worker import get_worker
 
     get_worker().look()
 
@@ -72,7 +72,7 @@ def look() -> None:
 @shared_task(name="ravi.fan_out")
 def fan_out(publication_id: str) -> None:
     """Deliver what was published to those who follow."""
-    from ravi_django.runtime import fan_out
+    from ravi_django.runtime.social import fan_out
 
     fan_out.run(publication_id)
 
@@ -80,7 +80,7 @@ def fan_out(publication_id: str) -> None:
 @shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
     """Write to the people who may answer a request; only where RAVI["REQUEST_EMAIL"] says so."""
-    from ravi_django.runtime.mail import send
+    from ravi_django.runtime.people.mail import send
 
     send(request_id)
 
@@ -88,7 +88,7 @@ def mail_request(request_id: str) -> None:
 @shared_task(name="ravi.relay_events")
 def relay_events() -> None:
     """Give the event bus what its outbox has; only where RAVI["EVENT_BUS"] is set."""
-    from ravi_django.runtime.bus.relay import relay_safely
+    from ravi_django.runtime.events.relay import relay_safely
 
     relay_safely()
 
@@ -96,7 +96,7 @@ def relay_events() -> None:
 @shared_task(name="ravi.tell_saves")
 def tell_saves(source_id: str) -> None:
     """Tell a source's agent of the saves of a model that it has waiting."""
-    from ravi_django.runtime.model_sources import run
+    from ravi_django.runtime.sources.saves import run
 
     run(source_id)
 
@@ -104,9 +104,9 @@ def tell_saves(source_id: str) -> None:
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
     """Read the feeds, directories and adapters that are due."""
-    from ravi_django.runtime import sources
+    from ravi_django.runtime.sources import poll
 
-    sources.poll_due()
+    poll.poll_due()
 
 
 @celeryd_init.connect
@@ -142,8 +142,8 @@ def _warm(**kwargs: Any) -> None:
 def _start() -> None:
     """Import the model library, when an agent needs it, before the first run does; then look for work."""
     from ravi_django.capabilities.llm import warm
-    from ravi_django.runtime.specs import uses_litellm
-    from ravi_django.runtime.worker import get_worker
+    from ravi_django.runtime.catalog.specs import uses_litellm
+    from ravi_django.runtime.engine.worker import get_worker
 
     worker = get_worker()
     try:
@@ -161,7 +161,8 @@ def _start() -> None:
 
 @worker_shutting_down.connect
 def _stop_claiming(**kwargs: Any) -> None:
-    from ravi_django.runtime import background, worker
+    from ravi_django.runtime.engine import worker
+    from ravi_django.runtime.runs import background
 
     background.stop()
     if worker._worker is not None:
@@ -170,7 +171,7 @@ def _stop_claiming(**kwargs: Any) -> None:
 
 @worker_shutdown.connect
 def _drain(**kwargs: Any) -> None:
-    from ravi_django.runtime.worker import close_worker
+    from ravi_django.runtime.engine.worker import close_worker
 
     if _serves:
         log.info("draining for up to %g s", conf.DRAIN_S, extra={"action": "worker.drain"})

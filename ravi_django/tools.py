@@ -9,16 +9,16 @@ _EXPORTS = {
     "Toolbox": "ravi_django.agents.toolbox",
     "Happened": "ravi_django.kernel",
     "NotHappened": "ravi_django.kernel",
-    "AskHumanTool": "ravi_django.runtime.tools.ask_human",
-    "BoardAddTool": "ravi_django.runtime.tools.board",
-    "BoardListTool": "ravi_django.runtime.tools.board",
-    "BoardUpdateTool": "ravi_django.runtime.tools.board",
+    "AskHumanTool": "ravi_django.runtime.tools.builtin.ask_human",
+    "BoardAddTool": "ravi_django.runtime.tools.builtin.board",
+    "BoardListTool": "ravi_django.runtime.tools.builtin.board",
+    "BoardUpdateTool": "ravi_django.runtime.tools.builtin.board",
     "CalculatorTool": "ravi_django.capabilities.tools.calculator",
     "CurrentTimeTool": "ravi_django.capabilities.tools.clock",
     "HttpFetchTool": "ravi_django.capabilities.tools.http_fetch",
-    "QuerysetTool": "ravi_django.runtime.tools.queryset",
-    "ReadResultTool": "ravi_django.runtime.tools.results",
-    "TaskBoard": "ravi_django.runtime.tools.board",
+    "QuerysetTool": "ravi_django.runtime.tools.builtin.queryset",
+    "ReadResultTool": "ravi_django.runtime.tools.builtin.read_result",
+    "TaskBoard": "ravi_django.runtime.tools.builtin.board",
 }
 
 __all__ = [
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from ravi_django.capabilities.tools.clock import CurrentTimeTool
     from ravi_django.capabilities.tools.http_fetch import HttpFetchTool
     from ravi_django.kernel import Happened, NotHappened
-    from ravi_django.runtime.tools.ask_human import AskHumanTool
-    from ravi_django.runtime.tools.board import BoardAddTool, BoardListTool, BoardUpdateTool, TaskBoard
-    from ravi_django.runtime.tools.queryset import QuerysetTool
-    from ravi_django.runtime.tools.results import ReadResultTool
+    from ravi_django.runtime.tools.builtin.ask_human import AskHumanTool
+    from ravi_django.runtime.tools.builtin.board import BoardAddTool, BoardListTool, BoardUpdateTool, TaskBoard
+    from ravi_django.runtime.tools.builtin.queryset import QuerysetTool
+    from ravi_django.runtime.tools.builtin.read_result import ReadResultTool
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 
 from ravi_django.agents.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime import addresses
+from ravi_django.runtime.people import addressees
 
 
 class ApproversField(forms.CharField):
@@ -73,7 +73,7 @@ def _groups(names: set[str]) -> Iterable[str]:
 
 
 def _permissions(names: set[str]) -> Iterable[str]:
-    if not addresses.holders_are_known():  # they may be given by a backend of the site's own, and have no rows
+    if not addressees.holders_are_known():  # they may be given by a backend of the site's own, and have no rows
         return names
     which = Q()
     for name in names:

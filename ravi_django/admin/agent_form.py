@@ -29,9 +29,9 @@ from ravi_django.agents.spec_kinds import INFORMATION, PERSONAL_FEED, REACT
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.models.names import word
-from ravi_django.runtime.prompts import PromptTemplate
-from ravi_django.runtime.registry import check_access, known_addresses, known_tools
-from ravi_django.runtime.specs import check_spec
+from ravi_django.runtime.catalog.prompts import PromptTemplate
+from ravi_django.runtime.catalog.registry import check_access, known_addresses, known_tools
+from ravi_django.runtime.catalog.specs import check_spec
 
 FIELDSETS: list[Any] = [
     (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "version"]}),

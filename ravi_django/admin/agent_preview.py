@@ -13,8 +13,7 @@ from ravi_django.admin.agent_form import AgentForm
 from ravi_django.agents.compaction.tokens import estimate
 from ravi_django.agents.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
-from ravi_django.runtime.instructions import facts_of
-from ravi_django.runtime.prompts import PromptTemplate
+from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
 
 SAMPLE_SESSION = "01890000-0000-7000-8000-000000000000"
 

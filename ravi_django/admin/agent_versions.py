@@ -21,7 +21,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.models.names import word
-from ravi_django.runtime.specs import save_spec
+from ravi_django.runtime.catalog.specs import save_spec
 
 PAGE = 20
 CONTEXT_LINES = 2

@@ -19,8 +19,8 @@ from ravi_django.admin.agent_preview import preview_of
 from ravi_django.admin.agent_versions import VersionPages, version_list
 from ravi_django.admin.base import LiveAdmin
 from ravi_django.models import Agent, Run
-from ravi_django.runtime.registry import known_addresses
-from ravi_django.runtime.specs import save_spec
+from ravi_django.runtime.catalog.registry import known_addresses
+from ravi_django.runtime.catalog.specs import save_spec
 
 CODE_FIELDS = ["address", "shown_name", "description", "source", "whose", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]

@@ -24,7 +24,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
 from ravi_django.pages.words import script_words
-from ravi_django.runtime import links, site_rules
+from ravi_django.runtime.people import links, site_rules
 
 if apps.is_installed("unfold"):  # a theme that styles only the lists and forms of its own class
     from unfold.admin import ModelAdmin

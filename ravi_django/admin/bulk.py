@@ -24,8 +24,8 @@ from ravi_django.admin.decision_page import lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
 from ravi_django.pages.words import name_of
-from ravi_django.runtime import human, people
-from ravi_django.runtime.topups import is_top_up
+from ravi_django.runtime.people import answers, rights
+from ravi_django.runtime.people.top_ups import is_top_up
 
 MOST = 200  # at once
 _BUTTONS = {"approve": _("Approve"), "deny": _("Deny")}
@@ -103,10 +103,10 @@ class BulkDecisions:
         done = 0
         for row in rows:
             try:
-                human.answer(row.pk, action, reason=reason, by=request.user, version=seen[str(row.pk)])
+                answers.answer(row.pk, action, reason=reason, by=request.user, version=seen[str(row.pk)])
                 done += 1
             except ConflictError:
-                self.message_user(request, f"{_name(row)}: {lost_words(human.find(row.pk))}", "WARNING")
+                self.message_user(request, f"{_name(row)}: {lost_words(answers.find(row.pk))}", "WARNING")
             except (ForbiddenError, NotFoundError):
                 self.message_user(request, gettext("%(name)s: you may not answer it.") % {"name": _name(row)}, "ERROR")
             except InvalidInputError as error:
@@ -144,7 +144,7 @@ def _closed(rows: list[HumanRequest]) -> str:
 
 
 def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
-    others = len(rows) - len(people.open_among(user, rows))
+    others = len(rows) - len(rights.open_among(user, rows))
     words = gettext("%(count)s of these are asked of others: you may read them.")
     return words % {"count": others} if others else ""
 

@@ -22,7 +22,7 @@ from ravi_django.pages.words import (
     title_of,
     who,
 )
-from ravi_django.runtime.topups import is_top_up
+from ravi_django.runtime.people.top_ups import is_top_up
 
 TURNS = 12  # of the conversation, the last ones
 HISTORY = 100  # records

@@ -20,8 +20,8 @@ from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError,
 from ravi_django.models import HumanRequest
 from ravi_django.pages.form import DecisionForm, now_at
 from ravi_django.pages.words import decision_of, name_of, who
-from ravi_django.runtime import human, people, reassignment
-from ravi_django.runtime.answers import MAX_TEXT
+from ravi_django.runtime.people import answers, escalation, rights
+from ravi_django.runtime.people.answers import MAX_TEXT
 
 PREFIX = "decision"
 
@@ -71,7 +71,7 @@ class DecisionPages:
             return self._page(request, asked, reassign=form, status=400)
         to, reason, version = (form.cleaned_data[name] for name in ("to", "reason", "version"))
         try:
-            human.reassign(asked.pk, to, by=request.user, reason=reason, version=version)
+            answers.reassign(asked.pk, to, by=request.user, reason=reason, version=version)
         except InvalidInputError as error:
             form.add_error("to" if error.field == "to" else "reason" if error.field == "reason" else None, str(error))
             return self._page(request, asked, reassign=form, status=400)
@@ -79,7 +79,7 @@ class DecisionPages:
             return self._lost(request, asked.pk, reassign=form)
         except ForbiddenError as error:
             raise PermissionDenied(str(error)) from None
-        asked = human.find(asked.pk)
+        asked = answers.find(asked.pk)
         words = gettext("Asked of %(who)s now: %(name)s.") % {"who": who(asked), "name": name_of(asked)}
         self.message_user(request, words, messages.SUCCESS)
         return self._to_inbox(request)
@@ -91,7 +91,7 @@ class DecisionPages:
     # ---------------------------------------------------------------------------------------------------- decide
 
     def _decide(self, request: HttpRequest, asked: HumanRequest) -> HttpResponse:
-        if refusal := people.why_not(request.user, asked):
+        if refusal := rights.why_not(request.user, asked):
             raise PermissionDenied(refusal)
         form = DecisionForm(asked, request.POST, PREFIX)
         if asked.status != HumanRequest.Status.PENDING:
@@ -100,7 +100,7 @@ class DecisionPages:
         if given is None:
             return self._page(request, asked, form=form, status=400)
         try:
-            human.answer(asked.pk, by=request.user, **given)
+            answers.answer(asked.pk, by=request.user, **given)
         except InvalidInputError as error:
             form.refuse(error.field, str(error))
             return self._page(request, asked, form=form, status=400)
@@ -110,7 +110,7 @@ class DecisionPages:
             raise PermissionDenied(str(error)) from None
         except NotFoundError:
             raise Http404 from None
-        done = human.find(asked.pk)
+        done = answers.find(asked.pk)
         words = decision_of(done)
         said = {"decision": f"{words[0].upper()}{words[1:]}", "name": name_of(done)}
         told = gettext("%(decision)s: %(name)s. It was recorded under your name, and the run goes on.")
@@ -119,7 +119,7 @@ class DecisionPages:
 
     def _lost(self, request: HttpRequest, pk: Any, *, why: str = "", **forms_: Any) -> HttpResponse:
         """The page as it is now, with what was typed, in words that say what happened meanwhile."""
-        asked = human.find(pk)
+        asked = answers.find(pk)
         seen = next(iter(forms_.values()))
         is_newer = str(asked.version) != seen["version"].value()
         words = lost_words(asked) if is_newer or asked.status != HumanRequest.Status.PENDING else why
@@ -147,7 +147,7 @@ class DecisionPages:
         status: int = 200,
     ) -> HttpResponse:
         is_pending = asked.status == HumanRequest.Status.PENDING
-        why_not = people.why_not(request.user, asked)
+        why_not = rights.why_not(request.user, asked)
         open_to_me = is_pending and not why_not
         form, reassign = form or DecisionForm(asked, prefix=PREFIX), reassign or ReassignForm(asked)
         for shown in (form, reassign):
@@ -188,7 +188,7 @@ class DecisionPages:
 
 def _may_reassign(user: Any, asked: HumanRequest) -> bool:
     try:
-        reassignment.check(user, asked)
+        escalation.check(user, asked)
     except (ForbiddenError, NotFoundError):
         return False
     return True

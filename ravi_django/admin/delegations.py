@@ -21,8 +21,9 @@ from django.utils.translation import gettext_lazy as _
 from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
-from ravi_django.runtime import standing
-from ravi_django.runtime.addresses import active_users, has
+from ravi_django.runtime.people import standing
+from ravi_django.runtime.people.addressees import active_users
+from ravi_django.users import has
 
 
 class UserNameField(forms.ModelChoiceField):

@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import sla
-from ravi_django.runtime.sla import Figures
+from ravi_django.runtime.people import figures
+from ravi_django.runtime.people.figures import Figures
 
 SPANS = {"1": _("24 hours"), "7": _("7 days"), "30": _("30 days"), "90": _("90 days")}  # of days
 DEFAULT = "30"
@@ -27,7 +27,7 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         raise PermissionDenied
     chosen = request.GET.get("days", DEFAULT)
     days = chosen if chosen in SPANS else DEFAULT
-    found = sla.figures(timezone.now() - timedelta(days=int(days)), sla.tenants_for(request.user))
+    found = figures.figures(timezone.now() - timedelta(days=int(days)), figures.tenants_for(request.user))
     context = {
         **model_admin.admin_site.each_context(request),
         "title": gettext("How people keep up"),
@@ -39,7 +39,7 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
         "answered": sum(one.answered for one in found),
         "expired": sum(one.expired for one in found),
         "oldest": _span(max((one.oldest_open_s for one in found if one.oldest_open_s is not None), default=None)),
-        "cut": len(found) >= sla.GROUPS,
+        "cut": len(found) >= figures.GROUPS,
     }
     request.current_app = model_admin.admin_site.name  # type: ignore[attr-defined]
     return TemplateResponse(request, "ravi/admin/figures.html", context)

@@ -16,7 +16,7 @@ from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.models import Follow, Publication, Session
-from ravi_django.runtime.store import follows
+from ravi_django.runtime.social import follow_rows
 
 FOLLOW = ["id", "agent", "topic", "owner", "tenant", "conversation", "deliveries_go_to", "every_s", "given", "last_at"]
 FOLLOW += ["created_at"]
@@ -118,7 +118,7 @@ class FollowAdmin(GraphAdmin):
         )
 
     def delete_model(self, request: HttpRequest, obj: Follow) -> None:
-        follows.delete_follows(Follow.objects.filter(id=obj.id))
+        follow_rows.delete_follows(Follow.objects.filter(id=obj.id))
 
     @admin.display(description=_("conversation"))
     def conversation(self, follow: Follow) -> Any:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from ravi_django.admin import show, timeline
 from ravi_django.admin.base import InspectAdmin
 from ravi_django.models import Blob, JournalEntry
-from ravi_django.runtime.entries import blob_value, internalize
+from ravi_django.runtime.journal.entries import blob_value, internalize
 
 
 @admin.register(JournalEntry)

@@ -13,8 +13,8 @@ from django.http import HttpRequest
 
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import people, site_rules
-from ravi_django.runtime.store import people as people_rows
+from ravi_django.runtime.people import rights, site_rules
+from ravi_django.runtime.people import rows as people_rows
 
 NEWEST = 500  # of the pending requests
 
@@ -25,7 +25,7 @@ def answerable(request: HttpRequest) -> Requests:
     """Of any status."""
     found: Requests | None = getattr(request, "_ravi_answerable", None)
     if found is None:
-        found = people.answerable_as_read(request.user)
+        found = rights.answerable_as_read(request.user)
         request._ravi_answerable = found  # type: ignore[attr-defined]
     return found.all()
 
@@ -55,7 +55,7 @@ def mine_among(request: HttpRequest, rows: Requests) -> Any:
     if conf.MAY_ANSWER is None:
         return mine.values("pk")
     newest = rows.filter(pk__in=mine.values("pk")).select_related("run").order_by("-id")[:NEWEST]
-    return people.open_among(request.user, list(newest))
+    return rights.open_among(request.user, list(newest))
 
 
 def glance(request: HttpRequest) -> list[dict[str, Any]]:
@@ -76,6 +76,6 @@ def glance(request: HttpRequest) -> list[dict[str, Any]]:
 def _ask_hook(request: HttpRequest, rows: list[dict[str, Any]]) -> None:
     mine = [row["pk"] for row in rows if row["mine"]]
     asked = list(HumanRequest.objects.filter(pk__in=mine).select_related("run")) if mine else []
-    open_ = people.open_among(request.user, asked)
+    open_ = rights.open_among(request.user, asked)
     for row in rows:
         row["mine"] = row["pk"] in open_

@@ -21,9 +21,9 @@ from ravi_django.admin.base import InspectAdmin, page_of
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.kernel import ConflictError
 from ravi_django.models import TERMINAL, Agent, InboxMessage, JournalEntry, Run, Turn
-from ravi_django.runtime.cancel import cancel
-from ravi_django.runtime.pausing import resume
-from ravi_django.runtime.registry import known_addresses
+from ravi_django.runtime.catalog.registry import known_addresses
+from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.teams.slots import resume
 
 ENTRIES = 100  # journal entries a page
 TURNS = 50  # of the run's own turns; its session's page has all

@@ -16,8 +16,9 @@ from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import Schedule, Session
-from ravi_django.runtime import clock, schedule_rules, schedules, ticks
-from ravi_django.runtime.addresses import has
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.schedules import schedules, timetable
+from ravi_django.users import has
 
 SHOWN = 5  # ticks of a preview
 SUPERUSERS = ("owner", "tenant")  # whoever chose these would have runs made in the name of others
@@ -45,7 +46,7 @@ class ScheduleForm(forms.ModelForm):
         error_messages={"invalid_choice": _("There is no such session of yours.")},
     )  # fmt: skip
     cron = forms.CharField(
-        required=False, max_length=ticks.LENGTH, label=_("Cron"), widget=_line(),
+        required=False, max_length=timetable.LENGTH, label=_("Cron"), widget=_line(),
         help_text=_("minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval."),
     )  # fmt: skip
     every_s = forms.IntegerField(
@@ -116,8 +117,8 @@ class ScheduleForm(forms.ModelForm):
         for name, value in given.items():
             setattr(row, name, value)
         try:
-            schedule_rules.check(row)
-            schedule_rules.check_name(row)
+            schedules.check(row)
+            schedules.check_name(row)
         except (InvalidInputError, NotFoundError) as error:
             self.add_error(error.field if error.field in self.fields else None, show.visible(str(error)))
         else:
@@ -153,7 +154,7 @@ def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
     shown = {"site": show.moment(at), "own": ""}
     if at is not None and row.cron and row.timezone:
         try:
-            own = clock.written(at, ticks.zone_of(row.timezone))
+            own = clock.written(at, timetable.zone_of(row.timezone))
         except InvalidInputError:
             return shown
         shown["own"] = f"{own} {show.visible(row.timezone)}"

@@ -20,8 +20,8 @@ from ravi_django.admin.runs import AgentFilter
 from ravi_django.admin.schedule_form import SUPERUSERS, ScheduleForm, both_clocks, preview_of
 from ravi_django.kernel import KernelError
 from ravi_django.models import Schedule, ScheduleTick
-from ravi_django.runtime import schedules
-from ravi_django.runtime.addresses import has
+from ravi_django.runtime.schedules import schedules
+from ravi_django.users import has
 
 RECENT = 50  # ticks on a schedule's page
 

@@ -15,7 +15,7 @@ from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, page_of
 from ravi_django.admin.search import id_range, users_named
 from ravi_django.models import BoardTask, Run, Session, Turn
-from ravi_django.runtime import board
+from ravi_django.runtime.teams import board
 
 TURNS = 100  # a page
 RUNS = 50

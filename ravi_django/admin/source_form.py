@@ -14,8 +14,9 @@ from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Source
-from ravi_django.runtime import schedules, source_rules
-from ravi_django.runtime.addresses import has
+from ravi_django.runtime.schedules import schedules
+from ravi_django.runtime.sources import adding
+from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = _(
@@ -51,9 +52,9 @@ class SourceForm(forms.ModelForm):
         if not has(self.by, "is_superuser"):  # fields that are declared here are there whatever the admin lists
             self.fields.pop("owner", None)
             self.fields.pop("tenant", None)
-        self._written = source_rules.written(self.instance.options)
+        self._written = adding.written(self.instance.options)
         if isinstance(self.instance.options, dict):
-            self.initial["options"] = source_rules.typed(self.instance.options)
+            self.initial["options"] = adding.typed(self.instance.options)
         if "options" in self.fields:
             self.fields["options"].show_hidden_initial = False  # what it was is what the row says
         if "agent" in self.fields:
@@ -68,7 +69,7 @@ class SourceForm(forms.ModelForm):
         given = self.cleaned_data["options"] or {}
         if not isinstance(given, dict):
             raise forms.ValidationError(gettext('A JSON object like {"edits": true}.'))
-        return {**source_rules.typed(given), **self._written}
+        return {**adding.typed(given), **self._written}
 
     def _post_clean(self) -> None:
         super()._post_clean()
@@ -77,7 +78,7 @@ class SourceForm(forms.ModelForm):
             self.instance.tenant = tenant_for(self.by)
         if self.errors:
             return
-        for field, fault in source_rules.faults(self.instance):
+        for field, fault in adding.faults_of(self.instance):
             self.add_error(field if field in self.fields else None, fault)
         if not self.errors and {"agent", "owner"}.intersection(self.changed_data):
             try:

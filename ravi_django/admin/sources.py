@@ -28,9 +28,10 @@ from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin, LiveAdmin
 from ravi_django.admin.source_form import FIELDS, SourceForm
 from ravi_django.models import Source, SourceItem
-from ravi_django.runtime import background, source_rules, webhooks
-from ravi_django.runtime.addresses import has
-from ravi_django.runtime.store.sources import MOVED, STATE
+from ravi_django.runtime.runs import background
+from ravi_django.runtime.sources import adding, webhooks
+from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.users import has
 
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
 ANEW = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these is looked at at once
@@ -98,14 +99,14 @@ class SourceAdmin(LiveAdmin):
             return
         changed = set(form.changed_data)
         row = Source.objects.select_for_update(no_key=True, of=("self",)).get(pk=obj.pk)
-        kept = source_rules.written(row.options)
+        kept = adding.written(row.options)
         fields = {name for name in form.cleaned_data if name in FIELDS}
         if "location" in changed:
             obj.etag = obj.modified = ""
             obj.polling_until = None  # a poll that is under way is of the other place: it writes nothing more
             fields |= {"etag", "modified", "polling_until"}
             kept = {name: value for name, value in kept.items() if name not in (STATE, MOVED)}
-        obj.options = {**source_rules.typed(obj.options), **kept}
+        obj.options = {**adding.typed(obj.options), **kept}
         if changed & ANEW:
             obj.next_at, obj.failures, obj.error = None, 0, ""
             fields |= {"next_at", "failures", "error"}
@@ -165,7 +166,7 @@ class SourceAdmin(LiveAdmin):
     @admin.action(description=_("Poll selected sources now"), permissions=["change"])
     def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         mine, others = self._mine(request, queryset)
-        due = [row for row in mine if row.enabled and row.kind in source_rules.POLLED]
+        due = [row for row in mine if row.enabled and row.kind in adding.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s left as they are: switched off, not polled, or another's.")
@@ -214,7 +215,7 @@ class SourceAdmin(LiveAdmin):
 
     @admin.display(description=_("next poll"))
     def next_poll(self, source: Source) -> str:
-        if not source.enabled or source.kind not in source_rules.POLLED:
+        if not source.enabled or source.kind not in adding.POLLED:
             return show.NONE
         return show.moment(source.next_at) if source.next_at else gettext("at once")
 
@@ -238,12 +239,12 @@ class SourceAdmin(LiveAdmin):
 
     @admin.display(description=_("options"))
     def shown_options(self, source: Source) -> SafeString:
-        shown = source_rules.typed(source.options)
+        shown = adding.typed(source.options)
         return format_html('<pre class="ravi-pre">{}</pre>', (show.pretty(shown, None) or {"text": ""})["text"])
 
     @admin.display(description=_("moved from"))
     def moved_from(self, source: Source) -> str:
-        return show.visible(str(source_rules.written(source.options).get(MOVED) or "")) or show.NONE
+        return show.visible(str(adding.written(source.options).get(MOVED) or "")) or show.NONE
 
     @admin.display(description=_("conversation"))
     def shown_home(self, source: Source) -> SafeString | str:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from ravi_django.admin import show
 from ravi_django.models import BudgetAccount, Run
-from ravi_django.runtime import usage
+from ravi_django.runtime.budgets import usage
 
 MOST = 200  # runs of one tree on a page
 FIELDS = (

@@ -16,7 +16,7 @@ from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
 from ravi_django.conf import conf
 from ravi_django.models import WorkerProcess
-from ravi_django.runtime import clock
+from ravi_django.runtime.db import clock
 
 
 @admin.register(WorkerProcess)

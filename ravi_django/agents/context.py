@@ -96,5 +96,5 @@ def __getattr__(name: str) -> Any:
 
         return AgentContext
     if name == "DjangoHistoryProvider":
-        return import_module("ravi_django.runtime.history").DjangoHistoryProvider
+        return import_module("ravi_django.runtime.lease.history").DjangoHistoryProvider
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

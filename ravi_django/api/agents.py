@@ -14,8 +14,8 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import AddressPages
 from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
-from ravi_django.runtime import specs
-from ravi_django.runtime.registry import get_agent, known_addresses, spec_of
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.registry import get_agent, known_addresses, spec_of
 
 
 class AgentsView(ApiView):

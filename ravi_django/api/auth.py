@@ -11,7 +11,7 @@ from rest_framework.authentication import SessionAuthentication
 from rest_framework.settings import api_settings
 
 from ravi_django.conf import conf
-from ravi_django.runtime.openings import Credential
+from ravi_django.services.openings import Credential
 
 TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
 SESSION = "rest_framework.authentication.SessionAuthentication"

@@ -15,9 +15,9 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from ravi_django import limits
 from ravi_django.api import auth, errors, openapi
 from ravi_django.api.parsers import StrictJSONParser
-from ravi_django.runtime import limits
 
 
 def _non_atomic(view: Any) -> Any:

@@ -12,7 +12,7 @@ from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_session
 from ravi_django.api.openapi import documented
 from ravi_django.api.pagination import Pages, paged
-from ravi_django.runtime import board
+from ravi_django.runtime.teams import board
 
 
 class BoardView(ApiView):

@@ -32,9 +32,8 @@ from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
-from ravi_django.runtime import human, links, people
-from ravi_django.runtime.store import links as links_rows
-from ravi_django.runtime.topups import is_top_up
+from ravi_django.runtime.people import answers, links, rights
+from ravi_django.runtime.people.top_ups import is_top_up
 
 NOT_YOURS = gettext_lazy(
     "There is nothing here for you. The link may be incomplete, somebody else may be asked by now, or it was sent to "
@@ -138,8 +137,8 @@ class DecideView(View):
         if given is None:
             return False
         with transaction.atomic():
-            human.answer(self.link.request_id, by=request.user, **given)
-            if not links_rows.use_link(self.link):
+            answers.answer(self.link.request_id, by=request.user, **given)
+            if not links.use_link(self.link):
                 raise ConflictError("this link has been used already")
         return True
 
@@ -180,7 +179,7 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     """By the rule that the answer goes by as well. The link is good for the level that it was sent at alone."""
     asked = link.request
     try:
-        people.check(user, asked)
+        rights.check(user, asked)
     except NotFoundError:
         return Standing(403, _("This is not asked of you any more."), is_shown=False)
     except ForbiddenError as error:

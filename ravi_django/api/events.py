@@ -13,6 +13,7 @@ from rest_framework.exceptions import NotAcceptable
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
+from ravi_django import limits
 from ravi_django.api import auth, serializers, sse
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.lookup import find_run
@@ -20,9 +21,9 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run
-from ravi_django.runtime import hidden, limits
-from ravi_django.runtime.events import PAGE, page
-from ravi_django.runtime.openings import Opening
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.reading import PAGE, page
+from ravi_django.services.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 RUNSERVER = "WSGIServer/"  # Django's development server: the one WSGI server with a thread for each request

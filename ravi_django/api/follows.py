@@ -16,8 +16,9 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
-from ravi_django.runtime import follow, site_rules
-from ravi_django.runtime.store import follows
+from ravi_django.runtime.people import site_rules
+from ravi_django.runtime.social import follow_rows, publications
+from ravi_django.runtime.social import follows as social_follows
 
 FILTERS = [
     parameter("agent", "Only what this agent follows, type/key."),
@@ -49,7 +50,7 @@ class FollowNameSerializer(StrictSerializer):
 
 
 class FollowRequestSerializer(FollowNameSerializer):
-    every_s = NumberField(required=False, allow_null=True, min_value=0, max_value=follow.MAX_EVERY_S)
+    every_s = NumberField(required=False, allow_null=True, min_value=0, max_value=social_follows.MAX_EVERY_S)
     metadata = serializers.DictField(required=False, allow_null=True)
 
 
@@ -57,7 +58,10 @@ class EmitSerializer(StrictSerializer):
     text = TextField(required=False, allow_null=True, allow_blank=True, help_text="What is said; or else data")
     data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON but null; or else text")
     id = TextField(
-        required=False, allow_null=True, max_length=follow.MAX_ID, help_text="Of one's own: a repeat publishes nothing"
+        required=False,
+        allow_null=True,
+        max_length=publications.MAX_ID,
+        help_text="Of one's own: a repeat publishes nothing",
     )
     session = IdField(required=False, allow_null=True, help_text="Of one's own: publish in its tenant")
 
@@ -90,7 +94,7 @@ class FollowsView(ApiView):
         given now. What is published there is delivered to the agent's run that waits for it, or starts one.
         """
         given = _given(FollowRequestSerializer(data=request.data))
-        row, created = follow.add(
+        row, created = social_follows.add(
             given["agent"],
             given["topic"],
             user=request.user,
@@ -109,7 +113,7 @@ class FollowsView(ApiView):
         """
         named = _given(FollowNameSerializer(data=request.data or request.query_params.dict()))
         place = _place(request.user, named.get("session"))
-        if not follow.unfollow(named["agent"], named["topic"], user=request.user, **place):
+        if not social_follows.unfollow(named["agent"], named["topic"], user=request.user, **place):
             raise NotFound(f"{named['agent']} does not follow {named['topic']} for you")
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -123,7 +127,7 @@ class FollowView(ApiView):
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
     def delete(self, request: Any, id: UUID) -> Response:
         """Follow no more. What it was still to be given is dropped."""
-        follows.delete_follows(_rows(request, id))
+        follow_rows.delete_follows(_rows(request, id))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -152,7 +156,7 @@ class EmitView(ApiView):
         tenant = _place(request.user, given.get("session"))["tenant"]
         access.check_emit(request.user, topic)
         try:
-            row = follow.emit(topic, given[name], user=request.user, tenant=tenant, id=given.get("id"))
+            row = publications.emit(topic, given[name], user=request.user, tenant=tenant, id=given.get("id"))
         except InvalidInputError as error:
             error.field = name if error.field == "data" else error.field
             raise
@@ -175,7 +179,7 @@ def _place(user: Any, session: UUID | None) -> dict[str, Any]:
 def _topic_at(path: str) -> TopicId:
     """The topic of an address. One that can be none is nowhere, as a malformed id is."""
     try:
-        return follow.topic_of(path)
+        return social_follows.topic_of(path)
     except InvalidInputError as error:
         raise NotFound(str(error)) from None
 

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from ravi_django.api import serializers
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.openapi import documented
-from ravi_django.runtime.health import Check, check_all
+from ravi_django.runtime.engine.health import Check, check_all
 
 FRESH_S = 1.0  # anybody may ask, and an answer costs a handful of connections
 

@@ -16,7 +16,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.capabilities.feeds import signatures
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError
-from ravi_django.runtime import webhooks
+from ravi_django.runtime.sources import webhooks
 
 REFUSED = "no such webhook, or a signature that is missing, wrong or too old"
 LATER_S = 60

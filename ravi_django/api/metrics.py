@@ -16,10 +16,11 @@ from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.usage import MAX_SPAN, _moment
 from ravi_django.kernel import ForbiddenError, InvalidInputError
-from ravi_django.runtime import sla
-from ravi_django.runtime.addresses import has, permits
-from ravi_django.runtime.sla import Figures, Totals
-from ravi_django.runtime.store import outbox, outbox_rows
+from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.people import figures
+from ravi_django.runtime.people.figures import Figures, Totals
+from ravi_django.users import has, permits
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _Row = TypeVar("_Row", Figures, Totals)
@@ -99,10 +100,10 @@ class MetricsView(ApiView):
         if not (has(user, "is_superuser") or (has(user, "is_staff") and permits(user, "ravi.view_humanrequest"))):
             raise ForbiddenError("these figures are for staff with the permission ravi.view_humanrequest")
         since = _since(request.query_params)
-        theirs = sla.tenants_for(user)
-        found = sla.figures(since, theirs)
+        theirs = figures.tenants_for(user)
+        found = figures.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            text = prometheus(found, sla.totals(theirs)) + _event_bus()
+            text = prometheus(found, figures.totals(theirs)) + _event_bus()
             return Response(text, content_type=PROMETHEUS)
         return Response(MetricsSerializer({"since": since, "requests": found}).data)
 
@@ -125,7 +126,7 @@ def _event_bus() -> str:
 
 def _since(given: Any) -> datetime:
     present = datetime.now(UTC)
-    since = _moment(given, "since") or present - sla.SPAN
+    since = _moment(given, "since") or present - figures.SPAN
     if not present - MAX_SPAN <= since <= present:
         raise InvalidInputError(f"since must be within the last {MAX_SPAN.days} days", field="since")
     return since

@@ -9,9 +9,10 @@ from rest_framework import serializers
 
 from ravi_django.api.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import answers, hidden, people
-from ravi_django.runtime.shown import in_utc, request_shown
-from ravi_django.runtime.store import people as people_rows
+from ravi_django.runtime.people import answers, rights
+from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.shown import in_utc, request_shown
 
 NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of the run that asks: they may be big
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
@@ -103,7 +104,7 @@ def marked(rows: Sequence[Any], user: Any) -> Sequence[Any]:
     """Told of each whether an answer by `user`, None for the site's operator, would count now: as many queries for all
     of them as for one."""
     pending = [row for row in rows if row.status == HumanRequest.Status.PENDING]
-    theirs = people.open_among(user, pending) if pending else set()
+    theirs = rights.open_among(user, pending) if pending else set()
     if theirs:
         theirs = set(HumanRequest.objects.filter(people_rows.in_time(), id__in=theirs).values_list("id", flat=True))
     for row in rows:

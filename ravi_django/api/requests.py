@@ -22,7 +22,7 @@ from ravi_django.api.request_serializers import (
 )
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import human, people, reassignment
+from ravi_django.runtime.people import answers, escalation, rights
 
 ALL = "all"
 STATUSES = [*HumanRequest.Status.values, ALL]
@@ -71,8 +71,8 @@ class AnswerView(ApiView):
         the authenticated user, whatever the body says.
         """
         row = find_request(request, id)
-        human.answer(row, by=request.user, **_given(AnswerSerializer(data=request.data)))
-        return _shown(human.find(row), request.user)
+        answers.answer(row, by=request.user, **_given(AnswerSerializer(data=request.data)))
+        return _shown(answers.find(row), request.user)
 
 
 class ReassignView(ApiView):
@@ -90,9 +90,9 @@ class ReassignView(ApiView):
         409 when it was answered, closed or changed before, 403 for who may only read it. Who passes it on may not see
         it any more.
         """
-        reassignment.check(request.user, human.find(id))  # first: what is wrong with a body is for who may see the row
-        row = human.reassign(id, by=request.user, **_given(ReassignSerializer(data=request.data)))
-        return _shown(human.find(row), request.user)
+        escalation.check(request.user, answers.find(id))  # first: what is wrong with a body is for who may see the row
+        row = answers.reassign(id, by=request.user, **_given(ReassignSerializer(data=request.data)))
+        return _shown(answers.find(row), request.user)
 
 
 def find_request(request: Any, id: UUID) -> HumanRequest:
@@ -104,7 +104,7 @@ def find_request(request: Any, id: UUID) -> HumanRequest:
 
 
 def _rows(request: Any) -> Any:
-    rows = people.visible(request.user).select_related("run", "answered_by")
+    rows = rights.visible(request.user).select_related("run", "answered_by")
     return rows.defer(*(f"run__{name}" for name in NOT_SHOWN))
 
 

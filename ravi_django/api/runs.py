@@ -9,7 +9,7 @@ from uuid import UUID
 from rest_framework import status
 from rest_framework.response import Response
 
-from ravi_django import access
+from ravi_django import access, limits
 from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_run
@@ -17,13 +17,13 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError, Priority
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime import limits, site_rules
-from ravi_django.runtime.cancel import cancel_for
-from ravi_django.runtime.entries import internalize, sizes_outside
-from ravi_django.runtime.fork import fork_once
-from ravi_django.runtime.replies import send as send_signal
-from ravi_django.runtime.retry import retry
-from ravi_django.runtime.submit import submit_once
+from ravi_django.runtime.journal.entries import internalize, sizes_outside
+from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.lifecycle.fork import fork_once
+from ravi_django.runtime.lifecycle.retry import retry
+from ravi_django.runtime.people import site_rules
+from ravi_django.runtime.people.signal_answers import send as send_signal
+from ravi_django.runtime.runs.submit import submit_once
 
 FILTERS = [
     parameter("status", "Only runs in this status.", enum=list(Status.values)),

@@ -20,7 +20,9 @@ from ravi_django.api.fields import (
     TimeField,
 )
 from ravi_django.models import BoardTask, Phase, Run, Status, Turn
-from ravi_django.runtime import board, bodies, hidden
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.teams import board
 
 Shown = serializers.Serializer  # never takes input
 
@@ -123,7 +125,7 @@ class RunDetailSerializer(RunSerializer):
     )
 
     def to_representation(self, run: Run) -> dict[str, Any]:
-        shown, schema = super().to_representation(run), bodies.result_schema_of(run)
+        shown, schema = super().to_representation(run), specs.result_schema_of(run)
         return shown if schema is None else {**shown, "output_schema": schema}
 
 

@@ -19,8 +19,9 @@ from ravi_django.api.runs import start
 from ravi_django.api.turns import with_every_result
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Session
-from ravi_django.runtime import erasing, site_rules
-from ravi_django.runtime.store import queue
+from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runtime.people import site_rules
+from ravi_django.runtime.runs import sessions
 
 
 class SessionsView(ApiView):
@@ -49,7 +50,7 @@ class SessionsView(ApiView):
             access.find(request.user, agent)
         title, tenant = given.validated_data.get("title", ""), site_rules.tenant_for(request.user)
         row = Session(owner=request.user, tenant=tenant, title=title, agent=str(agent or ""))
-        queue.create_session(row).refresh_from_db()
+        sessions.create_session(row).refresh_from_db()
         return Response(serializers.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
 
 

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from ravi_django.runtime import limits
-from ravi_django.runtime.events import follow, page
-from ravi_django.runtime.openings import Opening, watched
+from ravi_django import limits
+from ravi_django.runtime.streams.reading import follow, page
+from ravi_django.services.openings import Opening, watched
 
 log = logging.getLogger("ravi.sse")
 

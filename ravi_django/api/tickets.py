@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from ravi_django.api import auth, serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented
-from ravi_django.runtime import tickets
+from ravi_django.services import tickets
 
 
 class TicketsView(ApiView):

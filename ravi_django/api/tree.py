@@ -15,7 +15,7 @@ from ravi_django.api.budgets import BudgetAccountSerializer
 from ravi_django.api.openapi import documented
 from ravi_django.api.serializers import RunRowSerializer
 from ravi_django.models import Run
-from ravi_django.runtime import usage
+from ravi_django.runtime.budgets import usage
 
 
 class TreeTotalSerializer(serializers.Serializer[Any]):

@@ -18,7 +18,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Run, first_id_of
-from ravi_django.runtime import usage
+from ravi_django.runtime.budgets import usage
 
 SPAN, MAX_SPAN = timedelta(days=30), timedelta(days=366)
 NEWEST_FIRST = ("tree", "day")

@@ -1,6 +1,6 @@
 """The two contracts that everything else serves: an agent, and the context that its run is given.
 
-Start here; then read `runtime/engine.py` (one lease of a run) and `runtime/store/` (every write).
+Start here; then read `runtime/engine/engine.py` (one lease of a run) and `runtime/store/` (every write).
 """
 
 from __future__ import annotations

@@ -17,9 +17,11 @@ from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime import addresses, clock, specs
-from ravi_django.runtime.own_connections import own_settings
-from ravi_django.runtime.registry import known_addresses
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.registry import known_addresses
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.db.connections import own_settings
+from ravi_django.runtime.people import addressees
 
 SHOWN = 5  # of sources that fail; the admin lists them all
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
@@ -150,16 +152,16 @@ def tenants() -> Iterator[Finding]:
 
 def people() -> Iterator[Finding]:
     """Whether "staff" is no column of the user model, where there are many users to read."""
-    most = addresses.READ
-    if not addresses.has_field("is_staff") and addresses.active_users()[: most + 1].count() > most:
+    most = addressees.READ
+    if not addressees.has_field("is_staff") and addressees.active_users()[: most + 1].count() > most:
         what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
 
 
 def agents() -> Iterator[Finding]:
-    if addresses := sorted(known_addresses()):
-        yield Finding("ok", f"agents: {', '.join(addresses)}")
+    if addressees := sorted(known_addresses()):
+        yield Finding("ok", f"agents: {', '.join(addressees)}")
     else:
         yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
 
@@ -203,7 +205,7 @@ def models() -> Iterator[Finding]:
 
 
 def services() -> Iterator[Finding]:
-    from ravi_django.runtime.health import LATE, REFUSED, check_all
+    from ravi_django.runtime.engine.health import LATE, REFUSED, check_all
 
     for check in check_all():
         if check.name == "database":
@@ -222,7 +224,7 @@ def services() -> Iterator[Finding]:
 
 def outbox() -> Iterator[Finding]:
     """What waits for an event bus that the site has no more."""
-    from ravi_django.runtime.store import outbox_rows
+    from ravi_django.runtime.events import outbox_rows
 
     if conf.EVENT_BUS is not None or OutboxEvent._meta.db_table not in connection.introspection.table_names():
         return

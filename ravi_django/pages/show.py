@@ -12,8 +12,8 @@ from django.utils.translation import gettext
 from ravi_django.kernel.visible import money as money_of
 from ravi_django.kernel.visible import visible
 from ravi_django.models.names import word
-from ravi_django.runtime import clock
-from ravi_django.runtime.entries import BLOB_KEY
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import BLOB_KEY
 
 NONE = "—"
 CLIP = 4_000  # characters of a value inside of a list; its own page has the whole

@@ -1,22 +1,22 @@
-"""Django-backed execution. The way in: `engine.py` (one lease of a run), then `store.py` (every write)."""
+"""How a run lives. The way in: `runs/submit.py`, `engine/engine.py` and `journal/append.py`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
-    "Runtime": "ravi_django.runtime.inprocess",
-    "asubmit": "ravi_django.runtime.submit",
-    "get_agent": "ravi_django.runtime.registry",
-    "register": "ravi_django.runtime.registry",
-    "submit": "ravi_django.runtime.submit",
+    "Runtime": "ravi_django.runtime.engine.worker",
+    "asubmit": "ravi_django.runtime.runs.submit",
+    "get_agent": "ravi_django.runtime.catalog.registry",
+    "register": "ravi_django.runtime.catalog.registry",
+    "submit": "ravi_django.runtime.runs.submit",
 }
 
 __all__ = ["Runtime", "asubmit", "get_agent", "register", "submit"]
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.inprocess import Runtime
-    from ravi_django.runtime.registry import get_agent, register
-    from ravi_django.runtime.submit import asubmit, submit
+    from ravi_django.runtime.catalog.registry import get_agent, register
+    from ravi_django.runtime.engine.worker import Runtime
+    from ravi_django.runtime.runs.submit import asubmit, submit
 
 
 def __getattr__(name: str) -> Any:

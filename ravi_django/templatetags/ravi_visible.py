@@ -12,7 +12,7 @@ from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.models.names import word as translated
 from ravi_django.pages import show
 from ravi_django.pages.words import script_words
-from ravi_django.runtime import links
+from ravi_django.runtime.people import links
 
 register = template.Library()
 register.simple_tag(links.socket)

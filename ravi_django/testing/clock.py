@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from ravi_django.runtime import clock
+from ravi_django.runtime.db import clock
 
 
 class FakeClock:

@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime import registry
-from ravi_django.runtime.engine import Engine
-from ravi_django.runtime.entries import internalize
-from ravi_django.runtime.store import claims
+from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.engine.engine import Engine
+from ravi_django.runtime.journal.entries import internalize
+from ravi_django.runtime.lease import claims
 from ravi_django.testing import warm
 
 

@@ -14,10 +14,10 @@ from django.core.handlers.asgi import ASGIRequest
 from django.utils.http import is_same_domain
 
 from ravi_django.conf import conf
-from ravi_django.runtime import tickets
-from ravi_django.runtime.addresses import active_users
-from ravi_django.runtime.database import readers
-from ravi_django.runtime.openings import Credential
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.people.addressees import active_users
+from ravi_django.services import tickets
+from ravi_django.services.openings import Credential
 
 BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
 

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import answers, dispatch, human
-from ravi_django.runtime.answers import Given
-from ravi_django.runtime.signals import wake
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.people.answers import Given
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.signals import wake
 from ravi_django.ws.commands import Answer
 
 
@@ -26,16 +27,16 @@ class Answering:
         self._tries += 1
         said = self._answer
         try:
-            return human.answer(said.request, said.action, by=self._user, **said.given())
+            return answers.answer(said.request, said.action, by=self._user, **said.given())
         except ConflictError:
             if self._tries > 1 and (run_id := self._committed()) is not None:
-                dispatch.on_commit(run_id, wake)  # which the broken connection may have cut off
+                hints.on_commit(run_id, wake)  # which the broken connection may have cut off
                 return run_id
             raise
 
     def _committed(self) -> UUID | None:
         """The run, if the answer that the row has is this one."""
-        row = human.find(self._answer.request)
+        row = answers.find(self._answer.request)
         if row.status != HumanRequest.Status.ANSWERED or row.answered_by_id != self._user.pk:
             return None
         kept = answers.checked(row, Given(action=self._answer.action, **self._kept()))

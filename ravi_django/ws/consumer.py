@@ -13,14 +13,15 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django import access as rights
+from ravi_django import limits
 from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
 from ravi_django.models.base import Owned
-from ravi_django.runtime import events, hidden, limits
-from ravi_django.runtime.cancel import cancel_for
-from ravi_django.runtime.database import readers
-from ravi_django.runtime.openings import Opening, watched
-from ravi_django.runtime.submit import submit_once
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.streams import hidden, reading
+from ravi_django.services.openings import Opening, watched
 from ravi_django.ws import access, commands
 from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNKNOWN_USER, Refused
 from ravi_django.ws.answering import Answering
@@ -119,7 +120,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
 
     async def follow(self, tree: UUID, after: int) -> None:
         """Send the frames of one run tree above `after`, to its end."""
-        async with aclosing(events.follow(tree, after, whole=self.whole)) as frames:
+        async with aclosing(reading.follow(tree, after, whole=self.whole)) as frames:
             async for frame in frames:
                 await self._send(frame)
 

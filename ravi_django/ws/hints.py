@@ -1,4 +1,4 @@
-"""What the open sockets of a process are told about changed requests: `runtime/notices.py`'s other end.
+"""What the open sockets of a process are told about changed requests: `runtime/people/notices.py`'s other end.
 
 A channel is subscribed once an event loop, by a task of its own, whatever the number of sockets; one that cannot be
 subscribed, or breaks off, is tried again, and no socket notices but by the seconds that it sees things later.
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from ravi_django.runtime import notices
+from ravi_django.runtime.people import notices
 
 MOST = 500  # ids that wait to be looked at; with more of them the socket looks at everything
 SUBSCRIBE_S = 5.0

@@ -16,9 +16,9 @@ from django.db.models import QuerySet
 from ravi_django.api.request_serializers import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime import people
-from ravi_django.runtime.shown import name_of
-from ravi_django.runtime.store import people as people_rows
+from ravi_django.runtime.people import rights as people_rights
+from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.streams.shown import name_of
 from ravi_django.ws.access import active
 
 PENDING = HumanRequest.Status.PENDING
@@ -48,7 +48,9 @@ def rights(user_id: Any) -> Rights | None:
     user = active(user_id)
     if user is None:
         return None
-    return Rights(user, people.visible(user), people.answerable(user).filter(people_rows.in_time(), status=PENDING))
+    return Rights(
+        user, people_rights.visible(user), people_rights.answerable(user).filter(people_rows.in_time(), status=PENDING)
+    )
 
 
 def states(mine: Rights) -> dict[UUID, tuple[int, bool]]:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from ravi_django.kernel import InvalidInputError
-from ravi_django.runtime.database import readers
+from ravi_django.runtime.db.threads import readers
 from ravi_django.ws import hints, inbox
 from ravi_django.ws.access import UNKNOWN_USER, Refused
 from ravi_django.ws.consumer import StreamConsumer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from ravi_django.models import Run
-from ravi_django.runtime.database import readers
+from ravi_django.runtime.db.threads import readers
 from ravi_django.ws.access import NOT_FOUND, Refused, uuid_of
 from ravi_django.ws.consumer import StreamConsumer
 

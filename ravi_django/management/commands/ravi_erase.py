@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from ravi_django.management.people import user_named
-from ravi_django.runtime import erasing, health
+from ravi_django.runtime.engine import health
+from ravi_django.runtime.lifecycle import erasing
 
 
 class Command(BaseCommand):

@@ -10,9 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redis import RedisError
 
+from ravi_django.events import Bus, Delivered, get_bus
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, Delivered, get_bus
-from ravi_django.runtime.bus.base import EVENTS
+from ravi_django.runtime.events.bus import EVENTS
 
 
 class Command(BaseCommand):

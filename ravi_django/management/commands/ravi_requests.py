@@ -14,7 +14,8 @@ from ravi_django.api.request_serializers import RequestSerializer, marked
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import printable
 from ravi_django.models import HumanRequest
-from ravi_django.runtime import clock, people
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.people import rights
 
 ALL = "all"
 BATCH = 200  # rows that are read, and judged, at once
@@ -42,7 +43,7 @@ class Command(BaseCommand):
 
 
 def _found(status: str, user: Any, limit: int) -> list[Any]:
-    rows = HumanRequest.objects.all() if user is None else people.answerable(user)
+    rows = HumanRequest.objects.all() if user is None else rights.answerable(user)
     if status != ALL:
         rows = rows.filter(status=status)
     listed = rows.select_related("run", "answered_by").order_by("id").iterator(BATCH)
@@ -53,7 +54,7 @@ def _found(status: str, user: Any, limit: int) -> list[Any]:
 def _open_to(user: Any, rows: Iterator[HumanRequest]) -> Iterator[HumanRequest]:
     """The site's own rule may refuse some of them."""
     while batch := list(islice(rows, BATCH)):
-        theirs = people.open_among(user, batch)
+        theirs = rights.open_among(user, batch)
         yield from (row for row in batch if row.id in theirs)
 
 

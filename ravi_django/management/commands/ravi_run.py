@@ -22,9 +22,12 @@ from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
 from ravi_django.management.people import user_named
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime import Runtime, events, links, specs
-from ravi_django.runtime.database import readers
-from ravi_django.runtime.submit import submit_once
+from ravi_django.runtime import Runtime
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.people import links
+from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.streams import reading
 
 FAILED, BAD_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -93,7 +96,7 @@ class Command(BaseCommand):
             waiting.cancel()
 
     async def _follow(self, run: Run) -> None:
-        async with aclosing(events.follow(run.id, whole=True)) as frames:
+        async with aclosing(reading.follow(run.id, whole=True)) as frames:
             async for frame in frames:
                 if self._json:
                     self._out(json.dumps(frame) + "\n")

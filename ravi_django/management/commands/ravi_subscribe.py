@@ -15,9 +15,9 @@ from django.db import close_old_connections
 from django.utils.module_loading import import_string
 from redis import RedisError
 
+from ravi_django.events import Bus, get_bus
 from ravi_django.kernel import Event
-from ravi_django.runtime.bus import Bus, get_bus
-from ravi_django.runtime.bus.base import EVENTS, Handler
+from ravi_django.runtime.events.bus import EVENTS, Handler
 
 
 class Command(BaseCommand):

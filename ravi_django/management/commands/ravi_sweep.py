@@ -7,7 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from ravi_django.conf import conf
-from ravi_django.runtime import dispatch, sweeper
+from ravi_django.runtime.engine import sweep
+from ravi_django.runtime.runs import hints
 
 
 class Command(BaseCommand):
@@ -19,7 +20,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         inline = conf.ENGINE == "inline"
         # This process ends at once and must not begin to drive runs.
-        swept = sweeper.sweep((lambda run_ids: None) if inline else dispatch.send_many)
+        swept = sweep.sweep((lambda run_ids: None) if inline else hints.send_many)
         if not swept.ran:
             self.stdout.write("ravi_sweep: another sweep is at work")
             return

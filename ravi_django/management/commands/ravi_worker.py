@@ -13,7 +13,8 @@ from django.db import DatabaseError
 from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.runtime import Runtime, specs
+from ravi_django.runtime import Runtime
+from ravi_django.runtime.catalog import specs
 
 POLL_S = 0.2
 

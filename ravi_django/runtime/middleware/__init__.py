@@ -1,4 +1,4 @@
-"""Middlewares that need the site: its cache, its runs, its audit log."""
+"""The chain of middlewares around agents, models and tools (`chain.py`), and those that need the site's database."""
 
 from ravi_django.runtime.middleware.audit_log import AuditLog
 from ravi_django.runtime.middleware.rate_limit import UserRateLimit

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
+from ravi_django.capabilities.llm.redaction import words
 from ravi_django.kernel import (
     AgentMiddleware,
     AgentRunContext,
@@ -32,12 +33,11 @@ from ravi_django.kernel.canonical import canonical_json
 from ravi_django.kernel.middleware import CallNext
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import AuditRecord
-from ravi_django.runtime import backoff
-from ravi_django.runtime.entries import storable
-from ravi_django.runtime.state import RunState
-from ravi_django.runtime.store.audit import write_audit
-from ravi_django.runtime.tool_results import words
-from ravi_django.runtime.tool_running import ToolPaused
+from ravi_django.runtime.journal.entries import storable
+from ravi_django.runtime.journal.outbox import write_audit
+from ravi_django.runtime.lease import backoff
+from ravi_django.runtime.lease.gate import ToolPaused
+from ravi_django.runtime.lease.state import RunState
 
 log = logging.getLogger("ravi.audit")
 

@@ -13,8 +13,8 @@ from ravi_django.kernel import AgentMiddleware, AgentRunContext, InvalidInputErr
 from ravi_django.kernel.checks import check_seconds, check_whole
 from ravi_django.kernel.middleware import CallNext
 from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime import pins, waits
-from ravi_django.runtime.state import RunState
+from ravi_django.runtime.lease import pins, waits
+from ravi_django.runtime.lease.state import RunState
 
 SCOPES = ("user", "tenant", "site")
 MOST_RUNS = 10_000

@@ -1,4 +1,8 @@
-"""Built-in tools that read or write the site's database."""
+"""A journaled tool call, and the built-in tools that need the database (`builtin/`).
+
+Owns no table. It must survive a death between doing and recording: `promises.py` says what each kind of tool
+promises. Read `call.py` first.
+"""
 
 from ravi_django.kernel import Tool
 
@@ -6,8 +10,8 @@ from ravi_django.kernel import Tool
 def built_in() -> list[Tool]:
     """The tools that need no configuration, those of other layers too."""
     from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
-    from ravi_django.runtime.tools.ask_human import AskHumanTool
-    from ravi_django.runtime.tools.board import TaskBoard
-    from ravi_django.runtime.tools.results import ReadResultTool
+    from ravi_django.runtime.tools.builtin.ask_human import AskHumanTool
+    from ravi_django.runtime.tools.builtin.board import TaskBoard
+    from ravi_django.runtime.tools.builtin.read_result import ReadResultTool
 
     return [CalculatorTool(), CurrentTimeTool(), AskHumanTool(), ReadResultTool(), *TaskBoard().tools]

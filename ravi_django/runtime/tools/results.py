@@ -1,172 +1,329 @@
-"""Reading on in a tool's result that was too big to be shown at once."""
+"""Whatever a tool gives back, as content blocks that every row, provider and client can hold.
+
+Nothing here raises for a value: an effect that has happened must not look undone because its result is odd.
+
+Results that are too big to be shown: the model sees the beginning with a marker, the whole goes to a Blob.
+
+The row's digests name the blob, so the prune leaves it as long as the row lives, and a fork's copy of the row has it.
+"""
 
 from __future__ import annotations
 
-import re
-import zlib
+import json
+import reprlib
 from collections.abc import Iterator
-from typing import Annotated, Any
-from uuid import UUID
+from itertools import islice
+from typing import Any
 
-from django.db.models import Q
-from pydantic import Field
+from pydantic_core import to_json
 
-from ravi_django.agents.function_tool import FunctionTool
-from ravi_django.kernel import RunContext, TextBlock, ToolExecutionResult, ToolRefused
-from ravi_django.models import Blob, JournalEntry, Run
-from ravi_django.runtime.entries import internalize
-from ravi_django.runtime.hidden import is_marked
-from ravi_django.runtime.tool_wholes import READER, WHOLE
+from ravi_django.agents.handing_over import asks_for
+from ravi_django.capabilities.llm.redaction import redact, words
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Block,
+    CodeBlock,
+    ContentBlock,
+    DataBlock,
+    ErrorBlock,
+    FinishAgentResult,
+    TextBlock,
+    ThinkingBlock,
+    Tool,
+    ToolExecutionResult,
+    ToolResultBlock,
+    ToolUseBlock,
+    UIResourceBlock,
+)
+from ravi_django.kernel.content import blocks_adapter, blocks_json, text_of
+from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
 
-PAGE = 16_000  # bytes
-MAX_PAGE = 64_000
-MAX_FOUND = 10
-AROUND = 100  # bytes shown on either side of what was found
-MAX_FORKS = 20  # that a run's past goes back over
-_STEP = 256 * 1024  # bytes unpacked at once
-_PACKED = 64 * 1024
+MAX_ITEMS = 10_000  # taken of what only gives its items one by one: it may never end
+MAX_DEPTH = 50  # of structured data in a block: it is nested again in messages and rows, and encoders have an end
+MAX_DIGITS = 1000  # of a whole number in structured data
+_SMALL = 200  # parts of a value
+_PLAIN = (str, int, float, bool, type(None))
 
+_ODD = (SystemExit, KeyboardInterrupt, GeneratorExit)  # an object that is asked for its text may raise anything
 
-class ReadResultTool(FunctionTool):
-    """`read_result(id, offset, limit, find)`: pages through a result that was cut, named by its marker.
-
-    Of runs in the same session, and of runs with the same owner and tenant; anything else reads as unknown. An agent
-    whose tools may give big results lists it beside them.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(read_result, name=READER)
-
-
-def read_result(
-    ctx: RunContext,
-    id: Annotated[str, Field(max_length=64)],
-    offset: Annotated[int, Field(ge=0)] = 0,
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = PAGE,
-    find: Annotated[str, Field(max_length=200)] = "",
-) -> ToolExecutionResult:
-    """Read on in a tool's result that was cut, or find a text in it.
-
-    Args:
-        id: As the mark at the cut names it.
-        offset: Where to begin, in bytes from the start.
-        limit: How many bytes to read.
-        find: A text to look for from the offset on, instead of reading: where it is, and what is around it.
-    """
-    blob, is_hidden = _blob(ctx, id)
-    return ToolExecutionResult(content=[TextBlock(text=_read(blob, offset, limit, find))], hidden=is_hidden)
+_reader = reprlib.Repr()
+_reader.maxlevel, _reader.maxdict, _reader.maxlist, _reader.maxtuple = 8, 100, 100, 100
+_reader.maxstring = _reader.maxother = _reader.maxlong = 2000
 
 
-def _read(blob: Blob, offset: int, limit: int, find: str) -> str:
-    if offset >= blob.size:
-        raise ToolRefused(f"the result has {blob.size} bytes; there is nothing at offset {offset}")
-    if find:
-        return _found(blob, offset, find)
-    body = _aligned(_part(blob, offset, limit + 4), limit)  # the last character of a page may have four bytes
-    text, end = body.decode(errors="replace"), offset + len(body)
-    rest = f"offset {end} has the next of {blob.size - end} bytes" if end < blob.size else "this is the end"
-    return f"{text}\n[bytes {offset} to {end} of {blob.size}; {rest}]"
+def error(text: str) -> ToolExecutionResult:
+    """What is read by the model and the run's owner: without keys and passwords."""
+    return ToolExecutionResult(content=[TextBlock(text=storable(redact(text)))], is_error=True)
 
 
-def _blob(ctx: RunContext, entry_id: str) -> tuple[Blob, bool]:
-    """The whole result, and whether it is hidden from owners. Raises ToolRefused in the same words for what there is
-    not and what is somebody else's."""
-    unknown = ToolRefused(f"there is no result {entry_id!r} here; give the id that the mark at the cut names")
+def is_small(value: Any) -> bool:
+    """Whether it is converted in no time: plain JSON, and little of it. For anything else there are threads."""
+    room = 16_000  # characters
+    left, seen = [value], 0
+    while left:
+        part = left.pop()
+        seen += 1
+        if type(part) in (list, dict) and len(part) <= _SMALL:
+            left += part if type(part) is list else [*part, *part.values()]
+        elif type(part) is str:
+            room -= len(part)
+        elif type(part) is TextBlock and type(text := getattr(part, "text", None)) is str:
+            room -= len(text)
+        elif type(part) is int:
+            room -= part.bit_length() // 3
+        elif type(part) not in _PLAIN:
+            return False
+        if seen > _SMALL or room < 0:
+            return False
+    return True
+
+
+def result_of(value: Any) -> ToolExecutionResult:
+    """Any return value as a result. Text stays text, JSON values and models become their JSON as text."""
     try:
-        rows = JournalEntry.objects.filter(id=UUID(entry_id), kind="tool.call")
-    except ValueError:
-        raise unknown from None
-    entry = rows.filter(_readable(ctx)).only("digests", "request", "result").first()
-    named = (entry.digests or {}).get(WHOLE) if entry is not None else None
-    blob = Blob.objects.filter(id=named).first() if named else None
-    if entry is None or blob is None:
-        raise unknown
-    internalize([entry])
-    return blob, is_marked("tool.call", entry.request, entry.result)
+        return _result_of(value)
+    except (Exception, *_ODD) as raised:
+        return ToolExecutionResult(content=[TextBlock(text=storable(_described(value, raised)))])
 
 
-def _readable(ctx: RunContext) -> Q:
-    """Rows of the run's session, of its owner in its tenant, and of the runs that its past was copied from."""
-    mine = Q(run__session_id=ctx.session_id) | Q(run_id__in=_origins(UUID(ctx.run_id)))
-    if ctx.user_id is not None:
-        mine |= Q(run__owner_id=ctx.user_id, run__tenant=ctx.tenant_id)
-    return mine
+def _result_of(value: Any) -> ToolExecutionResult:
+    if isinstance(value, ToolExecutionResult):
+        found = _content(list(value.content))
+        finish = value.finish if isinstance(value.finish, FinishAgentResult) else None
+        told = {
+            "is_error": value.is_error or found.is_error,
+            "board": value.board,
+            "finish": finish,
+            "hidden": value.hidden,
+        }
+        return found.model_copy(update=told)
+    if isinstance(value, FinishAgentResult):
+        words = TextBlock(text=storable(asks_for(value.target)))
+        return ToolExecutionResult(content=[words], finish=value)
+    if isinstance(value, Block):
+        return _content([value])
+    if isinstance(value, list | tuple) and any(isinstance(item, Block) for item in value):
+        return _content(list(value))
+    return ToolExecutionResult(content=[TextBlock(text=_text(value))])
 
 
-def _origins(run_id: UUID) -> list[UUID]:
-    found: list[UUID] = []
-    here: UUID | None = run_id
-    while here is not None and len(found) < MAX_FORKS:
-        found.append(here)
-        here = Run.objects.filter(id=here).values_list("forked_from", flat=True).first()
-    return found
+def _content(items: list[Any]) -> ToolExecutionResult:
+    blocks = [block for item in items for block in _blocks(item)]
+    failed = any(
+        isinstance(item, ErrorBlock) or (isinstance(item, ToolResultBlock) and item.is_error) for item in items
+    )
+    return ToolExecutionResult(content=blocks, is_error=failed)
 
 
-# ------------------------------------------------------------------------------------------------------- the body
+def _blocks(item: Any) -> list[ContentBlock]:
+    """What a message can show inside of a tool's result: a model's own turns are told as data and text there."""
+    match item:
+        case TextBlock():
+            return [TextBlock(text=storable(str(item.text)))]
+        case ThinkingBlock():
+            return [TextBlock(text=storable(str(item.text)))]
+        case ToolResultBlock():
+            return [block for inner in item.content for block in _blocks(inner)]
+        case ToolUseBlock():
+            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden"})))]
+        case Block():
+            return [_checked(item)]
+    return [TextBlock(text=_text(item))]
 
 
-def _pieces(blob: Blob) -> Iterator[bytes]:
-    """The body from its start, unpacked a piece at a time: the whole never lies in memory."""
-    packed = memoryview(blob.body)
-    if not blob.encoding.endswith("+zlib"):
-        yield bytes(packed)
-        return
-    unpacker = zlib.decompressobj()
-    for start in range(0, len(packed), _PACKED):
-        left: Any = packed[start : start + _PACKED]
-        while left:
-            yield unpacker.decompress(left, _STEP)
-            left = unpacker.unconsumed_tail
-    yield unpacker.flush()
+def _checked(block: Block) -> ContentBlock:
+    """The block as it comes back from a row. What is no JSON in it goes as text; what cannot be a block, too."""
+    try:
+        body = json.loads(_json(block.model_dump(mode="python", warnings=False)))
+        _check_shape(body)
+        return blocks_adapter.validate_python([storable(body)])[0]
+    except Exception as raised:
+        if isinstance(block, CodeBlock) and isinstance(getattr(block, "code", None), str):
+            return TextBlock(text=storable(block.code))
+        return TextBlock(text=storable(_described(block, raised)))
 
 
-def _part(blob: Blob, offset: int, size: int) -> bytes:
-    part, place = bytearray(), 0
-    for piece in _pieces(blob):
-        if place + len(piece) > offset:
-            part += piece[max(0, offset - place) :]
-        place += len(piece)
-        if len(part) >= size:
-            break
-    return bytes(part[:size])
+def _json(value: Any) -> bytes:
+    return to_json(value, fallback=_fallback, inf_nan_mode="strings", bytes_mode="base64")
 
 
-def _aligned(body: bytes, limit: int) -> bytes:
-    """At most `limit` bytes, or one character, without half of a character at the end."""
-    end = min(limit, len(body))
-    while end < len(body) and end > 0 and body[end] & 0xC0 == 0x80:
-        end -= 1
-    if not end:  # one character longer than the page
-        end = next((place for place in range(1, len(body)) if body[place] & 0xC0 != 0x80), len(body))
-    return body[:end]
+def _check_shape(value: Any) -> None:
+    """Raise ValueError for what encoders and databases have no room for."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        inner: list[Any] = []
+        for part in level:
+            if isinstance(part, dict):
+                inner += part.values()
+            elif isinstance(part, list):
+                inner += part
+            elif isinstance(part, int) and part.bit_length() > MAX_DIGITS * 3:
+                raise ValueError("a number in it has too many digits")
+        level = inner
 
 
-def _found(blob: Blob, offset: int, text: str) -> str:
-    wanted = re.compile(re.escape(text.encode()), re.IGNORECASE)
-    found: list[str] = []
-    window, start = b"", 0  # unpacked bytes, and where in the whole they begin
-    place = 0
-    after = offset
-    keep = len(text.encode()) + AROUND
-    pieces = _pieces(blob)
-    ended = False
-    while not ended and len(found) < MAX_FOUND:
-        piece = next(pieces, None)
-        ended = piece is None
-        window += piece or b""
-        place = start + len(window)
-        # What begins near the end is looked at again, with what follows it.
-        sure = place if ended else place - keep
-        for match in wanted.finditer(window, max(0, after - start)):
-            if start + match.end() > sure or len(found) == MAX_FOUND:
-                break
-            around = window[max(0, match.start() - AROUND) : match.end() + AROUND].decode(errors="ignore")
-            found.append(f"at {start + match.start()}: …{around}…")
-            after = start + match.end()
-        after = max(after, sure - keep)
-        cut = max(0, len(window) - 2 * keep - AROUND)
-        window, start = window[cut:], start + cut
-    if not found:
-        return f"{text!r} does not occur from offset {offset} on"
-    more = f"\n[the first {MAX_FOUND}; look again from offset {after} on]" if len(found) == MAX_FOUND else ""
-    return "\n".join(found) + more
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return str(storable(value))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _bytes_text(bytes(value))
+    if isinstance(value, Iterator):
+        value = list(islice(value, MAX_ITEMS))
+    if all(getattr(type(value), name) is getattr(object, name) for name in ("__str__", "__repr__")):
+        return f"[{type(value).__name__}]"  # its address in memory says nothing
+    try:
+        return encode(value).decode()
+    except Exception:
+        return str(storable(to_json(_plain(value), fallback=_fallback).decode()))
+
+
+def _bytes_text(body: bytes) -> str:
+    try:
+        return str(storable(body.decode()))
+    except UnicodeDecodeError:
+        return f"[{len(body)} bytes that are no text]"
+
+
+def _plain(value: Any, room: int = MAX_DEPTH, above: tuple[int, ...] = ()) -> Any:
+    """Structure as far as it goes; what is in itself, too deep or no text is told in its place."""
+    if isinstance(value, bytes | bytearray):
+        return _bytes_text(bytes(value))
+    if not isinstance(value, dict | list | tuple):
+        return value if type(value) in _PLAIN else _fallback(value)
+    if id(value) in above:
+        return "[the same again]"
+    if not room:
+        return "[nested deeper]"
+    above = (*above, id(value))
+    if isinstance(value, dict):
+        return {str(_plain(key, 0)): _plain(inner, room - 1, above) for key, inner in value.items()}
+    return [_plain(inner, room - 1, above) for inner in value]
+
+
+def _fallback(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"[{type(value).__name__}]"
+
+
+def _described(value: Any, raised: BaseException) -> str:
+    try:
+        shown = _reader.repr(value)
+    except (Exception, *_ODD):
+        shown = type(value).__name__
+    return f"[what the tool returned is no JSON ({words(raised)}); it reads:] {shown}"
+
+
+WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests
+READER = "read_result"
+_NEVER = 20_000  # characters of text that never are too many, whatever they weigh
+
+
+def limit_of(tool: Tool | None) -> int:
+    """Bytes of a result that the model is shown."""
+    site = int(conf.MAX_RESULT_BYTES)
+    return site if tool is None or tool.max_result_bytes is None else min(site, tool.max_result_bytes)
+
+
+def is_surely_small(result: ToolExecutionResult, limit: int) -> bool:
+    """Without encoding anything: four bytes a character are the most."""
+    texts = [block.text for block in result.content if type(block) is TextBlock]
+    return len(texts) == len(result.content) and sum(map(len, texts)) * 4 <= min(limit, _NEVER * 4)
+
+
+def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool) -> ToolExecutionResult:
+    """The result as the model is shown it; where that is not all, the entry gets the whole as a blob. `readable` says
+    that the agent has the tool to read on. May take a while for many megabytes: not for the event loop."""
+    sizes = [_size(block) for block in result.content]
+    if sum(sizes) <= limit:
+        return result
+    texts = [_words(block) for block in result.content]
+    textual = all(text is not None for text in texts)
+    body, is_all = _whole(result, textual)
+    blob = make_text_blob(body)
+    entry.blobs = [blob]
+    entry.digests = {WHOLE: blob.id}
+    shown, offset = _shown(result.content, sizes, limit)
+    marker = _marker(len(body), offset if textual else None, is_all, str(entry.id) if readable else "")
+    if shown and isinstance(shown[-1], TextBlock):
+        shown[-1] = TextBlock(text=f"{shown[-1].text}\n{marker}")
+    else:
+        shown.append(TextBlock(text=marker))
+    return result.model_copy(update={"content": shown})
+
+
+def described(entry: Entry) -> dict[str, Any] | None:
+    """What the row's result says of the whole."""
+    return {"blob": entry.blobs[0].id, "size": entry.blobs[0].size} if entry.blobs else None
+
+
+def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
+    """All of it as text, as far as a blob may go: what is no text, as JSON."""
+    most = int(conf.MAX_BLOB_BYTES)
+    if textual and len(result.content) == 1:
+        text = _words(result.content[0]) or ""
+    elif textual:
+        text = text_of(result.content)
+    else:
+        text = to_json(blocks_json(result.content)).decode()
+    body = text[: most + 1].encode(errors="replace")
+    return (body, True) if len(body) <= most else (body[:most].decode(errors="ignore").encode(), False)
+
+
+def _shown(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[list[ContentBlock], int]:
+    """The first blocks, as far as there is room, and how many bytes of text those are."""
+    shown: list[ContentBlock] = []
+    room, offset = limit, 0
+    for block, size in zip(blocks, sizes, strict=True):
+        text = _words(block)
+        if size <= room:
+            shown.append(block)
+            room -= size
+            offset += len((text or "").encode(errors="replace")) + (1 if text else 0)  # and the line's end
+            continue
+        if text is None and room > 0:  # half of a picture is none
+            told = f"[{block.type}, {size} bytes: too big to be shown]"
+            shown.append(TextBlock(text=told))
+            room -= len(told)
+            continue
+        part = (text or "")[: max(0, room)].encode(errors="replace")[: max(0, room)].decode(errors="ignore")
+        offset += len(part.encode())
+        shown.append(TextBlock(text=part))
+        break
+    return shown, offset
+
+
+def _marker(size: int, offset: int | None, is_all: bool, entry_id: str) -> str:
+    if not is_all:
+        told = f"[cut here: the whole has more than {size} bytes, of which the first {size} were kept"
+    elif offset is None:
+        told = f"[cut here: the whole has {size} bytes"
+    else:
+        told = f"[cut here: {size - offset} of {size} bytes left out"
+    if entry_id:
+        told += f'; read on with {READER}(id="{entry_id}", offset={offset or 0})'
+    return f"{told}]"
+
+
+def _words(block: ContentBlock) -> str | None:
+    """The block's text; None for what cannot be cut."""
+    if isinstance(block, TextBlock):
+        return block.text
+    if isinstance(block, CodeBlock | DataBlock | ErrorBlock):
+        return text_of([block])
+    return block.text if isinstance(block, UIResourceBlock) and block.data is None else None
+
+
+def _size(block: ContentBlock) -> int:
+    if isinstance(block, TextBlock):
+        return len(block.text) if block.text.isascii() else len(block.text.encode(errors="replace"))
+    data = getattr(block, "data", None)
+    if isinstance(data, str) and block.type != "data":
+        return len(data)
+    return len(to_json(block, fallback=str))

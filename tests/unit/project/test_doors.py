@@ -46,7 +46,7 @@ def test_tests_reach_inside_through_the_door_alone() -> None:
         "import ravi_django.runtime.store as store",
         "from ravi_django.agents._loop import deliver",
         "from ravi_django.tasks import _serves",
-        "monkeypatch.setattr('ravi_django.runtime.dispatch.send', None)",
+        "monkeypatch.setattr('ravi_django.runtime.runs.hints.send', None)",
         "monkeypatch.setattr(f'ravi_django.runtime.{module}.get_buffer', None)",
         "PROGRAM = '''\nfrom ravi_django.runtime import store\n'''",
     ],

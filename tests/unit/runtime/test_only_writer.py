@@ -24,12 +24,12 @@ OTHERS = set(  # no run state
 # What is elsewhere for a reason, by module and by the call as it stands there.
 ALLOWED = {
     # Outside of a run: a site that keeps a conversation's turns by hand, through the history provider.
-    ("ravi_django/runtime/history.py", "Turn.objects.bulk_create"),
+    ("ravi_django/runtime/lease/history.py", "Turn.objects.bulk_create"),
     # The catalogue of agents, by whatever model a migration hands over.
-    ("ravi_django/runtime/catalog.py", "rows.update_or_create"),
-    ("ravi_django/runtime/catalog.py", "row.save"),
+    ("ravi_django/runtime/catalog/rows.py", "rows.update_or_create"),
+    ("ravi_django/runtime/catalog/rows.py", "row.save"),
     # A place among the open sockets, in the cache.
-    ("ravi_django/runtime/limits.py", "caches[conf.CACHE_ALIAS].delete"),
+    ("ravi_django/limits.py", "caches[conf.CACHE_ALIAS].delete"),
     # What the demo's readers prefer, beside their follows: no state of a run.
     ("project/feeds.py", "follows_of.update"),
     ("project/feeds.py", "Follow.objects.update"),

@@ -85,7 +85,10 @@ def test_a_generators_question_goes_to_whom_it_names(ada, event):
     assert drive(run).output == "card"
 
 
-ANSWERS = {"ravi_django.runtime.human", "ravi_django.runtime.replies"}  # modules that answer requests
+ANSWERS = {
+    "ravi_django.runtime.people.answers",
+    "ravi_django.runtime.people.signal_answers",
+}  # modules that answer requests
 CALLS = {"answer_request", "answer_top_up"}  # and what they write with
 STORE = "ravi_django.runtime.store"
 
@@ -147,7 +150,7 @@ class WithoutTypes(ast.NodeTransformer):
 
 def test_no_shipped_tool_reaches_what_answers_requests():
     modules = tool_modules()
-    assert {"ravi_django.runtime.tools.ask_human", "ravi_django.capabilities.tools.calculator"} <= modules
+    assert {"ravi_django.runtime.tools.builtin.ask_human", "ravi_django.capabilities.tools.calculator"} <= modules
 
     for module in modules:
         within = reached(module)
@@ -160,7 +163,7 @@ def test_no_shipped_tool_reaches_what_answers_requests():
 
 def test_the_walk_finds_what_it_looks_for():
     assert reached("ravi_django.management.commands.ravi_answer") & ANSWERS
-    assert "ravi_django.runtime.state" in reached("ravi_django.runtime.tools.ask_human")
+    assert "ravi_django.runtime.lease.state" in reached("ravi_django.runtime.tools.builtin.ask_human")
 
 
 def test_the_context_and_the_tools_offer_no_way_to_answer():

@@ -1,0 +1,167 @@
+"""Rate limits of a user, for REST and sockets alike: RAVI["LIMITS"], counted in the cache RAVI["CACHE_ALIAS"].
+
+A call counts in the minute (UTC) that it comes in. Open sockets and streams hold one cache key each; a key expires when
+its process stops renewing it, so a killed process holds none for longer than OPEN_S. A cache that fails limits nobody:
+the site goes on, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from django.core.cache import caches
+
+from ravi_django.conf import DEFAULTS, conf
+from ravi_django.kernel import RateLimitedError
+from ravi_django.models import Run, Status
+from ravi_django.users import permits
+
+log = logging.getLogger("ravi.limits")
+
+T = TypeVar("T")
+
+WINDOW_S = 60
+OPEN_S = 90  # an open socket's key lives so long without renewal
+LATER_S = 10  # Retry-After where no time is known: something has to end first
+UNLIMITED = "ravi.unlimited"
+
+_NOUNS = {
+    **{"submit": "runs, retries and messages", "emit": "emits", "fork": "forks"},
+    "sessions": "changes of sessions",
+}
+
+
+def limit(name: str) -> int | None:
+    """The limit of RAVI["LIMITS"] with this name; None: there is none."""
+    given = conf.LIMITS
+    found: int | None = None if given is None else {**DEFAULTS["LIMITS"], **given}[name]
+    return found
+
+
+def faults(given: Any) -> Iterator[str]:
+    """What is wrong with RAVI["LIMITS"]."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        yield f" is {given!r}, not a dict of numbers by name"
+        return
+    for name, value in given.items():
+        if name not in DEFAULTS["LIMITS"]:
+            yield f" has an unknown name {name!r}: there are {', '.join(DEFAULTS['LIMITS'])}"
+        elif value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            yield f"[{name!r}] is {value!r}, not a whole number above 0, or None"
+
+
+def is_shared() -> bool:
+    """Whether the cache counts the calls of all processes, each once."""
+    from django.core.cache.backends.base import BaseCache
+    from django.core.cache.backends.locmem import LocMemCache
+
+    cache = caches[conf.CACHE_ALIAS]
+    return not isinstance(cache, LocMemCache) and type(cache).incr is not BaseCache.incr  # which reads, then writes
+
+
+# ------------------------------------------------------------------------------------------------------ calls
+
+
+def count(user: Any, name: str) -> None:
+    """Count a call of `user`. Raises RateLimitedError when this minute's are used up; holders of `ravi.unlimited` are
+    asked for only then."""
+    most = limit(name)
+    if most is None or user is None or _added(name, user.pk, 1) <= most or permits(user, UNLIMITED):
+        return
+    wait = _left_s()
+    words = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
+    raise RateLimitedError(words, retry_after=wait)
+
+
+def check_queued(user: Any) -> None:
+    """Raises RateLimitedError when `user` has as many queued runs as they may."""
+    most = limit("queued_runs")
+    if most is None or user is None:
+        return
+    queued = Run.objects.filter(owner_id=user.pk, status=Status.QUEUED)[:most].count()
+    if queued >= most and not permits(user, UNLIMITED):
+        words = f"you have {queued} queued runs, the most there may be; try again when one has begun"
+        raise RateLimitedError(words, retry_after=LATER_S)
+
+
+def take(user: Any, name: str, wanted: int) -> int:
+    """Count up to `wanted` at once; returns how many of them this minute has room for."""
+    most = limit(name)
+    if most is None or user is None:
+        return wanted
+    room = most - (_added(name, user.pk, wanted) - wanted)
+    if room >= wanted or permits(user, UNLIMITED):
+        return wanted
+    give_back(user, name, wanted - max(room, 0))
+    return max(room, 0)
+
+
+def give_back(user: Any, name: str, unused: int) -> None:
+    """Of what `take` has counted."""
+    if unused and limit(name) is not None and user is not None:
+        _added(name, user.pk, -unused)
+
+
+def _added(name: str, pk: Any, times: int) -> int:
+    """The count of this minute, with these."""
+    key = f"ravi:limit:{name}:{pk}:{int(time.time()) // WINDOW_S}"
+
+    def add() -> int:
+        cache = caches[conf.CACHE_ALIAS]
+        cache.add(key, 0, timeout=2 * WINDOW_S)
+        return int(cache.incr(key, times))
+
+    return _asked(add, 0)
+
+
+def _left_s() -> int:
+    return WINDOW_S - int(time.time()) % WINDOW_S
+
+
+# --------------------------------------------------------------------------------------- open sockets and streams
+
+
+def open_one(user: Any, name: str) -> str:
+    """Take one of the places of `name`; returns its key, "" where there is no limit. Raises RateLimitedError."""
+    most = limit(name)
+    if most is None:
+        return ""
+    unknown: str | None = ""
+    found = _asked(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
+    if found is None and not permits(user, UNLIMITED):
+        words = f"you have {most} open {name}, the most there may be; close one first"
+        raise RateLimitedError(words, retry_after=LATER_S)
+    return found or ""
+
+
+def _free(prefix: str, most: int) -> str | None:
+    cache = caches[conf.CACHE_ALIAS]
+    keys = [f"{prefix}:{place}" for place in range(most)]
+    taken = cache.get_many(keys)
+    free = (key for key in keys if key not in taken)
+    return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # of two, one adds the key
+
+
+def keep_open(keys: Iterable[str]) -> None:
+    """Renew places."""
+    held = {key: 1 for key in keys if key}
+    _asked(lambda: caches[conf.CACHE_ALIAS].set_many(held, timeout=OPEN_S), None)
+
+
+def close_one(key: str) -> None:
+    """Give a place back."""
+    if key:
+        _asked(lambda: caches[conf.CACHE_ALIAS].delete(key), False)
+
+
+def _asked(ask: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask()
+    except Exception as error:  # each backend has its own
+        log.warning("calls are not limited: the cache failed: %s", error, extra={"action": "limits.uncounted"})
+        return otherwise

@@ -1,0 +1,6 @@
+"""Answer, cancel and reassign requests to people, and revoke what stands for a session. Guide: docs/approvals.md."""
+
+from ravi_django.runtime.people.answers import answer, cancel, reassign
+from ravi_django.runtime.people.standing import revoke
+
+__all__ = ["answer", "cancel", "reassign", "revoke"]

@@ -1,0 +1,170 @@
+"""Statements of our own on PostgreSQL, for what every run costs: no query is compiled, and each is planned once.
+
+Their parameters are bound by the server. Everything goes as text under a cast in the statement: parameters of one
+type keep one prepared statement.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from django.db import connections
+from django.db.models import Field, JSONField, Model
+from django.db.models.expressions import BaseExpression
+from pydantic_core import from_json, to_json
+
+from ravi_django.db import alias, connection, is_shared
+from ravi_django.models import Blob
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.db.connections import limited
+
+Row = TypeVar("Row", bound=Model)
+Params = Sequence[str | None] | Mapping[str, str | None]
+
+NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"  # a fake clock's present, else the database's
+
+_thread = threading.local()  # .cursor: this thread's, on the connection that it was made for
+
+
+def in_use() -> bool:
+    return bool(connection.vendor == "postgresql")
+
+
+def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
+    """Run one statement on this thread's connection; returns its rows.
+
+    A shared connection has no prepared statements: the next one may go to another server process.
+    """
+    from psycopg import Cursor
+
+    mine = connections[alias()]  # the proxy would look it up at each use
+    mine.ensure_connection()
+    pooled = is_shared(mine)
+    if not pooled and mine.connection.prepare_threshold is None:
+        mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
+    cursor = getattr(_thread, "cursor", None)
+    if cursor is None or cursor.connection is not mine.connection:
+        cursor = _thread.cursor = Cursor(mine.connection)  # kept: making one costs as much as using it
+    if mine.queries_logged:
+        _log(mine, sql, params)
+    mine.validate_no_broken_transaction()
+    with mine.wrap_database_errors, limited(mine):
+        cursor.execute(sql.encode(), params, prepare=not pooled)
+    with mine.wrap_database_errors:
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def insert_blob(blob: Blob) -> None:
+    """One body, bound as bytes: written out as the text of a statement, megabytes cost many times as much."""
+    from psycopg import Cursor
+
+    mine = connections[alias()]
+    mine.ensure_connection()
+    mine.validate_no_broken_transaction()
+    params = {"id": blob.id, "body": blob.body, "encoding": blob.encoding, "size": str(blob.size), "now": present()}
+    with mine.wrap_database_errors, limited(mine), Cursor(mine.connection) as cursor:
+        cursor.execute(_INSERT_BLOB.encode(), params, prepare=False)
+
+
+_INSERT_BLOB = (
+    "INSERT INTO ravi_blob (id, body, encoding, size, created_at)"  # noqa: S608 - the only part is our own NOW
+    f" VALUES (%(id)s::text, %(body)b, %(encoding)s::text, %(size)s::bigint, {NOW})"
+    " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL"
+)
+
+
+def _log(mine: Any, sql: str, params: Params) -> None:
+    """Into Django's own log of queries, as they would be typed."""
+    from psycopg import ClientCursor
+
+    mine.queries_log.append({"sql": ClientCursor(mine.connection).mogrify(sql.encode(), params), "time": "0.000"})
+
+
+def present() -> str | None:
+    """The value of `now` in a statement: None asks the database."""
+    fixed = clock.fixed()
+    return fixed.isoformat() if fixed else None
+
+
+def texts(values: Sequence[str] | None) -> str | None:
+    """A list of strings for a `jsonb` parameter; None stays NULL."""
+    return None if values is None else to_json(list(values)).decode()
+
+
+# ------------------------------------------------------------------------------------------------ rows of models
+
+
+@cache
+def columns(model: type[Model], alias: str) -> str:
+    """All columns of a model's table, in the order that `instance` takes their values in."""
+    return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
+
+
+def instance(model: type[Row], values: Sequence[Any]) -> Row:
+    """A model instance of the values of `columns`, as a queryset gives one."""
+    names, documents = _shape(model)
+    made: Row = model.from_db(alias(), names, decoded(values, documents))
+    return made
+
+
+def decoded(values: Sequence[Any], documents: Sequence[int]) -> list[Any]:
+    """A row with the JSON of its columns at these places read."""
+    row = list(values)
+    for place in documents:
+        if row[place] is not None:
+            row[place] = from_json(row[place])
+    return row
+
+
+@cache
+def _shape(model: type[Model]) -> tuple[list[str], list[int]]:
+    fields = model._meta.concrete_fields
+    names = [field.attname for field in fields]
+    return names, [place for place, field in enumerate(fields) if isinstance(field, JSONField)]
+
+
+def insertable(row: Model) -> tuple[str, str, dict[str, str | None]]:
+    """A new row's columns, what goes into them, and the parameters. Left out are columns that hold an expression, such
+    as the database's default; a time that Django would set itself is the database's."""
+    given = []
+    params: dict[str, str | None] = {}
+    for field in row._meta.concrete_fields:
+        value = getattr(row, field.attname)
+        if isinstance(value, BaseExpression) or (value is None and field.primary_key):
+            continue
+        given.append(field)
+        if not getattr(field, "auto_now", False):
+            params[f"{row._meta.model_name}_{field.column}"] = as_text(field, value)
+    names, places = _insert(tuple(given))
+    return names, places, params
+
+
+@cache
+def _insert(fields: tuple[Field[Any, Any], ...]) -> tuple[str, str]:
+    return ", ".join(f'"{field.column}"' for field in fields), ", ".join(map(_place, fields))
+
+
+def _place(field: Field[Any, Any]) -> str:
+    if getattr(field, "auto_now", False):
+        return NOW
+    return f"%({field.model._meta.model_name}_{field.column})s::{cast(field)}"
+
+
+def cast(field: Field[Any, Any]) -> str:
+    """The type that a parameter for this column is given: a text that is too long is to be refused, not cut."""
+    kind = field.rel_db_type(connection) if field.is_relation else field.db_type(connection)
+    return "text" if str(kind).startswith("varchar") else str(kind)
+
+
+def as_text(field: Field[Any, Any], value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(field, JSONField):
+        return to_json(value, fallback=str).decode()
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return str(getattr(value, "value", value))

@@ -1,0 +1,244 @@
+"""The only way from the event loop to the database: a few threads, each with a connection of its own.
+
+Nothing here is held across an await of a model or a tool: hundreds of runs share these threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+from django.db import InterfaceError, InternalError, OperationalError, connections
+
+from ravi_django.conf import conf
+from ravi_django.runtime.db.connections import limit_waits
+
+log = logging.getLogger("ravi.database")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
+AWAY_S = 300.0  # how long a call of a run's code is repeated
+REPEAT_S = 0.5  # between two tries for a run, each of which tries for RETRY_S
+RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
+
+
+class DatabaseThreads:
+    """A fixed pool. Calls are retried while the database is away, so they must be safe to repeat.
+
+    Every journaled call comes through here: one queue and one callback cost half of what the chained futures of
+    `run_in_executor` do. The thread that was busy last is asked first, so a quiet process keeps one connection warm.
+    """
+
+    def __init__(self, size: int, name: str = "ravi-db") -> None:
+        self._name = name
+        self._size = size
+        self._threads: list[_DatabaseThread] = []
+        self._idle: list[_DatabaseThread] = []
+        self._waiting: deque[_Call] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function` on a database thread. Raises what it raises."""
+        answer: T = await self._start(function, args, kwargs)
+        return answer
+
+    async def see_through(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T | None, Exception | None, bool]:
+        """`call` for a write that a cancelled caller must not leave undone: waits for its end. Returns its answer, or
+        its error, and whether the caller was cancelled meanwhile."""
+        future, cancelled = self._start(function, args, kwargs), False
+        while not future.done():
+            try:
+                await asyncio.wait([future])  # which leaves it to its end when the caller is cancelled
+            except asyncio.CancelledError:
+                cancelled = True
+        error: Any = future.exception()
+        return None if error else future.result(), error, cancelled
+
+    def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        call = _Call(function, args, kwargs, loop, loop.create_future())
+        self._give(call)
+        return call.future
+
+    def _give(self, call: _Call) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the database threads are closed")
+            if self._idle:
+                self._idle.pop().calls.put(call)
+            elif len(self._threads) < self._size:
+                self._threads.append(_DatabaseThread(self, f"{self._name}_{len(self._threads)}", call))
+            else:
+                self._waiting.append(call)
+
+    def next_for(self, thread: _DatabaseThread) -> _Call | None:
+        """What an idle thread has to do; None notes it as idle."""
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._idle.append(thread)
+            return None
+
+    def close(self) -> None:
+        """Wait for calls under way, 30 seconds at the most, and have the threads close their connections."""
+        with self._lock:
+            self._closed = True
+        for thread in self._threads:
+            thread.calls.put(None)
+        give_up = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        if hanging := sum(thread.is_alive() for thread in self._threads):
+            log.warning("%s threads of %s hang, and are left", hanging, self._name, extra={"action": "db.threads_left"})
+
+
+class CodeThreads:
+    """The same threads, for the calls of one run's code: what fails for a reason that may pass is called again, and the
+    code sees no error. `busy` is entered meanwhile."""
+
+    def __init__(self, threads: DatabaseThreads, busy: Callable[[], AbstractContextManager[None]]) -> None:
+        self._threads = threads
+        self._busy = busy
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        give_up = 0.0
+        while True:
+            try:
+                return await self._threads.call(function, *args, **kwargs)
+            except Exception as error:
+                give_up = give_up or time.monotonic() + AWAY_S
+                if not may_pass(error) or time.monotonic() > give_up:
+                    raise
+                log.warning("a call of the database is repeated: %s", error, extra={"action": "db.repeated"})
+            with self._busy():
+                await asyncio.sleep(REPEAT_S)
+
+
+@dataclass(slots=True)
+class _Call:
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def perform(self) -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = (with_retry(self.function, *self.args, **self.kwargs), None)
+        except BaseException as error:
+            outcome = (None, error)
+        with suppress(RuntimeError):  # a loop that is closed waits for nothing
+            self.loop.call_soon_threadsafe(self.settle, *outcome)
+
+    def settle(self, answer: Any, error: BaseException | None) -> None:
+        """On the loop's thread: hand the outcome to whoever waits."""
+        if self.future.done():  # cancelled
+            return
+        if error is None:
+            self.future.set_result(answer)
+        else:
+            self.future.set_exception(error)
+
+
+class _DatabaseThread(threading.Thread):
+    """Serves calls until it is given None; what is waiting then is done first."""
+
+    def __init__(self, pool: DatabaseThreads, name: str, first: _Call) -> None:
+        super().__init__(name=name, daemon=True)
+        self._pool = pool
+        self.calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self.calls.put(first)
+        self.start()
+
+    def run(self) -> None:
+        limit_waits()
+        call = self.calls.get()
+        while call is not None:
+            call.perform()
+            del call  # with what it holds: the next may be long in coming
+            call = self._pool.next_for(self) or self.calls.get()
+        connections.close_all()
+
+
+_readers: DatabaseThreads | None = None
+
+
+def readers() -> DatabaseThreads:
+    """The threads that a web process reads events on; made when first used."""
+    global _readers
+    if _readers is None:
+        _readers = DatabaseThreads(conf.DB_THREADS, "ravi-read")
+    return _readers
+
+
+def forget_readers(*, close: bool = False) -> None:
+    """Let go of the threads: at the end of tests (`close`), or after a fork, where the parent's are not ours."""
+    global _readers
+    if _readers is not None and close:
+        _readers.close()
+    _readers = None
+
+
+def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call it; when the connection is gone, try on a new one for a bounded time."""
+    give_up = 0.0
+    pause = 0.05
+    while True:
+        try:
+            return function(*args, **kwargs)
+        except (OperationalError, InterfaceError, InternalError) as error:
+            broken = _drop_broken_connections(every=is_disconnect(error))
+            give_up = give_up or time.monotonic() + RETRY_S  # the first try may have taken longer
+            if time.monotonic() + pause > give_up or not (broken or _is_lock_timeout(error)):
+                raise
+            log.warning("database call failed, trying again: %s", error, extra={"action": "db.retry"})
+        time.sleep(pause)
+        pause = min(pause * 2, 1.0)
+
+
+def _drop_broken_connections(*, every: bool) -> bool:
+    """Close the connections that no longer work, or `every` one; says whether any was."""
+    broken = every
+    for connection in connections.all(initialized_only=True):
+        if every or connection.connection is None or not connection.is_usable():
+            broken = True
+            with suppress(Exception):
+                connection.close()
+    return broken
+
+
+def is_disconnect(error: Exception) -> bool:
+    """The server is gone or going, is full, or has become a read-only standby. The connection alone does not show it:
+    that of a standby works, and leaving `atomic` opens a new one."""
+    state = getattr(error.__cause__ or error, "sqlstate", "")  # None: never got as far as the server
+    return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same write may succeed later: the database is away, full, locked, or has no time."""
+    if not isinstance(error, OperationalError | InterfaceError | InternalError):
+        return False
+    if isinstance(error.__cause__, sqlite3.Error):
+        return "locked" in str(error)
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state is None or state.startswith(("08", "25006", "25P03", "40", "53", "55P03", "57"))
+
+
+def _is_lock_timeout(error: Exception) -> bool:
+    text = str(error)
+    return "lock timeout" in text or "database is locked" in text or "deadlock detected" in text

@@ -1,0 +1,254 @@
+"""What an agent's run is given: every effect asks the journal first, and is recorded before its result is used."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ApprovalDecision,
+    AskOutcome,
+    ChatMessage,
+    ChatModel,
+    ControlPayload,
+    GenerationOptions,
+    InvalidInputError,
+    Message,
+    ModelResponse,
+    Priority,
+    Risk,
+    RunHandle,
+    RunMeta,
+    ToolExecutionResult,
+    TopicId,
+)
+from ravi_django.kernel.checks import check_text
+from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.lease import inbox, pins, waits
+from ravi_django.runtime.lease.effects import Effects
+from ravi_django.runtime.lease.gate import Stop
+from ravi_django.runtime.lease.inbox import hops_of, trail_of
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lifecycle import cancel, handoff
+from ravi_django.runtime.middleware import chain
+from ravi_django.runtime.model_calls import call as model_calls
+from ravi_django.runtime.people import approvals, decisions, questions
+from ravi_django.runtime.social import calls
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.teams import asks
+from ravi_django.runtime.tools import call as tool_calls
+from ravi_django.runtime.tools import uncertain
+
+log = logging.getLogger("ravi.context")
+
+MAX_NAME = 200  # characters, as the journal's columns
+
+
+class DurableContext(RunState):
+    """The RunContext of one lease. See `kernel/contracts.py` for what the methods promise."""
+
+    def __init__(self, agent: Agent, effects: Effects, meta: RunMeta) -> None:
+        own = MiddlewarePipeline.of(getattr(agent, "middleware", None))
+        super().__init__(agent, effects, meta, chain.around(own))
+        self._patches: dict[str, bool] = {}
+
+    # ------------------------------------------------------------------------------------------- effects
+
+    async def llm(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        options: GenerationOptions | None = None,
+        model: ChatModel | None = None,
+    ) -> ModelResponse:
+        chosen = model or self.model
+        if chosen is None:
+            raise InvalidInputError(
+                f"agent {self.agent_id} has no model; give it one, or ctx.llm(model=…)", field="model"
+            )
+        return await model_calls.call(self, chosen, messages, options or GenerationOptions())
+
+    async def tool(self, name: str, /, **arguments: Any) -> ToolExecutionResult:
+        return await tool_calls.call(self, name, arguments)
+
+    async def reply(self, message: Message, result: Any) -> None:
+        """Answer a message. The last reply is the run's output; it is stored when the run ends."""
+        self.output, self.replied = result, True
+        self.answered.add(message.id)
+        if message.reply_to and message.reply_to != self.run_id:
+            await asks.reply(self, message, result)
+
+    async def spawn(
+        self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
+    ) -> RunHandle:
+        return await asks.spawn(self, target, boot, priority)
+
+    async def ask(
+        self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
+    ) -> AskOutcome:
+        return await asks.ask(self, target, message, timeout)
+
+    async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
+        return await asks.ask(self, handle, None, timeout)
+
+    async def send(self, target: AgentId | RunHandle, message: Message | str) -> None:
+        if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
+            await cancel.control(self, target, message, message.payload)
+        else:
+            await asks.send(self, target, message)
+
+    async def sleep_until(self, when: datetime | timedelta) -> None:
+        await waits.sleep_until(self, when)
+
+    async def sleep_until_signal(
+        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+    ) -> Any:
+        return await waits.sleep_until_signal(self, name, until, or_message=or_message)
+
+    async def receive(self) -> list[Message]:
+        """The messages that have come since those that the code was given; does not wait for any."""
+        return await inbox.receive(self)
+
+    def caused_by(self, message: Message) -> None:
+        self.hops = hops_of([message])
+
+    async def ask_human(
+        self,
+        question: str,
+        choices: Sequence[str] | None = None,
+        context: str = "",
+        free_text: bool = True,
+        timeout: float | timedelta | None = None,
+        to: Any = None,
+        signal: str = "",
+    ) -> dict[str, Any]:
+        asked = {"choices": choices, "context": context, "free_text": free_text, "timeout": timeout, "to": to}
+        return await questions.ask(self, question, **asked, signal=signal)
+
+    async def approve(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        risk: Risk | str = Risk.HIGH,
+        to: Any = None,
+        call_id: str = "",
+        schema: dict[str, Any] | None = None,
+        description: str = "",
+        timeout: float | timedelta | None = None,
+    ) -> ApprovalDecision:
+        more: dict[str, Any] = {"call_id": call_id, "schema": schema, "description": description}
+        more["hidden"] = bool(hidden.of_tool(self.toolbox.get(tool)))
+        until = questions.expiry(self, timeout)
+        asked = approvals.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
+        return await approvals.ask(self, asked)
+
+    async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
+        messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
+        carries = None if carry is None else asks.body_of(self, self.agent_id, carry)
+        given = len(messages) + (0 if unread is None else inbox.give_back(self, unread))
+        if self.effects.left_open():  # what may have happened is decided before it is forgotten
+            await uncertain.decide_left(self)
+        trail = trail_of(self.hops, given)
+        await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, trail=trail))
+
+    def say(self, text: str) -> None:
+        """Show a piece of text to whoever watches; its row is written with the next commit. A replay says nothing
+        twice."""
+        self.outputs.say(text)
+
+    async def handoff(
+        self,
+        target: AgentId | str,
+        task: Message | str | None = None,
+        *,
+        answers: Message | None = None,
+        closing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """End here without a reply: another agent goes on as this run. Never returns."""
+        await handoff.hand_over(self, target, task, answers, closing)
+
+    async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
+        await calls.emit(self, topic, data, id)
+
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+        await calls.follow(self, topic, session, every_s)
+
+    async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
+        await calls.unfollow(self, topic, session)
+
+    async def update_follows(self, metadata: Mapping[str, Any]) -> None:
+        await calls.update(self, metadata)
+
+    async def log(self, kind: str, data: Any = None) -> None:
+        check_text("kind", kind, MAX_NAME)
+        path = self.path()
+        row = self.effects.journal.find(path)
+        if row is not None:
+            self.effects.identity(row, "log", kind, None)
+            self.effects.journal.take_now(row)
+            return
+        entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
+        if begun is not None and begun.kind == decisions.KIND:
+            await approvals.withdraw(self, begun, entry)
+        else:
+            self.effects.note(entry)
+
+    _log = log
+
+    async def log_once(self, key: str, data: Any = None) -> None:
+        """`log`, but for once in the run's generation, wherever and however often the code comes by."""
+        check_text("key", key, MAX_NAME)
+        self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
+
+    async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The JSON value that `compute` gives, sync or async: once in the run, a replay has the recorded one."""
+        return await pins.pin(self, name, compute)
+
+    def patched(self, name: str) -> bool:
+        """Whether this run takes the new branch of changed code: False for one that went by here before the change."""
+        if name not in self._patches:
+            marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
+            passed = journal.replaying or journal.begun_and_not_in(self.effects.asked)
+            self._patches[name] = journal.system(marker.path) is not None or not passed
+            if self._patches[name]:
+                self.effects.note_once(marker)
+        return self._patches[name]
+
+    # ---------------------------------------------------------------------------------- deterministic values
+
+    def now(self) -> datetime:
+        path = self.path()
+        row = self.effects.journal.find(path)
+        if row is not None:
+            self.effects.identity(row, "now", "", None)
+            self.effects.journal.take_now(row)
+            return datetime.fromisoformat(row.result)
+        present = self.effects.present()
+        self.effects.note(Entry(kind="now", path=path, result=present.isoformat()))
+        return present
+
+    def random(self) -> float:
+        return random.Random(self._seed("random")).random()  # noqa: S311 - reproducible on purpose
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._seed("uuid")[:16], version=4)
+
+    def _seed(self, what: str) -> bytes:
+        run = self.effects.lease.run
+        maker = self.effects.journal.origin or run.id  # in the past that a fork shares, the run that recorded it
+        return hashlib.sha256(f"{maker}:{run.generation}:{self.path()}:{what}".encode()).digest()
+
+    # ------------------------------------------------------------------------------------------- control
+
+    def check(self) -> None:
+        self.meta.cancellation.check()
+        self.effects.check_may_go_on()

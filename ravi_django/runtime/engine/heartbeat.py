@@ -1,0 +1,111 @@
+"""Renews all leases of a process, on a thread and a connection of its own: a busy event loop must not lose them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.db import connections
+
+from ravi_django.conf import conf
+from ravi_django.runtime.budgets import accounts
+from ravi_django.runtime.db.connections import limit_waits
+from ravi_django.runtime.db.threads import with_retry
+from ravi_django.runtime.lease import claims
+from ravi_django.runtime.runs import workers
+
+log = logging.getLogger("ravi.heartbeat")
+
+REPEAT_S = 1.0  # between a heartbeat that failed and the next: the leases run out meanwhile
+
+
+class Holder(Protocol):
+    """The engine, as far as its heartbeat needs it."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    active: dict[UUID, Any]  # `engine.Active` by run
+
+    def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None: ...
+
+
+class Heartbeat(threading.Thread):
+    """`first_s`: seconds until the first heartbeat. If stopped earlier, it writes nothing."""
+
+    def __init__(self, engine: Holder, *, first_s: float = 0.0) -> None:
+        super().__init__(name="ravi-heartbeat", daemon=True)
+        self._engine = engine
+        self._first_s = first_s
+        self._loop_thread = threading.get_ident()  # made on the loop's thread
+        self._ticked = time.monotonic()
+        self._stop_asked = threading.Event()
+        self.failed = False  # the last one: claim nothing
+        self._unreached: list[UUID] = []  # runs that the last beat had no time for, in their order
+
+    def run(self) -> None:
+        limit_waits()
+        if self._stop_asked.wait(self._first_s):
+            return
+        while not self._stop_asked.is_set():
+            pause = conf.HEARTBEAT_S
+            try:
+                self.beat()
+                self.failed = False
+            except Exception:
+                self.failed = True
+                log.exception("heartbeat failed", extra={"action": "heartbeat.failed"})
+                pause = min(pause, REPEAT_S)
+            self._stop_asked.wait(pause)
+        try:
+            with_retry(workers.worker_gone, self._engine.name)
+        except Exception as error:
+            log.warning("could not sign off: %s", error, extra={"action": "heartbeat.sign_off"})
+        connections.close_all()
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+        self.join(timeout=5)
+
+    def beat(self) -> None:
+        """One batched renewal. A loop that has not ticked for two lease times no longer drives its runs: let go."""
+        if self._stalled():
+            return
+        asked_at = time.monotonic()
+        late = {run_id: place for place, run_id in enumerate(self._unreached)}
+        held = sorted(self._engine.active.values(), key=lambda active: late.get(active.lease.run_id, len(late)))
+        leases = [(active.lease.run_id, active.lease.epoch) for active in held]
+        seen = {active.lease.run_id: active.effects.facts.wake_seq or active.lease.run.wake_seq for active in held}
+        verdicts = with_retry(claims.heartbeat, self._engine.name, leases, seen) if leases else {}
+        self._unreached = [run_id for run_id, verdict in verdicts.items() if verdict == "unreached"]
+        for active in held:
+            verdict = verdicts[active.lease.run_id]
+            if verdict in ("ok", "cancel", "paused", "woken"):
+                active.effects.renewed_at = asked_at
+            if verdict in ("cancel", "lost", "paused", "woken"):
+                args = (active.lease.run_id, active.lease.epoch, verdict)
+                self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
+        with_retry(workers.worker_seen, self._engine.name, len(leases))
+        try:
+            accounts.refresh()
+        except Exception:  # it is not about leases
+            log.exception("could not refresh the daily budgets", extra={"action": "heartbeat.budgets"})
+
+    def _stalled(self) -> bool:
+        age = time.monotonic() - self._ticked
+        self._engine.loop.call_soon_threadsafe(self._tick)
+        if age < 2 * conf.LEASE_S:
+            return False
+        frame = sys._current_frames().get(self._loop_thread)
+        stack = "".join(traceback.format_stack(frame)) if frame else "?"
+        words = "the event loop has not moved for %.0f s; its leases are let go. It is at:\n%s"
+        log.error(words, age, stack, extra={"action": "loop.stalled"})
+        return True
+
+    def _tick(self) -> None:
+        self._ticked = time.monotonic()

@@ -1,0 +1,115 @@
+"""Replaying a live run against the code of this process, without doing anything: would it still fit its journal?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from ravi_django.kernel import KernelError, Message
+from ravi_django.models import ACTIVE, Run, Status
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db.threads import DatabaseThreads
+from ravi_django.runtime.engine.settle import error_of
+from ravi_django.runtime.engine.story import Rounds, Story
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.replay import Journal
+from ravi_django.runtime.lease import facts, paths
+from ravi_django.runtime.lease import inbox as lease_inbox
+from ravi_django.runtime.lease.appender import Appender
+from ravi_django.runtime.lease.effects import Effects
+from ravi_django.runtime.lease.facts import Facts
+from ravi_django.runtime.lease.gate import Stop, Wait
+from ravi_django.runtime.streams.frames import Frame
+from ravi_django.runtime.streams.publisher import Publisher
+
+STALL_S = 2.0  # nothing here takes time: a recorded result that nobody asks for by then is asked for no more
+BATCH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a run would do under this code."""
+
+    run_id: UUID
+    agent: str
+    error: dict[str, Any] | None = None  # why it would be blocked, or fail
+    drift: list[str] = field(default_factory=list)  # what has changed without harm: instructions, tools, options, view
+
+
+def live_runs(agent: str | None = None) -> Iterator[Run]:
+    """Every run that has begun and not ended, in batches, oldest first."""
+    rows = Run.objects.filter(status__in=ACTIVE, next_seq__gt=1).select_related("session", "root", "parent")
+    if agent is not None:
+        rows = rows.filter(agent=agent)
+    return iter(rows.order_by("id").iterator(BATCH))
+
+
+async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
+    """Replay the run's journal up to its end. Nothing is called, written or sent."""
+    # One epoch on: a lease of its own would be the next one, and reads the journal.
+    lease = Lease(run=run, epoch=run.lease_epoch + 1, owner="")
+    try:
+        agent = await database.call(specs.agent_of, run)
+        limit = lease_inbox.limit_of(agent)
+        loaded = await database.call(facts.load, lease, limit)
+        inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
+        carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
+    except (KernelError, ValueError) as error:
+        return Verdict(run.id, run.agent, error_of(error))
+    effects = _Rehearsal(lease, Journal(loaded.journal), Appender(database))
+    effects.begin_with(loaded.unread, limit)
+    before = asyncio.get_running_loop().get_task_factory()
+    restore = paths.install(asyncio.get_running_loop()) if before is None else (lambda: None)
+    try:
+        story = Story(agent, effects, Rounds(effects, inbox, carried))
+        story.begin()
+        outcome = await story.end()
+    finally:
+        restore()
+    drift = [note.result["changed"] for note in effects.notes if note.kind == "replay.drift"]
+    changed = sorted({name for names in drift for name in names})
+    harmless = effects.reached_the_end or outcome.status == Status.COMPLETED
+    return Verdict(run.id, run.agent, None if harmless else outcome.error, changed)
+
+
+class _Rehearsal(Effects):
+    """Recalls what was recorded; where the record ends, so does the rehearsal."""
+
+    def __init__(self, lease: Lease, journal: Journal, appender: Appender) -> None:
+        super().__init__(
+            lease,
+            journal,
+            appender=appender,
+            publisher=cast(Publisher, _Silence()),
+            run_sync=_nothing,
+            wake=lambda run_ids: None,
+            facts=Facts(),
+            noted=set(),
+        )
+        journal.stall_s = STALL_S
+        self.reached_the_end = False
+
+    async def _may_begin(self) -> None:
+        self.reached_the_end = True
+        await self.park()
+
+    async def wait(self, wait: Wait, path: str = "") -> Any:
+        self.reached_the_end = True
+        return await super().wait(wait)
+
+    def _stop_with(self, stop: Stop) -> None:
+        if stop.kind > Stop.Kind.SUSPEND:
+            self.reached_the_end = False  # it has ended before, in another way
+        super()._stop_with(stop)
+
+
+class _Silence:
+    def emit(self, *frames: Frame) -> None:
+        """Nobody watches."""
+
+
+async def _nothing(*args: Any) -> Any:
+    raise AssertionError("a rehearsal calls nothing")

@@ -1,0 +1,344 @@
+"""How a lease can end, and what is written then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ravi_django.agents.result import ResultText
+from ravi_django.capabilities.llm.redaction import redact
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
+from ravi_django.models import Run, Status
+from ravi_django.runtime.budgets import ledger
+from ravi_django.runtime.journal import append, fence
+from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease import backoff
+from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
+from ravi_django.runtime.lifecycle import endings, generations
+from ravi_django.runtime.lifecycle.generations import Occupied
+from ravi_django.runtime.runs import workers
+from ravi_django.runtime.runs.waking import RELEASED, ready
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+DEADLINE = "deadline passed"
+
+
+class NotDrivable(Exception):
+    """This worker cannot drive the run: give it back, or block it."""
+
+    def __init__(self, cause: KernelError, *, block: bool) -> None:
+        self.cause, self.block = cause, block
+        super().__init__(str(cause))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A lease's end. `status` is what the run becomes; pending with `retry_in` seconds is a retry, without a drain."""
+
+    status: Status
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    retry_in: float | None = None
+    attempts: int | None = None  # transient failures in a row, this one included
+    waits: tuple[Wait, ...] = ()  # of a suspended run
+    wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
+    wait_s: float | None = None  # until then
+    successor: Stop | None = None  # how the run goes on: as its next generation, or as another agent
+    for_release: str = ""  # whose worker should try, before the run is blocked
+
+    @classmethod
+    def of_return(cls, ctx: Any, returned: Any) -> Outcome:
+        value = ctx.output if ctx.replied and not isinstance(returned, ResultText) else returned
+        return cls(Status.COMPLETED, output=as_output(value))
+
+    @classmethod
+    def of_cancel(cls, reason: str) -> Outcome:
+        if reason is DEADLINE:  # by identity: a person's reason may say the same
+            error = {"type": "DeadlineExceeded", "message": "the run's deadline passed before it ended"}
+            return cls(Status.FAILED, error=error)
+        return cls(Status.CANCELLED, error={"type": "Cancelled", "message": reason})
+
+    @classmethod
+    def of_stop(cls, stop: Stop, effects: Effects) -> Outcome:
+        """What the gate decided, or that the worker drains."""
+        match stop.kind:
+            case Stop.Kind.DRAIN:
+                return cls(Status.PENDING)
+            case Stop.Kind.SUSPEND:
+                return cls.of_waits(effects)
+            case Stop.Kind.RETRY:
+                delay = backoff.delay_s(stop.error, effects.attempts)
+                return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
+            case Stop.Kind.CONTINUE | Stop.Kind.HANDOFF:
+                return cls(Status.PENDING, successor=stop)
+            case Stop.Kind.BLOCK:
+                return cls.of_block(stop.error, effects.lease)
+            case Stop.Kind.FAIL:
+                return cls(Status.FAILED, error=error_of(stop.error))
+            case Stop.Kind.LOST:
+                assert stop.error is not None
+                raise stop.error
+
+    @classmethod
+    def of_waits(cls, effects: Effects) -> Outcome:
+        """Suspended until the first of the waits is over, or the run's deadline."""
+        ends = [wait.until for wait in effects.suspended_on if wait.until is not None]
+        wake_at = min([*ends, *([effects.deadline] if effects.deadline else [])], default=None)
+        wait_s = None if wake_at is None else (wake_at - effects.present()).total_seconds()
+        return cls(Status.SUSPENDED, waits=tuple(effects.suspended_on), wake_at=wake_at, wait_s=wait_s)
+
+    @classmethod
+    def of_block(cls, error: BaseException | None, lease: Lease) -> Outcome:
+        """Code that does not fit the journal may be the wrong release of it: the one that wrote last goes first."""
+        wanted = lease.run.release
+        if isinstance(error, DeterminismError) and wanted not in ("", conf.RELEASE) and not lease.run.for_release:
+            return cls(Status.PENDING, error=error_of(error), for_release=wanted)
+        return cls(Status.BLOCKED, error=error_of(error))
+
+    @classmethod
+    def of_error(cls, error: BaseException, lease: Lease) -> Outcome:
+        if isinstance(error, DeterminismError | UncertainEffectError):
+            return cls.of_block(error, lease)
+        return cls(Status.FAILED, error=error_of(error))
+
+    @property
+    def handoff(self) -> Handoff | None:
+        return None if self.successor is None else self.successor.handoff
+
+    def entries(self, lease: Lease) -> list[Entry]:
+        """The lifecycle row; a drain leaves none, nothing happened to the run."""
+        result: Any = None
+        if self.handoff is not None:
+            result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
+            result |= self.handoff.trail
+            return [Entry(HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
+        name = str(self.status)
+        if self.successor is not None:
+            name, result = "continued", {"generation": lease.run.generation + 1, **(self.successor.trail or {})}
+        elif self.retry_in is not None:
+            name, result = "retried", {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
+        elif self.status == Status.PENDING:
+            return []
+        elif self.status == Status.SUSPENDED:
+            result = {"waiting_on": [wait.shown() for wait in self.waits]}
+        return [Entry(f"run.{name}", f"@{name}.{lease.epoch}", error=self.error, result=result)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was written: the seq of the first row, the status that the run has now, the runs to hint."""
+
+    first: int
+    status: Status
+    hints: list[UUID] = field(default_factory=list)
+
+
+def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    """One transaction. Raises endings.Unseen when a run that would complete has an unread message."""
+    return ledger.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
+
+
+def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    lease = effects.lease
+    if outcome.handoff is not None:
+        return _hand_over(effects, outcome.handoff, entries, turns)
+    if outcome.successor is not None:
+        first = generations.continue_as_new(
+            lease,
+            entries,
+            turns,
+            messages=outcome.successor.messages,
+            inbox_upto=effects.inbox_upto or 0,
+            told=bool(effects.facts.signals),
+            drops=effects.carried,
+            carries=outcome.successor.carries,
+        )
+        return Settled(first, Status.PENDING, [lease.run_id])
+    match outcome.status:
+        case Status.SUSPENDED:
+            first, status = suspend(
+                lease,
+                entries,
+                turns,
+                seen=effects.facts.wake_seq or lease.run.wake_seq,
+                waits=[wait.shown() for wait in outcome.waits],
+                wake_at=outcome.wake_at,
+            )
+            return Settled(first, status, [] if status == Status.SUSPENDED else [lease.run_id])
+        case Status.PENDING if outcome.for_release:
+            return _send_back(lease, outcome)[0]
+        case Status.PENDING:
+            delay_s = outcome.retry_in or 0.0
+            first = requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
+            return Settled(first, Status.PENDING)
+        case Status.BLOCKED:
+            return Settled(block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
+        case _:
+            first, hints = endings.finish(
+                lease,
+                outcome.status,
+                entries,
+                turns,
+                output=outcome.output,
+                error=outcome.error,
+                inbox_upto=effects.inbox_upto,
+                entangled=effects.entangled,
+                retains=effects.retains,
+            )
+            return Settled(first, outcome.status, hints)
+
+
+def suspend(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    seen: int,
+    waits: list[dict[str, Any]],
+    wake_at: datetime | None,
+) -> tuple[int, Status]:
+    """Give the lease back and wait; pending instead when the run was woken after `seen`, or is to be cancelled.
+
+    Returns the seq of the first row written and the run's status.
+    """
+    append.store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
+        changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
+        if unseen.update(status=Status.SUSPENDED, **changes):
+            return first, Status.SUSPENDED
+        Run.objects.filter(id=lease.run_id).update(**changes | ready())
+        return first, Status.PENDING
+
+
+def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:
+    """Set the run aside for an operator, under its lease; returns the seq of the first row written."""
+    append.store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
+        # Whoever has asked for its end gets it: the next lease sees that first of all.
+        Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(**ready())
+        return first
+
+
+def requeue(
+    lease: Lease,
+    entries: Sequence[Entry] = (),
+    turns: Sequence[NewTurn] = (),
+    *,
+    delay_s: float = 0.0,
+    attempts: int | None = None,
+    for_release: str = "",
+    error: dict[str, Any] | None = None,
+) -> int:
+    """Give the run back as pending: after a transient error, or because the worker drains. No crash is counted.
+    With `for_release` a worker of that release may have it before the delay is over. `error` says why this worker
+    cannot drive it, until another one claims it.
+
+    Returns the seq of the first row written.
+    """
+    changes = {**ready(delay_s), **RELEASED, "for_release": for_release}
+    changes |= {} if attempts is None else {"attempts": attempts}
+    changes |= {} if error is None else {"error": error}
+    changes |= {"release": for_release} if for_release else {}  # it is still the last that wrote anything
+    append.store_big_values(entries)
+    with transaction.atomic():
+        return fence.append_in_transaction(lease, entries, turns, **changes)
+
+
+def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
+    """The other agent's run, or the same one again from the top: there the refusal is recorded, and told. The turns are
+    not: the code hands them over once more, and by then knows better."""
+    lease, upto = effects.lease, effects.inbox_upto or 0
+    try:
+        first, hints = generations.hand_over(
+            lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried
+        )
+        return Settled(first, Status.PENDING, [*hints, lease.run_id])
+    except Occupied:
+        words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"
+        entries[-1].result, entries[-1].error = None, error_of(ConflictError(words))
+        entries[-1].stored.clear()
+        return Settled(requeue(lease, entries), Status.PENDING, [lease.run_id])
+
+
+def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
+    """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
+    if outcome.for_release and workers.has_worker(outcome.for_release):
+        first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
+        return Settled(first, Status.PENDING), []
+    error = outcome.error or {}
+    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
+    return Settled(block(lease, [entry], error=error), Status.BLOCKED), [entry]
+
+
+def resumed(lease: Lease) -> Entry:
+    """The first row of a lease that is not the run's first. It keeps the end of the lost lease before this one."""
+    after = {} if lease.expired_at is None else {"after": lease.expired_at.isoformat()}
+    return Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": lease.owner, **after})
+
+
+def give_back(lease: Lease) -> int:
+    """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
+    entries = [] if lease.expired_at is None else [resumed(lease)]
+    return ledger.settled(lease, entries, partial(requeue, lease, entries), ends=True)
+
+
+def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
+    """Block the run, give it back with a delay, or end it where somebody has asked for that; returns what was written
+    and the rows."""
+    return ledger.settled(lease, [], partial(_set_aside, lease, error), ends=True)
+
+
+def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
+    if lease.run.cancel_requested_at is not None:  # it need not be driven for that, and may never be again
+        return _end_undriven(lease)
+    if not error.block:
+        entries = [] if lease.expired_at is None else [resumed(lease)]
+        first = requeue(lease, entries, delay_s=conf.SWEEP_S, error=error_of(error.cause))
+        return Settled(first, Status.PENDING), entries
+    return _send_back(lease, Outcome.of_block(error.cause, lease))
+
+
+def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:
+    outcome = Outcome.of_cancel(lease.run.cancel_reason or "cancelled")
+    entries = outcome.entries(lease)
+    first, hints = endings.finish(lease, outcome.status, entries, error=outcome.error, entangled=True)
+    return Settled(first, outcome.status, hints), entries
+
+
+def error_of(error: BaseException | None) -> dict[str, Any]:
+    """`{type, message}` as REST and the admin show it, with the diff where there is one."""
+    if isinstance(error, HandlerError):
+        error = error.cause
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return error_of(error.exceptions[0])
+    kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
+    found: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
+    if isinstance(error, DeterminismError) and error.diff:
+        found["diff"] = error.diff
+    return dict(storable(found))
+
+
+def as_output(value: Any) -> str:
+    """A run's output is a string: text as it is, `{"text": …}` as its text, anything else as JSON."""
+    value = storable(value)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
+        return value["text"]
+    return to_json(value, fallback=str).decode()

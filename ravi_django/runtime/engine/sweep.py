@@ -1,0 +1,104 @@
+"""The sweep: finds work whose hint was lost, leases whose worker died, and requests that others are to be asked. One at
+a time, in bounded batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
+from ravi_django.runtime.events import relay
+from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runtime.people import escalation, mail
+from ravi_django.runtime.runs import hints, sessions, signals, workers
+from ravi_django.runtime.schedules import ticking
+from ravi_django.runtime.social import fan_out
+from ravi_django.runtime.sources import poll, saves
+from ravi_django.runtime.streams import archive, republish
+from ravi_django.runtime.teams import slots
+
+log = logging.getLogger("ravi.sweep")
+
+T = TypeVar("T")
+
+BATCH = 500
+_LOCK = 0x72617669  # "ravi"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep did; `ran` is false when another was at it."""
+
+    ran: bool = True
+    hinted: int = 0
+    promoted: int = 0
+    published: int = 0
+
+
+def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many) -> Swept:
+    """Find what to hint in one short transaction under an advisory lock; fix and hint outside of it, row by row, so
+    that one bad row never stops the rest.
+
+    `send` returns the runs that it could not hint.
+    """
+    with transaction.atomic():
+        if not _alone():
+            return Swept(ran=False)
+        due = workers.due_for_hint(BATCH)
+        silent = signals.silent(BATCH, older_than_s=conf.SWEEP_S)
+        orphans = sessions.orphans(BATCH)
+    woken = [run_id for run_id in silent if _each(signals.wake_silent, run_id) is not None]
+    resumed = [run_id for tree in slots.trees_with_paused(BATCH) for run_id in _each(slots.resume_paused, tree) or ()]
+    promoted = [run_id for orphan in orphans for run_id in _each(sessions.promote_orphan, orphan) or ()]
+    for request_id in escalation.due_to_escalate(BATCH):
+        _each(escalation.escalate, request_id)
+    failed = _send(send, [*due, *promoted, *woken, *resumed])
+    ticked = _each(lambda _: ticking.tick(), "the schedules") or []  # may take seconds
+    failed += _send(send, ticked) if ticked else 0
+    unpublished = archive.unpublished(50, older_than_s=2 * conf.SWEEP_S)
+    published = sum(_each(_publish, tree) is not None for tree in unpublished)
+    _each(lambda _: fan_out.sweep(), "the fan-outs")
+    _each(lambda _: mail.sweep(), "the e-mails")
+    _each(lambda _: saves.sweep(), "the saves of models")
+    _each(lambda _: poll.sweep(), "the sources")
+    _each(lambda _: poll.sweep_unread(), "the unread items")
+    _each(lambda _: relay.sweep(), "the event bus")
+    _each(lambda _: erasing.sweep(), "the erasures")
+    workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
+    workers.swept()
+    hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed
+    return Swept(hinted=hinted, promoted=len(promoted), published=published)
+
+
+def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UUID]) -> int:
+    """Returns how many could not be hinted; they are for the next sweep."""
+    failed = send(list(dict.fromkeys(runs)))
+    if failed:
+        workers.hint_failed(failed)
+    return len(failed or ())
+
+
+def _each(fix: Callable[[Any], T], row: Any) -> T | None:
+    """Do it for one row; None when that fails."""
+    try:
+        return fix(row)
+    except Exception as error:
+        log.warning("the sweep left %s for the next: %s", row, error, extra={"action": "sweep.row_failed"})
+        return None
+
+
+def _alone() -> bool:
+    if connection.vendor != "postgresql":
+        return True  # the write lock of the transaction is the whole database's
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_LOCK])
+        return bool(cursor.fetchone()[0])
+
+
+def _publish(tree: UUID) -> bool:
+    republish.republish(str(tree))
+    return True

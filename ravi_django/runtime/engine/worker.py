@@ -1,0 +1,224 @@
+"""One engine a process, on a thread and an event loop of its own. Made when first used, and never before a fork.
+
+Looks for what nobody hinted; without a broker it sweeps too, as beat does for Celery workers.
+
+`Runtime`: the same engine and the same rows, on the event loop of the code that opens it. No broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
+from ravi_django.models import Run, Status, uuid7
+from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.db import threads
+from ravi_django.runtime.engine import sweep
+from ravi_django.runtime.engine.engine import Engine
+from ravi_django.runtime.runs import background, hints
+from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.streams import buffer
+
+log = logging.getLogger("ravi.worker")
+
+
+class Worker:
+    """Runs an Engine on its own thread; safe to call from any other."""
+
+    def __init__(self) -> None:
+        self._ready: Future[Engine] = Future()
+        self._loop = asyncio.SelectorEventLoop()  # whatever the site's policy is: `branches` looks into it
+        self._keeper: Future[None] | None = None
+        self._thread = threading.Thread(target=self._serve, name="ravi-loop", daemon=True)
+        self._thread.start()
+        self.engine = self._ready.result(timeout=60)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._start())
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _start(self) -> None:
+        try:
+            self._ready.set_result(Engine())
+        except BaseException as error:
+            self._ready.set_exception(error)
+            raise
+
+    def hint(self, run_id: UUID | str) -> None:
+        """Try for a run's lease, and return at once."""
+        self._loop.call_soon_threadsafe(self.engine.hint, run_id)
+
+    def look(self) -> None:
+        """Look for any claimable run."""
+        self._loop.call_soon_threadsafe(self.engine.look)
+
+    def cancel(self, run_id: UUID) -> None:
+        """Cancel a run that is driven here."""
+        self._loop.call_soon_threadsafe(self.engine.cancel_run, run_id)
+
+    def keep_looking(self, *, sweeping: bool = False) -> None:
+        """Look every RAVI["SWEEP_S"] seconds. No hint comes while the broker is away, and Celery itself takes up to
+        half a minute to see that it is back. `sweeping` does the beat's part too."""
+        self._keeper = asyncio.run_coroutine_threadsafe(keep(self.engine, sweeping=sweeping), self._loop)
+
+    def stop_claiming(self) -> None:
+        self.engine.draining = True
+
+    def close(self) -> None:
+        """Drain, then end the loop and the thread."""
+        if not self._thread.is_alive():
+            return
+        if self._keeper is not None:
+            self._keeper.cancel()
+        background.stop()
+        asyncio.run_coroutine_threadsafe(self.engine.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+
+
+_worker: Worker | None = None
+_lock = threading.Lock()
+
+
+def get_worker() -> Worker:
+    """This process's worker; started by the first call."""
+    global _worker
+    with _lock:
+        if _worker is None:
+            _worker = Worker()
+            hints.register_cancel(_worker.cancel)
+            if conf.ENGINE == "inline":  # nobody else looks after these runs
+                _worker.keep_looking(sweeping=True)
+        return _worker
+
+
+def close_worker() -> None:
+    """Drain this process's worker, if it has one."""
+    global _worker
+    with _lock:
+        worker, _worker = _worker, None
+        hints.register_cancel(None)
+    if worker is not None:
+        worker.close()
+
+
+def _after_fork() -> None:
+    """Threads, loops and connections of the parent are not ours."""
+    global _worker, _lock
+    _worker, _lock = None, threading.Lock()
+    hints.register_cancel(None)
+    buffer.forget_buffers()
+    threads.forget_readers()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+keeper_log = logging.getLogger("ravi.keeper")
+
+
+async def keep(engine: Engine, poll_s: float | None = None, *, sweeping: bool = True) -> None:
+    """Until the engine drains: look for claimable runs every `poll_s` seconds (SWEEP_S when None), and sweep every
+    SWEEP_S."""
+
+    def hint_all(run_ids: list[UUID]) -> None:
+        for run_id in run_ids:
+            engine.loop.call_soon_threadsafe(engine.hint, run_id)
+
+    last = float("-inf")
+    while not engine.draining:
+        try:
+            if sweeping and time.monotonic() - last >= conf.SWEEP_S:
+                await engine.database.call(sweep.sweep, hint_all)
+                last = time.monotonic()
+            engine.look()
+        except Exception as error:
+            keeper_log.warning("could not sweep: %s", error, extra={"action": "sweep.failed"})
+        await asyncio.sleep(poll_s or conf.SWEEP_S)
+
+
+class Runtime:
+    """Drives runs while it is open.
+
+        async with Runtime() as rt:
+            await rt.register(agent)
+            run_id = await rt.submit(agent.id, "What is 12 * 7?")
+            print(await rt.result(run_id))
+
+    `poll_s` is how often it looks for runs that other processes submitted.
+    """
+
+    def __init__(self, *, poll_s: float | None = None) -> None:
+        self._poll_s = poll_s
+        self._keeper: asyncio.Task[None] | None = None
+        self.engine: Engine
+
+    async def __aenter__(self) -> Self:
+        self.engine = Engine()
+        self._keeper = asyncio.create_task(keep(self.engine, self._poll_s))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        background.stop()
+        await self.engine.close()
+
+    async def register(self, agent: Agent) -> AgentId:
+        """Make an agent known in this process."""
+        return registry.register(agent).id
+
+    async def submit(self, target: Agent | AgentId | str, message: Message | str | list[Any], **options: Any) -> str:
+        """`ravi_django.submit` on this runtime; returns the run's id."""
+        loop = asyncio.get_running_loop()
+
+        def here(run_id: UUID | str) -> None:
+            loop.call_soon_threadsafe(self.engine.hint, run_id)
+
+        new_id = uuid7()  # a repeated call, after a lost connection, finds its own run
+        run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
+        return str(run.id)
+
+    async def result(self, run_id: str, timeout: float | None = None) -> str:
+        """Wait for a run's end and return its output.
+
+        Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
+        """
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while True:
+            settled = self.engine.settled
+            row = await self.engine.database.call(_end_of, run_id)
+            if row is None:
+                raise NotFoundError(f"there is no run {run_id}")
+            status, output, error = row
+            if status == Status.COMPLETED:
+                return output or ""
+            if status in (Status.FAILED, Status.CANCELLED, Status.BLOCKED):
+                found = error or {}
+                raise RunFailedError(found.get("message", status), type=found.get("type", status), status=str(status))
+            if give_up is not None and time.monotonic() >= give_up:
+                raise TimeoutError(f"run {run_id} is {status} after {timeout:g} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.25):
+                    await settled.wait()
+
+
+def _end_of(run_id: str) -> tuple[str, str | None, dict[str, Any] | None] | None:
+    return Run.objects.filter(id=run_id).values_list("status", "output", "error").first()

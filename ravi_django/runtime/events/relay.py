@@ -1,0 +1,225 @@
+"""Events of a site's own, in the outbox.
+
+From the outbox to the bus, in the outbox's order. One relay at a time; one that dies in the middle is repeated.
+
+Has the outbox relayed soon after a commit: one hint stands for all the events of a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connections
+from pydantic import ValidationError
+
+from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
+from ravi_django.kernel import Event, InputTooLargeError
+from ravi_django.kernel.secrets import refuse_secrets
+from ravi_django.models import OutboxEvent
+from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.events.bus import EVENTS, check_topic
+from ravi_django.runtime.events.site import get_bus
+from ravi_django.runtime.journal import outbox
+
+
+def enqueue(event: Event, topic: str = EVENTS) -> bool:
+    """Tell of a change in the transaction that makes it: rolled back with it, and on the bus once it has committed.
+
+    False, and nothing is written, when the site has no event bus. Raises SecretRefusedError, InputTooLargeError and
+    ValueError for a topic that is none.
+    """
+    check_topic(topic)
+    refuse_secrets(event.data, "data")
+    size = len(event.model_dump_json())
+    if size > conf.MAX_INPUT_BYTES:
+        raise InputTooLargeError(f"the event has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="data")
+    if not outbox.is_on():
+        return False
+    outbox.write([event], topic)
+    return True
+
+
+log = logging.getLogger("ravi.bus")
+
+BATCH = 500  # events of one transaction
+BATCH_BYTES = 4 * 1024 * 1024  # and their bodies, but always one event
+REST_S = 5.0  # after a failure: each try could cost a connection's timeout
+
+_one_here = threading.Lock()
+_rests_until = 0.0
+
+
+def relay() -> int:
+    """Give the bus what the outbox has, and delete that; returns how many. What the bus had, and was not deleted, it
+    is given again. An event that the bus refuses stays for later, alone. Where another relay is at work it is left to
+    that one, and in memory what a reader has no room for until it has.
+
+    Raises what the bus and the database raise; what has not gone out is in the outbox then.
+    """
+    sent = 0
+    while (batch := _batch()) is not None:
+        sent += batch.sent
+        if batch.error is not None:
+            raise batch.error
+        # Whoever came while we were at it has left it to us: so there is a look after the lock is gone.
+        if batch.is_held_up or (batch.read < BATCH and outbox_rows.is_empty()):
+            break
+    return sent
+
+
+def relay_safely() -> None:
+    """`relay`, with a rest after a failure."""
+    global _rests_until
+    if time.monotonic() < _rests_until:
+        return
+    try:
+        relay()
+    except Exception as error:
+        _rests_until = time.monotonic() + REST_S
+        log.warning("the outbox waits: %s", error, extra={"action": "bus.relay_failed"})
+
+
+def sweep() -> None:
+    """What no hint has reached."""
+    if outbox.is_on() and not outbox_rows.is_empty():
+        hint()
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    read: int = 0
+    sent: int = 0
+    is_held_up: bool = False
+    error: Exception | None = None  # of the server: after the commit, for what has gone out has
+
+
+def _batch() -> _Batch | None:
+    """What came of the next rows; None when another relay is at work."""
+    with _alone() as is_alone:
+        if not is_alone:
+            return None
+        rows = outbox_rows.waiting(BATCH, BATCH_BYTES)
+        if not rows:
+            return _Batch()
+        found = [(row, _event(row)) for row in rows]
+        given = [(row, event) for row, event in found if event is not None]
+        came = get_bus().relay([(row.topic, event) for row, event in given])
+        kept = {given[place][0].pk for place in {*came.refused, *came.left}}
+        gone = [row for row in rows if row.pk not in kept]
+        outbox_rows.forget(gone)
+        for place, why in came.refused.items():
+            row, event = given[place]
+            log.error(
+                "the bus refuses event %s (%s): %s", event.id, row.topic, why, extra={"action": "bus.event_refused"}
+            )
+            outbox_rows.refuse(row, why)
+        return _Batch(len(rows), len(gone), bool(came.left), came.error)
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Two relays at once would mix up the order."""
+    if connection.vendor == "postgresql":
+        with transaction.atomic():
+            yield outbox_rows.alone()
+    else:  # a transaction would keep SQLite's only writer waiting for the bus: doubles are the lesser evil
+        is_alone = _one_here.acquire(blocking=False)
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                _one_here.release()
+
+
+def _event(row: OutboxEvent) -> Event | None:
+    try:
+        return Event.model_validate({**row.body, "ts": row.created_at})
+    except (ValidationError, TypeError) as error:  # nobody can read it, and all that is behind it would wait
+        log.error("row %s of the outbox is no event: %s", row.pk, error, extra={"action": "bus.no_event"})
+        return None
+
+
+def _after_fork() -> None:
+    global _one_here, _rests_until
+    _one_here, _rests_until = threading.Lock(), 0.0
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+COALESCE_S = 0.02  # between two hints of a process
+IDLE_S = 1.0  # the thread ends after so long without one
+
+_wake = threading.Event()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def hint() -> None:
+    """There may be something to relay. Never raises, and never waits for anything: from any thread, and the event
+    loop's."""
+    global _thread
+    _wake.set()
+    with _lock:
+        if _thread is None:
+            _thread = threading.Thread(target=_carry, name="ravi-courier", daemon=True)
+            _thread.start()
+
+
+def on_events_written(sender: Any, **kwargs: Any) -> None:
+    """A receiver of `events_written`."""
+    hint()
+
+
+def _carry() -> None:
+    global _thread
+    try:
+        while True:
+            if _wake.wait(IDLE_S):
+                _wake.clear()
+                _send()
+                time.sleep(COALESCE_S)
+                continue
+            with _lock:
+                if not _wake.is_set():
+                    _thread = None
+                    return
+    finally:
+        connections.close_all()  # this thread's
+
+
+def _send() -> None:
+    from ravi_django.runtime.events import site
+    from ravi_django.runtime.runs import background
+
+    try:
+        where = site.address()
+        if where == site.MEMORY or (where is not None and conf.ENGINE == "inline"):
+            relay_safely()  # whoever reads it may be here, and nowhere else
+        elif where is not None:
+            background.hint("ravi.relay_events")
+    except Exception as error:
+        log.warning("the outbox waits for the sweep: %s", error, extra={"action": "bus.no_hint"})
+
+
+def join(timeout: float = 10.0) -> None:
+    """For tests: until nothing is under way."""
+    thread = _thread
+    if thread is not None:
+        thread.join(timeout)
+
+
+def _forget_courier() -> None:
+    """The thread is the parent's; what it held, and what others waited for, is new."""
+    global _thread, _lock, _wake
+    _thread, _lock, _wake = None, threading.Lock(), threading.Event()
+
+
+os.register_at_fork(after_in_child=_after_fork)

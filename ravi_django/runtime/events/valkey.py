@@ -1,0 +1,234 @@
+"""The bus over streams of Valkey or Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Event
+from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic, name_of
+from ravi_django.runtime.events.entries import Rows, event_of, fields_of, key_of, rows_of
+from ravi_django.runtime.events.group import BLOCK_S, CLAIM_S, Member
+
+log = logging.getLogger("ravi.bus")
+
+BATCH = 50  # events of one read of who reads alone
+PAUSES = (0.1, 5.0)  # seconds until the next try of a server that is away: doubling, from and to
+
+
+class ValkeyBus(Bus):
+    def __init__(self, url: str, *, claim_s: float = CLAIM_S) -> None:
+        self._url, self._claim_s = url, claim_s
+        self._sync = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
+        self._tasks: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = {}
+
+    @property
+    def _client(self) -> redis.asyncio.Redis:
+        """This loop's, with a pool of connections."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = redis.asyncio.from_url(
+                self._url,
+                socket_connect_timeout=2,
+                socket_timeout=BLOCK_S + 5,
+                health_check_interval=15,
+                retry=Retry(NoBackoff(), 1),  # a pooled connection may have been closed: one try with a new one
+            )
+        return self._clients[loop]
+
+    async def _publish(self, event: Event, topic: str) -> None:
+        await self._client.xadd(key_of(topic), fields_of(event), maxlen=int(conf.EVENT_MAXLEN), approximate=True)
+
+    def relay(self, events: Sequence[tuple[str, Event]]) -> Relayed:
+        try:
+            return _came_of(self._send(events))
+        except redis.ConnectionError:
+            # A server hangs up on an event that is too large for it: whose fault it is shows when each goes alone.
+            self._sync.ping()
+            return _came_of([self._send_alone(topic, event) for topic, event in events])
+
+    def _send(self, events: Sequence[tuple[str, Event]]) -> list[Any]:
+        pipe = self._sync.pipeline(transaction=False)
+        for topic, event in events:
+            pipe.xadd(key_of(topic), fields_of(event), maxlen=int(conf.EVENT_MAXLEN), approximate=True)
+        return list(pipe.execute(raise_on_error=False))
+
+    def _send_alone(self, topic: str, event: Event) -> Any:
+        try:
+            return self._send([(topic, event)])[0]
+        except redis.ConnectionError as error:
+            self._sync.ping()
+            return redis.ResponseError(f"the server hangs up: {error}")
+
+    # ------------------------------------------------------------------------------------------- subscriptions
+
+    async def subscribe(
+        self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
+    ) -> str:
+        """See `Bus.subscribe`. Raises redis.RedisError when the server is away now; later on it is waited for."""
+        key = key_of(check_topic(topic))
+        handling = Handling(self, topic, handler, types, name_of(handler, group))
+        keep: Callable[[], Awaitable[None]] | None = None
+        if group is None:
+            last = after if after is not None else await self._end_of(key)
+            read: Callable[[], Awaitable[None]] = _Reading(self._client, key, last, handling).once
+        else:
+            member = Member(self._client, key, group, handling, self._claim_s)
+            await member.join(after or "$")
+            read, keep = member.once, member.keep
+        id = uuid4().hex
+        task = asyncio.create_task(_for_ever(read, handling, keep), name=f"ravi-bus-{id}")
+        self._tasks[id] = asyncio.get_running_loop(), task
+        return id
+
+    async def unsubscribe(self, id: str) -> None:
+        loop, task = self._tasks.pop(id, (None, None))
+        if loop is None or task is None:
+            return
+        if loop is not asyncio.get_running_loop():
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def stream(
+        self, topic: str = EVENTS, *, after: str | None = None, types: str = "*"
+    ) -> AsyncIterator[Delivered]:
+        key, pause = key_of(check_topic(topic)), PAUSES[0]
+        last = after
+        while True:
+            try:
+                last = last if last is not None else await self._end_of(key)
+                rows = await _read(self._client, key, last)
+            except (redis.RedisError, OSError) as error:
+                _check_cancelled()
+                pause = await _rest(pause, topic, error)
+                continue
+            _check_cancelled()
+            pause = PAUSES[0]
+            for place, fields in rows:
+                last = place.decode()
+                event = event_of(place, fields)
+                if event is not None and fnmatchcase(event.type, types):
+                    yield event
+
+    async def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
+        key, last = key_of(check_topic(topic)), after
+        while rows := await self._client.xrange(key, min=f"({last}" if last != "0" else "-", count=1000):
+            for place, fields in rows:
+                event = event_of(place, fields)
+                if event is not None and fnmatchcase(event.type, types):
+                    yield event
+            last = rows[-1][0].decode()
+
+    async def _end_of(self, key: str) -> str:
+        rows: Rows = await self._client.xrevrange(key, count=1)
+        return rows[0][0].decode() if rows else "0-0"
+
+    async def close(self) -> None:
+        here = asyncio.get_running_loop()
+        for id in [id for id, (loop, _) in self._tasks.items() if loop is here]:
+            await self.unsubscribe(id)
+        if (client := self._clients.pop(here, None)) is not None:
+            await client.aclose()
+
+
+async def _for_ever(
+    read: Callable[[], Awaitable[None]], handling: Handling, keep: Callable[[], Awaitable[None]] | None
+) -> None:
+    """Read until it is cancelled, and `keep` what was read meanwhile."""
+    pause = PAUSES[0]
+    keeping = asyncio.ensure_future(keep()) if keep is not None else None
+    try:
+        while True:
+            try:
+                await read()
+                pause = PAUSES[0]
+            except (redis.RedisError, OSError) as error:
+                _check_cancelled()
+                pause = await _rest(pause, handling.name, error)
+            _check_cancelled()
+    finally:
+        await handling.end()
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+
+def _check_cancelled() -> None:
+    """redis-py can swallow a cancellation."""
+    me = asyncio.current_task()
+    if me is not None and me.cancelling():
+        raise asyncio.CancelledError
+
+
+async def _rest(pause: float, who: str, error: Exception) -> float:
+    """Returns the next pause."""
+    log.warning("%s: the event bus is away: %s", who, error, extra={"action": "bus.away"})
+    await asyncio.sleep(pause)
+    return min(pause * 2, PAUSES[1])
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Whoever reads alone, and remembers how far."""
+
+    client: redis.asyncio.Redis
+    key: str
+    last: str
+    handling: Handling
+
+    async def once(self) -> None:
+        for place, fields in await _read(self.client, self.key, self.last):
+            self.last = place.decode()
+            if (event := event_of(place, fields)) is not None:
+                await self.handling.handle(event, _nothing)
+
+
+async def _nothing() -> None:
+    """Nobody has to be told that the event is done with."""
+
+
+async def _read(client: redis.asyncio.Redis, key: str, after: str) -> Rows:
+    return rows_of(await client.xread({key: after}, count=BATCH, block=int(BLOCK_S * 1000)))
+
+
+# ------------------------------------------------------------------------------------------------------- relaying
+
+# What the server says of itself, whatever it is given.
+_AWAY = (
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,  # and a lost master
+    redis.exceptions.TryAgainError,
+)
+_AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ")
+
+
+def _came_of(results: Sequence[Any]) -> Relayed:
+    wrong = {place: result for place, result in enumerate(results) if isinstance(result, Exception)}
+    away = {place: error for place, error in wrong.items() if _is_of_the_server(error)}
+    return Relayed(
+        refused={place: str(error) for place, error in wrong.items() if place not in away},
+        left=frozenset(away),
+        error=next(iter(away.values()), None),
+    )
+
+
+def _is_of_the_server(error: Exception) -> bool:
+    return isinstance(error, _AWAY) or str(error).startswith(_AWAY_WORDS)

@@ -1,0 +1,40 @@
+"""Bodies by digest: instructions, tool schemas and agent specs are stored once, and named by rows ever after."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from pydantic_core import to_json
+
+from ravi_django.models import Blob
+from ravi_django.runtime.db.threads import CodeThreads, DatabaseThreads
+from ravi_django.runtime.journal import append
+
+_kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
+_MOST = 10_000
+_TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune takes those that were not for a day
+
+
+async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callable[[], Any]]) -> None:
+    """Store what is new; `bodies` maps a digest to a function that gives the JSON value."""
+    now = time.monotonic()
+    new = [digest for digest in bodies if now - _kept.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
+    if not new:
+        return
+    texts = {digest: to_json(bodies[digest](), fallback=str) for digest in new}
+    await database.call(
+        append.save_blobs,
+        [Blob(id=digest, body=text, encoding="json", size=len(text)) for digest, text in texts.items()],
+    )
+    for digest in new:
+        _kept[digest] = now
+    while len(_kept) > _MOST:
+        _kept.popitem(last=False)
+
+
+def forget() -> None:
+    """The database is another, or empty again (tests)."""
+    _kept.clear()

@@ -1,0 +1,306 @@
+"""The fenced append: the one statement that every journaled effect costs.
+
+On PostgreSQL a single statement updates the run where the epoch is still ours, and inserts the rows under the numbers
+that this update returned. The UPDATE waits for a concurrent claim and re-checks the epoch; a SELECT of the epoch
+would let a zombie through. The fence names the owner, not the status: a released run has none, and the planner has no
+index to prefer over the primary key. Other databases do the same in one short transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import F, Value
+from django.db.models.functions import Now
+
+from ravi_django.conf import conf
+from ravi_django.db import connection, transaction
+from ravi_django.kernel import LeaseLostError
+from ravi_django.models import JournalEntry, Run, Session, Turn
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.db.postgres import as_text, cast
+from ravi_django.runtime.db.postgres import execute as _execute
+from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.journal.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
+
+if TYPE_CHECKING:
+    pass
+
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+_ENTRY = (
+    "path, attempt, phase, kind, name, request, digests, result, error, "
+    "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, inbox_upto"
+)
+_ENTRY_VALUES = (
+    "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
+    "%s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # the id first, elapsed seconds last
+)
+_TURN = "agent, role, content, name, keeps"
+_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::text, %s::int"
+MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An append that is one statement of text parameters."""
+
+    sql: str
+    params: Sequence[str | None]
+    answer: Callable[[Sequence[Any]], int]  # takes its row, empty where it has none; raises LeaseLostError
+
+
+def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
+    """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
+    with nullcontext() if _in_one_statement(entries, turns) else transaction.atomic():
+        return append_in_transaction(lease, entries, turns)
+
+
+def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
+    """The append as one statement, for a connection of the event loop; None where it is more."""
+    if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
+        return None
+    return _bound(lease, entries, turns, hint=outbox.hint)
+
+
+def append_in_transaction(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
+    """The same inside the caller's transaction, with other changes of the run beside it. With `seen`, the number of a
+    wake-up, a run that was woken since is refused as one whose lease is lost."""
+    if not _in_one_statement(entries, turns):
+        return _append_by_orm(lease, entries, turns, seen=seen, **changes)
+    given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
+    plain = {
+        name: value for name, value in given.items() if type(value) is Now or not hasattr(value, "resolve_expression")
+    }
+    statement = _bound(lease, entries, turns, plain, seen)
+    rows = _execute(statement.sql, statement.params)
+    first = statement.answer(rows[0] if rows else ())
+    if others := {name: value for name, value in changes.items() if name not in plain}:
+        Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
+    return first
+
+
+def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
+    return connection.vendor == "postgresql" and bool(entries) and len(entries) + len(turns) <= MAX_ROWS
+
+
+def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
+    """Usage and known cost of the entries, by columns of the run, and whether some cost is unknown."""
+    used = [(entry.usage, entry.cost) for entry in entries if entry.usage is not None]
+    sums: dict[str, Any] = {name: sum(getattr(usage, name) for usage, _ in used) for name in _TOKENS}
+    sums["cost"] = sum((cost or 0.0 for _, cost in used), 0.0)
+    return sums, any(cost is None for _, cost in used)
+
+
+def _append_by_orm(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
+) -> int:
+    used, unknown = _used(entries)
+    if any(entry.is_effect for entry in entries):
+        changes = {"crashes": 0, "attempts": 0, **changes}
+    if unknown:
+        changes["cost_unknown"] = True
+    unwoken = {} if seen is None else {"wake_seq": seen}
+    held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, **unwoken)
+    updated = held.update(
+        **{
+            "next_seq": F("next_seq") + len(entries),
+            "next_turn": F("next_turn") + len(turns),
+            **{name: F(name) + amount for name, amount in used.items()},
+            "release": conf.RELEASE,
+            **changes,
+        }
+    )
+    if not updated:
+        raise LeaseLostError(lease.run_id, lease.epoch)
+    next_seq, generation, next_turn = Run.objects.values_list("next_seq", "generation", "next_turn").get(
+        id=lease.run_id
+    )
+    base = next_seq - len(entries)
+    JournalEntry.objects.bulk_create(
+        journal_row(
+            entry,
+            run_id=lease.run_id,
+            seq=base + place,
+            generation=generation,
+            epoch=lease.epoch,
+            now=clock.now(),
+            start=clock.after(-entry.elapsed_s),
+        )
+        for place, entry in enumerate(entries)
+    )
+    _write_turns(lease, turns, next_turn - len(turns))
+    outbox.write(outbox.of_entries(lease.run, entries, changes.get("output")))
+    return int(base)
+
+
+def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
+    if not turns:
+        return
+    session_id = turns[0].session_id
+    Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(turns))
+    end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
+    Turn.objects.bulk_create(
+        Turn(
+            session_id=session_id,
+            agent=turn.agent,
+            position=end - len(turns) + place,
+            run_id=lease.run_id,
+            index=index + place,
+            role=turn.message.role,
+            content=turn.message.to_json()["content"],
+            name=turn.message.name or "",
+            keeps=turn.keeps,
+        )
+        for place, turn in enumerate(turns)
+    )
+
+
+def _bound(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    changes: dict[str, Any] | None = None,
+    seen: int | None = None,
+    hint: Callable[[], None] = outbox.hint_on_commit,
+) -> Statement:
+    """`hint` is called when events were written with the rows."""
+    used, unknown = _used(entries)
+    effect = any(entry.is_effect for entry in entries)
+    told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
+    # Everything goes as text: parameters of one type keep one prepared statement.
+    params: list[str | None] = [
+        str(len(entries)),
+        str(len(turns)),
+        *map(repr, used.values()),
+        "t" if unknown else "f",
+        *_change_params(changes, effect),
+        str(lease.run_id),
+        str(lease.epoch),
+        lease.owner,
+        *([] if seen is None else [str(seen)]),
+    ]
+    present = clock.fixed()
+    now = present.isoformat() if present else None
+    for entry in entries:
+        params += _entry_params(entry)
+    params += [now, str(SCHEMA), str(lease.epoch)]
+    if turns:
+        params += [str(turns[0].session_id), now]
+        for turn in turns:
+            params += [
+                turn.agent,
+                turn.message.role.value,
+                dumps(turn.message.to_json()["content"]),
+                turn.message.name or "",
+                None if turn.keeps is None else str(turn.keeps),
+            ]
+    if told:
+        params += [now, *outbox.params(told)]
+
+    def answer(row: Sequence[Any]) -> int:
+        if not row:
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        if told:
+            hint()
+        return int(row[0])
+
+    shape = tuple((name, type(value) is Now) for name, value in (changes or {}).items())
+    return Statement(_statement(len(entries), len(turns), shape, seen is not None, len(told)), params, answer)
+
+
+def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
+    """A recorded effect forgets crashes and attempts, unless the caller says what they are."""
+    given = changes or {}
+    kept: list[str | None] = [] if "release" in given else [conf.RELEASE]
+    kept += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
+    meta: Any = Run._meta
+    return kept + [as_text(meta.get_field(name), value) for name, value in given.items() if type(value) is not Now]
+
+
+def _entry_params(entry: Entry) -> list[str | None]:
+    return [
+        str(entry.id),
+        entry.path,
+        str(entry.attempt),
+        entry.phase,
+        entry.kind,
+        entry.name,
+        stored_text(entry, "request"),
+        dumps(entry.digests),
+        stored_text(entry, "result"),
+        dumps(entry.error),
+        *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in _TOKENS),
+        None if entry.cost is None else repr(entry.cost),
+        None if entry.inbox_upto is None else str(entry.inbox_upto),
+        repr(entry.elapsed_s),
+    ]
+
+
+def _values(typed: str, count: int) -> str:
+    """VALUES of `count` rows, numbered from 0 in a column `place`."""
+    return ", ".join(f"({place}, {typed})" for place in range(count))
+
+
+@cache
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool, told: int) -> str:
+    since = "AND wake_seq = %s::bigint" if unwoken else ""
+    more = [] if "release" in dict(changes) else ["release = %s::text"]
+    more += [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
+    for name, is_now in changes:
+        field: Any = Run._meta.get_field(name)
+        more.append(f"{field.column} = " + ("statement_timestamp()" if is_now else f"%s::{cast(field)}"))
+    sql = f"""
+WITH fence AS (
+  UPDATE ravi_run SET
+    next_seq = next_seq + %s::int, next_turn = next_turn + %s::int,
+    input_tokens = input_tokens + %s::bigint, cached_tokens = cached_tokens + %s::bigint,
+    output_tokens = output_tokens + %s::bigint, reasoning_tokens = reasoning_tokens + %s::bigint,
+    cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
+    {", ".join(more)}
+  WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
+  RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
+), entries AS (
+  INSERT INTO ravi_journalentry (run_id, seq, generation, id, {_ENTRY}, schema, epoch, started_at, finished_at)
+  SELECT fence.id, fence.base + e.place, fence.generation, e.id, {_ENTRY}, c.schema, c.epoch,
+         c.now - make_interval(secs => e.elapsed), c.now
+  FROM fence, (VALUES {_values(_ENTRY_VALUES, entries)}) AS e(place, id, {_ENTRY}, elapsed),
+       (SELECT coalesce(%s::timestamptz, statement_timestamp()) AS now, %s::int AS schema, %s::bigint AS epoch) AS c
+)"""  # noqa: S608 - built from the constants above
+    if turns:
+        sql += f""", place AS (
+  UPDATE ravi_session SET next_position = next_position + {turns} FROM fence
+  WHERE ravi_session.id = %s::uuid RETURNING ravi_session.id, next_position - {turns} AS base
+), turns AS (
+  INSERT INTO ravi_turn (session_id, run_id, position, index, {_TURN}, created_at)
+  SELECT place.id, fence.id, place.base + t.place, fence.turn_base + t.place, {_TURN},
+         coalesce(%s::timestamptz, statement_timestamp())
+  FROM fence, place, (VALUES {_values(_TURN_VALUES, turns)}) AS t(place, {_TURN})
+)"""  # noqa: S608
+    if told:
+        sql += f", told AS ({outbox.insert(told, 'fence')})"
+    return sql + " SELECT base FROM fence"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write one run, until another claim raises the epoch."""
+
+    run: Run  # the row as claimed
+    epoch: int
+    owner: str
+    asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
+    expired_at: datetime | None = None  # the end of the lost lease that this one follows
+    reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.id

@@ -1,0 +1,247 @@
+"""Commit the rows of effects: the one write that every journaled call costs.
+
+An append that is one statement goes over a connection of the event loop: no thread is woken for it, which would cost as
+much as the statement. Every other append, and one that fails there, goes to the database threads, which wait and retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
+from functools import cache, partial
+from typing import Any
+
+from django.db import IntegrityError, NotSupportedError, connections
+
+from ravi_django.conf import conf
+from ravi_django.db import MODE, alias
+from ravi_django.kernel import LeaseLostError
+from ravi_django.runtime.budgets import ledger
+from ravi_django.runtime.db.connections import SHAPES
+from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect
+from ravi_django.runtime.journal import append as journal_append
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.fence import Lease, Statement
+from ravi_django.runtime.lease import paths
+
+log = logging.getLogger("ravi.appending")
+
+Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
+
+REST_S = 5.0  # a connection that has failed is opened again after this time
+
+
+class Appender:
+    """Used on the event loop's thread. `size`: connections of the loop."""
+
+    def __init__(self, database: DatabaseThreads, size: int = 1) -> None:
+        self.database = database
+        self.connections = [LoopConnection() for _ in range(size)]
+
+    async def append(
+        self, lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write | None = None
+    ) -> tuple[int | None, Exception | None, bool]:
+        """Append by `write`, once: a second try finds the rows of the first. A cancelled caller waits for the end too.
+
+        Returns the seq of the first row, or the error, and whether the caller was cancelled meanwhile.
+        """
+        cancelled = False
+        mine = next((one for one in self.connections if one.is_idle), None)
+        if mine is None:
+            if wanted := next((one for one in self.connections if one.is_wanted), None):
+                wanted.open(self.database)
+        elif write is None and not ledger.concerns(lease, entries):
+            statement = fence.append_statement(lease, entries, turns)
+            if statement is not None:
+                row, cancelled = await mine.execute(statement)
+                if row is not None:
+                    try:
+                        return statement.answer(row), None, cancelled
+                    except LeaseLostError as lost:
+                        return None, lost, cancelled
+        seq, error, again = await self.database.see_through(
+            append_repeatable, lease, entries, turns, write or journal_append.append
+        )
+        return seq, error, cancelled or again
+
+    def copy(self) -> Appender:
+        """With the same connections."""
+        made = copy(self)
+        made.database = copy(self.database)
+        return made
+
+    def close(self) -> None:
+        """Leave an append that is under way to the threads."""
+        for one in self.connections:
+            one.close()
+
+
+class LoopConnection:
+    """One append at a time."""
+
+    def __init__(self) -> None:
+        self._wrapper: Any = None  # Django's, which has made the connection and nobody else knows of
+        self._raw: Any = None  # psycopg's AsyncConnection on the same socket
+        self._begin: list[str] = []  # behind a pooler, each append is a transaction with limits of its own
+        self._is_busy = False
+        self._cancelled = False  # the caller, meanwhile
+        self._rests_until = 0.0
+        self._closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        return self._raw is not None and not self._is_busy
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether to open it."""
+        return self._raw is None and not (self._is_busy or self._closed) and time.monotonic() >= self._rests_until
+
+    def open(self, database: DatabaseThreads) -> None:
+        """In the background."""
+        self._is_busy = True
+        with paths.entered(None):  # it is no part of the run that asks
+            self._opening = asyncio.create_task(self._open(database))
+
+    async def _open(self, database: DatabaseThreads) -> None:
+        from psycopg import AsyncConnection
+
+        try:
+            await database.call(self._connect)
+            raw: Any = AsyncConnection(self._wrapper.connection.pgconn)
+            await raw.set_autocommit(True)
+            raw.wait = self._wait
+            limits = getattr(self._wrapper.connection, "ravi_limits", None)
+            self._begin = [] if limits is None else [f"BEGIN {MODE}", *limits.split("; ")]
+            raw.prepare_threshold = None if self._begin else 0
+            raw.prepared_max = SHAPES
+            self._raw = raw
+        except Exception as error:
+            log.debug("no connection for the loop: %s", error)
+            self._drop()
+        finally:
+            self._is_busy = False
+            if self._closed:
+                self._drop()
+
+    def _connect(self) -> None:
+        """On a database thread: as its own connection is, with the same limits on waiting."""
+        mine = connections[alias()]
+        mine.ensure_connection()
+        if mine.vendor != "postgresql":
+            raise NotSupportedError("only PostgreSQL has a connection of the loop")
+        wrapper = mine.copy()
+        wrapper.inc_thread_sharing()
+        wrapper.connect()
+        self._drop()  # one of a loop that has ended while it was opened
+        self._wrapper = wrapper
+        if self._closed:  # meanwhile
+            self._drop()
+
+    async def execute(self, statement: Statement) -> tuple[tuple[Any, ...] | None, bool]:
+        """The statement's row, empty where it has none; None when it failed, and may have happened all the same. And
+        whether the caller was cancelled meanwhile."""
+        self._is_busy, self._cancelled = True, False
+        deadline = asyncio.get_running_loop().call_later(conf.HEARTBEAT_S, self._overdue)
+        try:
+            row = await self._perform(statement)
+        except Exception as error:
+            log.warning("an append failed and is repeated by a thread: %s", error, extra={"action": "append.repeated"})
+            if self._is_useless_after(error):
+                self._drop()
+            row = None
+        except BaseException:  # the loop ends
+            self._drop()
+            raise
+        finally:
+            deadline.cancel()
+            self._is_busy = False
+        return row, self._cancelled
+
+    async def _perform(self, statement: Statement) -> tuple[Any, ...]:
+        from psycopg import AsyncRawCursor
+
+        raw, cursor = self._raw, AsyncRawCursor(self._raw)
+        if not self._begin:
+            await cursor.execute(_numbered(statement.sql), statement.params)
+            return await cursor.fetchone() or ()
+        try:
+            async with raw.pipeline():
+                for begin in self._begin:
+                    await raw.execute(begin)
+                await cursor.execute(_numbered(statement.sql), statement.params)
+                await raw.execute("COMMIT")
+        except Exception:
+            if not raw.closed:
+                await raw.rollback()
+            raise
+        return await cursor.fetchone() or ()
+
+    async def _wait(self, exchange: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of psycopg's, which cancels the statement with its caller."""
+        from psycopg.waiting import wait_async
+
+        while True:
+            try:
+                return await wait_async(exchange, self._raw.pgconn.socket, conf.HEARTBEAT_S)
+            except asyncio.CancelledError:
+                self._cancelled = True
+
+    def _is_useless_after(self, error: Exception) -> bool:
+        """What the server refuses leaves the connection as it is, unless its prepared statements are no longer good."""
+        is_stale = getattr(error, "sqlstate", None) in ("0A000", "26000")
+        return is_stale or is_disconnect(error) or bool(self._raw.pgconn.transaction_status)
+
+    def _overdue(self) -> None:
+        """The server would have ended the statement before: the network has lost the connection."""
+        words = "no answer within %s s: the connection is closed"
+        log.warning(words, conf.HEARTBEAT_S, extra={"action": "db.deadline"})
+        self._shut()
+
+    def _shut(self) -> None:
+        """The exchange under way reads the end."""
+        with suppress(Exception), socket.socket(fileno=os.dup(self._raw.pgconn.socket)) as its:
+            its.shutdown(socket.SHUT_RDWR)
+
+    def _drop(self) -> None:
+        """Close it. Django's own `close` refuses to be called on an event loop's thread."""
+        self._rests_until = time.monotonic() + REST_S
+        if self._wrapper is not None:
+            with suppress(Exception):
+                self._wrapper.connection.close()
+            self._wrapper.connection = None
+        self._wrapper = self._raw = None
+
+    def close(self) -> None:
+        self._closed = True
+        if self._is_busy:
+            self._shut()
+        else:
+            self._drop()
+
+
+@cache
+def _numbered(sql: str) -> bytes:
+    """With the server's own placeholders."""
+    first, *rest = sql.split("%s")
+    return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
+
+
+def append_repeatable(
+    lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = journal_append.append
+) -> int:
+    """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
+    try:
+        return ledger.settled(lease, entries, partial(write, lease, entries, turns))
+    except IntegrityError:
+        seq = journal_append.already_appended(entries[0].id)
+        if seq is None:
+            raise
+        return seq

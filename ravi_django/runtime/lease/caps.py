@@ -1,0 +1,175 @@
+"""What a run may spend on tools: calls, time and bytes of results. Who reaches a cap is told, and the run goes on.
+
+The sums are read from the journal, so they are a generation's: a run that begins anew (`continue_as_new`), as one that
+never ends does, has the caps before it again. What bounds the whole of a run is its budget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Tool,
+)
+from ravi_django.runtime.journal.entries import Recorded
+
+KIND = "tool.call"
+WAITED = "waited_s"  # in a row's result: how much of its time was no work of the tool's own
+
+
+@dataclass(slots=True)
+class Spent:
+    """By the calls that are recorded and those made in this lease; recalled calls are not counted anew."""
+
+    calls: int = 0
+    seconds: float = 0.0  # of the calls' own work
+    bytes: int = 0  # of results, as the model was given them
+    by_tool: Counter[str] = field(default_factory=Counter)  # calls
+    asked: Counter[str] = field(default_factory=Counter)  # calls that people are asked about now
+
+    @classmethod
+    def of(cls, rows: Iterable[Recorded]) -> Spent:
+        spent = cls()
+        for row in rows:
+            result = row.result or {}
+            spent.begin(row.name)
+            took = (row.finished_at - row.started_at).total_seconds()
+            spent.end(max(0.0, took - result.get(WAITED, 0.0)), weight(result.get("content", [])))
+        return spent
+
+    def begin(self, name: str) -> None:
+        self.calls += 1
+        self.by_tool[name] += 1
+
+    def end(self, seconds: float, size: int) -> None:
+        self.seconds += seconds
+        self.bytes += size
+
+    @contextmanager
+    def asking(self, name: str) -> Iterator[None]:
+        """While people are asked about a call."""
+        self.asked[name] += 1
+        try:
+            yield
+        finally:
+            self.asked[name] -= 1
+
+    def refusal(self, tool: Tool) -> str | None:
+        """Words for the model when a call that was begun goes beyond a cap."""
+        return self._refusal(tool, self.calls, self.by_tool[tool.name])
+
+    def refusal_to_ask(self, tool: Tool) -> str | None:
+        """The same for a call that people would be asked about, behind all that they are asked about already."""
+        ahead = self.by_tool[tool.name] + self.asked[tool.name]
+        return self._refusal(tool, self.calls + self.asked.total() + 1, ahead + 1)
+
+    def _refusal(self, tool: Tool, calls: int, of_tool: int) -> str | None:
+        limits = (
+            (calls > conf.MAX_TOOL_CALLS, f"{conf.MAX_TOOL_CALLS} tool calls"),
+            (tool.max_calls is not None and of_tool > tool.max_calls, f"{tool.max_calls} calls of {tool.name}"),
+            (self.seconds >= conf.MAX_TOOL_S, f"{conf.MAX_TOOL_S:g} s of tool calls"),
+            (self.bytes >= conf.MAX_TOOL_BYTES, f"{conf.MAX_TOOL_BYTES} bytes of tool results"),
+        )
+        return next(
+            (f"the run's limit of {what} is reached; answer with what you have" for over, what in limits if over), None
+        )
+
+
+def weight(content: list[dict[str, Any]]) -> int:
+    """Bytes of content blocks, as JSON has them: texts as they are, anything else encoded."""
+    total = 0
+    for block in content:
+        for value in block.values():
+            if isinstance(value, str):
+                total += len(value) if value.isascii() else len(value.encode(errors="replace"))
+            elif value is not None:
+                total += len(to_json(value, fallback=str))
+    return total
+
+
+# ------------------------------------------------------------------------------------------------- own time
+
+
+class Stopwatch:
+    """The time of a call without what it waited for: people, children, calls inside of it, a free thread."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._waits = 0  # under way
+        self._since = 0.0
+        self._waited = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        if not self._waits:
+            self._since = time.monotonic()
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits:
+                self._waited += time.monotonic() - self._since
+
+    def carry(self, seconds: float) -> None:
+        """Own time of before."""
+        self._begun -= seconds
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def waited(self) -> float:
+        return self._waited
+
+
+_watch: ContextVar[Stopwatch | None] = ContextVar("ravi_stopwatch", default=None)  # of the call that this code is in
+
+
+def own_time() -> float:
+    """Seconds of the call that this code is in, so far."""
+    watch = _watch.get()
+    return 0.0 if watch is None else watch.elapsed - watch.waited
+
+
+def carry(seconds: float) -> None:
+    """The call that this code is in has taken so much before, in another lease."""
+    if (watch := _watch.get()) is not None:
+        watch.carry(seconds)
+
+
+@contextmanager
+def watched() -> Iterator[Stopwatch]:
+    """Around a call; the one around it does not pay for it too."""
+    with waiting():
+        watch = Stopwatch()
+        token = _watch.set(watch)
+        try:
+            yield watch
+        finally:
+            _watch.reset(token)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Around what is no work of the tool call that this code belongs to."""
+    watch = _watch.get()
+    if watch is None:
+        yield
+        return
+    with watch.paused():
+        yield
+
+
+def timeout_of(tool: Tool) -> float:
+    return float(tool.timeout or conf.TOOL_TIMEOUT_S)

@@ -1,0 +1,328 @@
+"""Recall what was recorded, record what was done: an agent's effects in one lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from functools import cached_property
+from typing import Any, cast
+from uuid import UUID
+
+from django.db import DataError
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    CancellationError,
+    DeterminismError,
+    InvalidInputError,
+    LeaseLostError,
+    Message,
+    SpawnDeniedError,
+    SuspendInterrupt,
+)
+from ravi_django.models import Turn
+from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
+from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.replay import Journal, check_identity, drift
+from ravi_django.runtime.lease import caps
+from ravi_django.runtime.lease import facts as lease_facts
+from ravi_django.runtime.lease.appender import Appender, Write
+from ravi_django.runtime.lease.caps import Spent
+from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
+from ravi_django.runtime.lease.gate import Gate, NotRecorded, Stop, Wait
+from ravi_django.runtime.lease.refusals import NotDue, NotStanding, TooManyRequests
+from ravi_django.runtime.streams import frames
+from ravi_django.runtime.streams.frames import Frame, Source
+from ravi_django.runtime.streams.publisher import Publisher
+
+log = logging.getLogger("ravi.effects")
+
+
+class Effects(Gate):
+    def __init__(
+        self,
+        lease: Lease,
+        journal: Journal,
+        *,
+        appender: Appender,
+        publisher: Publisher,
+        run_sync: Callable[..., Any],
+        wake: Callable[[Iterable[UUID]], None],
+        facts: Facts,
+        noted: set[str],
+    ) -> None:
+        super().__init__(lease, journal, facts)
+        self.appender = appender
+        self.threads = appender.database
+        self.database = CodeThreads(self.threads, self.busy)
+        self.publisher = publisher
+        self.run_sync = run_sync  # runs a sync tool on its own threads
+        self.wake = wake  # hints runs that an effect has made claimable
+        self.tell_paused: Callable[[Paused], None] = lambda paused: None  # whoever watches or drives that run
+        self.source = Source.of(lease.run, lease.epoch)
+        self.inbox: list[tuple[int, Message]] = []  # of this generation, as far as it was read
+        self.inbox_upto: int | None = None  # the last message that the code was given
+        self.inbox_limit: int | None = None  # of a backlog so many are read at a time
+        self.inbox_more = False  # there are others behind those that were read
+        self.carried: int | None = None  # the row of what the generation before has carried for this one
+        self.notes: list[Entry] = []  # ride on the next commit, in order
+        self.turns: list[NewTurn] = []
+        self.used_approvals: set[int] | None = None  # see `decisions`
+        self.attempts = lease.run.attempts  # transient failures in a row
+        self.on_progress: Callable[[], None] = lambda: None  # an effect is recorded that no worker had come past
+        self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
+        self._noted = noted  # system rows that are there already
+        self.deadline: datetime | None = None  # the run's own
+        self.asked: set[str] = set()  # paths of the calls made in this lease
+        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
+        self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
+        self.requested: dict[str, str] = {}  # requests that this lease has opened
+        self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
+        self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
+        self._has_passed = False
+        self.journal.on_passed = self._passed_over
+        self._given: set[int] = set()  # signals that a wait has taken
+        self._refreshing = self._is_stale = False
+
+    def begin_with(self, unread: Inbox, limit: int | None) -> None:
+        self.inbox_limit, self.inbox_more = limit, unread.more
+        self.carried = None if unread.carried is None else unread.carried[0]
+
+    # ------------------------------------------------------------------------------------------- recall
+
+    async def recall(
+        self, path: str, kind: str, name: str, arguments: Any, digests: dict[str, Any] | None
+    ) -> Recorded | None:
+        """The recorded result of the call at `path`, in its turn; None when it has to be made."""
+        self.asked.add(path)
+        self.journal.pass_summaries(path, self.asked)
+        if self._has_passed and not self.summaries:
+            self.summaries = await self.database.call(_summaries, self.lease)
+        row = self.journal.find(path)
+        if row is None:
+            if (begun := self.journal.started(path) or self.journal.paused(path)) is not None:
+                self.identity(begun, kind, name, arguments)
+            return None
+        try:
+            check_identity(row, kind, name, arguments)
+            changed = drift(row, digests) if digests is not None else []
+            await self.turnstile.take(row)
+        except DeterminismError as error:
+            await self.end(Stop(Stop.Kind.BLOCK, error))
+        self._moved()
+        if changed:
+            self.note_drift(path, changed)
+        return row
+
+    def identity(self, row: Recorded, kind: str, name: str, arguments: Any) -> None:
+        """Unwind and block the run when the journal has another call here."""
+        try:
+            check_identity(row, kind, name, arguments)
+        except DeterminismError as error:
+            self._stop_with(Stop(Stop.Kind.BLOCK, error))
+            self._begin_unwinding()
+            raise SuspendInterrupt from error
+
+    # -------------------------------------------------------------------------------------------- record
+
+    async def record(
+        self, entry: Entry, write: Write | None = None, *, then: Callable[[], Awaitable[None]] | None = None
+    ) -> int:
+        """Commit an effect with the notes and turns before it; returns its seq, in the order of the rows. `write`
+        appends and does more in the same transaction: what it refuses is raised, and nothing is written. `then` is
+        awaited behind the commit, and by no replay. Raises LeaseLostError."""
+        entries, turns = self.take_pending(entry)
+        with self.turnstile.committing():
+            first, cancelled = await self._commit(entries, turns, write)
+            if entry.phase == "result":
+                self.close_call(entry.path)
+            if cancelled:
+                raise asyncio.CancelledError
+            if then is not None:
+                with caps.waiting():
+                    await then()
+        await self.turnstile.through(first, len(entries))
+        return first + len(entries) - 1
+
+    async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write | None) -> tuple[int, bool]:
+        """The first seq, and whether the caller was cancelled meanwhile."""
+        args = (self.lease, entries, turns, write)
+        try:
+            first, cancelled = await self._append(*args)
+        except (LeaseLostError, asyncio.CancelledError):
+            raise
+        except (CancellationError, SpawnDeniedError, NotDue, NotStanding, TooManyRequests) as error:
+            self.notes[:0], self.turns[:0] = entries[:-1], turns
+            if isinstance(error, CancellationError):
+                self.token.cancel(error.reason)
+            raise
+        except (DataError, ValueError, TypeError) as error:  # no other worker could write it either
+            self._stop_with(Stop(Stop.Kind.FAIL, error))
+            raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
+        except Exception as error:
+            # Not recorded: going on would build on nothing. The lease runs out and the run is taken over.
+            log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
+            lost = LeaseLostError if may_pass(error) else NotRecorded
+            raise lost(self.lease.run_id, self.lease.epoch) from error
+        self.attempts = 0
+        self.published(entries, first)
+        if self.lease.run.crashes and any(entry.is_effect for entry in entries):
+            self.on_progress()
+        return first, cancelled
+
+    async def _append(self, *args: Any) -> tuple[int, bool]:
+        """Repeat the append while the database does not answer: an effect that has happened must be on record. The
+        fence ends this, or the process. The run begins nothing new meanwhile."""
+        first, error, cancelled = await self.appender.append(*args)
+        if error is not None:
+            with self.repeating():
+                while error is not None and may_pass(error) and not self.gives_up:
+                    warning = "run %s: an append failed and is repeated: %s"
+                    log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
+                    cancelled |= await _paused(REPEAT_S)
+                    first, error, again = await self.appender.append(*args)
+                    cancelled |= again
+                until = time.monotonic() + conf.LEASE_S / 4
+                while error is None and not self.is_awake and time.monotonic() < until:  # the heartbeat follows
+                    cancelled |= await _paused(0.1)
+        if error is not None:
+            raise error
+        return cast(int, first), cancelled
+
+    def close_call(self, path: str) -> None:
+        """Of a tool, whose result is recorded."""
+        for calls in (self.started, self.uncertain, self.paused):
+            calls.pop(path, None)
+        self.journal.open_started.pop(path, None)
+
+    def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
+        """Everything that has to be written now; nothing is left behind."""
+        notes, self.notes = self.notes, []
+        turns, self.turns = self.turns, []
+        self.journal.number([*notes, *entries])
+        return [*notes, *entries], turns
+
+    def published(self, entries: list[Entry], first_seq: int) -> None:
+        """Send the durable frames of rows just written."""
+        for seq, entry in enumerate(entries, first_seq):
+            if found := frames.durable(self.source, entry, seq):
+                self.publisher.emit(*found)
+
+    def emit(self, frame: Frame) -> None:
+        self.publisher.emit(frame)
+
+    def note(self, entry: Entry) -> None:
+        self.notes.append(entry)
+
+    def note_once(self, entry: Entry) -> None:
+        if entry.path not in self._noted:
+            self._noted.add(entry.path)
+            self.notes.append(entry)
+
+    def _passed_over(self, row: Recorded) -> None:
+        """A summary that the code no longer asks for."""
+        self._has_passed = True
+        self.note_drift(row.path, ["strategy"])
+
+    def note_drift(self, path: str, changed: list[str]) -> None:
+        self.note_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))
+
+    async def refresh(self) -> None:
+        """Read what has happened to the run meanwhile, and look whether a wait is over."""
+        self._is_stale = True
+        if self._refreshing:  # what is under way may have read before this
+            return
+        self._refreshing = True
+        try:
+            while self._is_stale:
+                self._is_stale = False
+                new = await self.database.call(lease_facts.facts, self.lease)
+        finally:
+            self._refreshing = False
+        if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
+            return
+        new.signals = [signal for signal in new.signals if signal[0] not in self._given]
+        self.facts = new
+        self.poke()
+
+    def take_signal(self, name: str) -> tuple[int, Any] | None:
+        """The oldest unread signal of this name, for the one wait that takes it."""
+        for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
+            if its_name == name:
+                del self.facts.signals[place]
+                self._given.add(signal_id)
+                return signal_id, payload
+        return None
+
+    def untaken(self, signals: Iterable[int]) -> list[int]:
+        """Of these, the ones that no wait has taken."""
+        return [signal_id for signal_id in signals if signal_id not in self._given]
+
+    def forget_signals(self, signals: Iterable[int]) -> None:
+        """They are being read in another way: no wait takes them any more."""
+        self._given.update(signals)
+        self.facts.signals = [signal for signal in self.facts.signals if signal[0] not in self._given]
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the code was not given every message that was read."""
+        return self.inbox_more or (bool(self.inbox) and self.inbox[-1][0] > (self.inbox_upto or 0))
+
+    async def wait(self, wait: Wait, path: str = "") -> Any:
+        """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""
+        self.check_may_wait(path)
+        with caps.waiting():
+            return await super().wait(wait)
+
+    def check_may_wait(self, path: str) -> None:
+        """Raise InvalidInputError inside an at-most-once tool: it could not be called again after the wait."""
+        for begun in self.started:
+            if path.startswith(f"{begun}/"):
+                raise InvalidInputError(
+                    f"the tool at {begun!r} is at-most-once and cannot wait: it would be called again after the "
+                    "wait. Wait before it in the agent's code, or make the tool idempotent",
+                    field="effect",
+                )
+
+    @cached_property
+    def spent(self) -> Spent:
+        """What the run's tool calls have used."""
+        return Spent.of(self.journal.recorded(caps.KIND))
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    @property
+    def retains(self) -> bool:
+        """Whether all turns of the run outlive it. What generations before this one have noted is not known here."""
+        return self.lease.run.generation == 0 and not any(path.startswith(RETENTION) for path in self._noted)
+
+    def left_open(self) -> dict[str, Entry | Recorded]:
+        """At-most-once effects that were begun and have no result, by path."""
+        return {**self.journal.open_started, **self.started, **self.uncertain}
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether one more transient error uses up the retries: then it is recorded, and the agent sees it."""
+        return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
+
+
+async def _paused(seconds: float) -> bool:
+    """Whether the caller was cancelled meanwhile."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        return True
+    return False
+
+
+def _summaries(lease: Lease) -> set[int]:
+    """The indexes of the run's summaries among its turns."""
+    found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
+    return {index for index in found.values_list("index", flat=True) if index is not None}
+
+
+RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone

@@ -1,0 +1,375 @@
+"""The gate between an agent's code and the world, for one lease: what may begin, what waits, how it all stops.
+
+An outcome that ends the lease (retry, block, suspend, drain, lost) is never raised into the agent's code as an ordinary
+exception, which it could swallow: the call is parked, other open effects finish and are recorded, and then
+SuspendInterrupt unwinds every parked task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum, auto
+from typing import Any
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    CancellationToken,
+    LeaseLostError,
+    SuspendInterrupt,
+    TransientError,
+    UncertainEffectError,
+)
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.replay import Journal
+from ravi_django.runtime.lease.facts import Facts
+from ravi_django.runtime.lease.order import Turnstile
+from ravi_django.runtime.lease.paths import Branches, Parked
+from ravi_django.runtime.lease.paths import inside as _inside
+
+log = logging.getLogger("ravi.gate")
+
+UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
+LOOK_S = 1.0  # between two looks at code that waits for something outside of the run
+FOREIGN_S = 10.0  # after so long in one line, a warning
+
+
+class NotRenewed(LeaseLostError):
+    """The lease may be over: what was about to begin has not begun."""
+
+
+class NotRecorded(LeaseLostError):
+    """The database has refused the rows of an effect, for a reason that no repetition changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the lease ends before the agent does."""
+
+    class Kind(IntEnum):
+        """The first reason stays, but a drain and a suspension give way to those below."""
+
+        DRAIN = auto()  # the worker ends: what an open tool call needs to finish may still begin
+        SUSPEND = auto()
+        RETRY = auto()
+        CONTINUE = auto()
+        HANDOFF = auto()
+        BLOCK = auto()
+        FAIL = auto()
+        LOST = auto()
+
+    kind: Kind
+    error: Exception | None = None
+    messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: what the next generation begins with
+    carries: dict[str, Any] | None = None  # and is given before all others
+    trail: dict[str, int] | None = None  # the publications behind it, see `hops`
+    handoff: Handoff | None = None  # of HANDOFF
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A condition that a call waits for. Any one that is met wakes the run."""
+
+    kind: str  # message, timer, signal, child or request, as `waiting_on` shows it
+    name: str  # of the signal, or the id of the run or the request
+    met: Callable[[], Any]  # what has come of it; None while nothing has
+    until: datetime | None = None  # met then, at the latest
+
+    def shown(self) -> dict[str, Any]:
+        named = "name" if self.kind in ("signal", "timer") else "id"
+        until = self.until and self.until.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"kind": self.kind, named: self.name, "until": until}
+
+
+class Gate:
+    def __init__(self, lease: Lease, journal: Journal, facts: Facts) -> None:
+        self.lease = lease
+        self.journal = journal
+        self.facts = facts
+        self.token = CancellationToken()
+        self.renewed_at = lease.asked_at  # set by the heartbeat
+        self.gives_up = False  # the process has drained: an append that fails is not repeated
+        self.repeats = 0  # appends that have failed and are repeated
+        self.stop: Stop | None = None
+        self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
+        self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
+        self._open: set[object] = set()  # effects under way
+        self._parked: list[Parked] = []  # in the order in which they came
+        self._cut: list[Parked] = []  # waits whose tool call's time ran out: the tool waits on, in the next lease
+        self.suspended_on: list[Wait] = []
+        self._alarm: asyncio.TimerHandle | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._same: tuple[object, float] = (None, 0.0)  # what keeps the run here, and since when
+        self._named: set[str] = set()  # lines that wait for something outside of the run
+        self.branches = Branches(self._at_rest)
+        self.turnstile = Turnstile(lease.run.next_seq, journal, self.branches)
+        journal.alone = lambda: self.branches.alone
+        journal.on_advance = self.poke
+        expires = lease.run.lease_expires_at
+        self.claimed_at = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
+
+    def present(self) -> datetime:
+        """Now, by the database's clock: its time of the claim, and how long that is ago."""
+        return clock.fixed() or self.claimed_at + timedelta(seconds=time.monotonic() - self.lease.asked_at)
+
+    # --------------------------------------------------------------------------------------------- perform
+
+    @asynccontextmanager
+    async def performing(self) -> AsyncIterator[None]:
+        """Around an effect that is made now. What ends the lease does not come out of here as an exception."""
+        await self._may_begin()
+        try:
+            with self.busy():
+                yield
+        except TransientError as error:
+            self._stop_with(Stop(Stop.Kind.RETRY, error))
+        except LeaseLostError as error:
+            self._stop_with(Stop(Stop.Kind.LOST, error))
+        except UncertainEffectError as error:
+            self._stop_with(Stop(Stop.Kind.BLOCK, error))
+        if self.stop is not None and self.stop.kind > Stop.Kind.DRAIN:
+            await self.park()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Around work of the runtime itself: the run is not idle meanwhile."""
+        work = object()
+        self._open.add(work)
+        inside = _inside.set((*_inside.get(), work))
+        try:
+            yield
+        finally:
+            _inside.reset(inside)
+            self._open.discard(work)
+            self._moved()
+
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Around the wait between two tries of an append: the run begins no new effect, and is not idle."""
+        self.repeats += 1
+        try:
+            yield
+        finally:
+            self.repeats -= 1
+            self.poke()
+
+    async def _may_begin(self) -> None:
+        self.token.check()
+        while self.repeats and self.stop is None:
+            await self._park(Wait("append", "", lambda: None))
+        if self.stop is None:
+            try:
+                self.check_awake()
+            except LeaseLostError as error:
+                self._stop_with(Stop(Stop.Kind.LOST, error))
+        if self.must_park(nested=self.nested):
+            await self.park()
+
+    @property
+    def nested(self) -> bool:
+        """Whether this code is inside of an open effect."""
+        return bool(_inside.get())
+
+    def must_park(self, *, nested: bool) -> bool:
+        """What an open tool call needs to finish may begin while the worker drains, and nothing else."""
+        return self.stop is not None and not (nested and self.stop.kind == Stop.Kind.DRAIN)
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the last renewal of the lease is young enough to act on it."""
+        return bool(time.monotonic() - self.renewed_at <= conf.LEASE_S * 0.8)
+
+    def check_awake(self) -> None:
+        """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises
+        NotRenewed."""
+        if not self.is_awake:
+            raise NotRenewed(self.lease.run_id, self.lease.epoch)
+
+    # --------------------------------------------------------------------------------------------- wait
+
+    async def wait(self, wait: Wait) -> Any:
+        """Park until the condition is met; returns what has come of it. The run may suspend meanwhile: then this does
+        not return, and another lease's replay comes here again.
+
+        Nothing is met while recorded results are left: what happened first in the first execution comes first.
+        """
+        while True:
+            self.token.check()
+            if self.stop is None and not self.journal.replaying and (found := wait.met()) is not None:
+                return found
+            await self._park(wait)
+
+    def poke(self) -> None:
+        """Something may have come of the waits: look."""
+        self._moved()
+        for parked in [] if self.journal.replaying else list(self._parked):
+            if parked.wait is not None and not parked.future.done():
+                parked.future.set_result(None)
+
+    @property
+    def waits_for(self) -> list[Wait]:
+        return [parked.wait for parked in self._parked if parked.wait is not None]
+
+    def _set_alarm(self) -> None:
+        """A timer may be due while other effects still keep the run here."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = min((wait.until for wait in self.waits_for if wait.until is not None), default=None)
+        if due is not None and self.stop is None:
+            delay = max(0.0, (due - self.present()).total_seconds())
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(min(delay, 3600.0) + 0.001, self.poke, context=Context())
+
+    # --------------------------------------------------------------------------------------------- stop
+
+    def check_may_go_on(self) -> None:
+        """Unwind code that only looks by between two effects when the lease has to end. While an effect is open
+        elsewhere in the run it goes on: the unwinding would tear that one down."""
+        if self.stop is None or self._open:
+            return
+        self._begin_unwinding()
+        raise SuspendInterrupt
+
+    def _begin_unwinding(self) -> None:
+        if not self.unwinding:
+            asyncio.get_running_loop().call_later(UNWIND_S, self.on_stuck)
+            cut = [parked.wait for parked in self._cut if parked.wait is not None and self._open & {*parked.inside}]
+            self.suspended_on = [*self.waits_for, *cut]
+            self.unwinding = True
+
+    def drain(self) -> None:
+        """Start no new effect; what is open may finish and be recorded."""
+        self._stop_with(Stop(Stop.Kind.DRAIN))
+
+    async def end(self, stop: Stop) -> None:
+        """Never returns: the lease ends as `stop` says, once no effect is open."""
+        self._stop_with(stop)
+        await self.park()
+
+    def _stop_with(self, stop: Stop) -> None:
+        if self.stop is None or self.stop.kind <= Stop.Kind.SUSPEND < stop.kind:
+            self.stop = stop
+        self._moved()
+
+    async def park(self) -> None:
+        """Never returns: wait for the unwinding."""
+        await self._park(None)
+
+    async def _park(self, wait: Wait | None) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        parked = Parked(future, _inside.get(), wait)
+        self._parked.append(parked)
+        self._moved()
+        if wait is not None:
+            self._set_alarm()
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._cut.append(parked)
+            raise
+        finally:
+            self._parked.remove(parked)
+            self._moved()
+
+    def _all_wait(self, waiting: Sequence[Parked]) -> bool:
+        """Whether every open effect waits for a call of its own that is one of these."""
+        return not self.repeats and self._open <= {effect for one in waiting for effect in one.inside}
+
+    def _moved(self) -> None:
+        if self.stop is not None and self._parked and self._all_wait(self._parked):
+            asyncio.get_running_loop().call_soon(self._unwind)
+        if self._parked or self.turnstile.waiting:
+            self.branches.ask()
+
+    def _at_rest(self, at_rest: bool) -> None:
+        """Hand out the next result. When nothing but waits is left, suspend."""
+        if self.branches.main is not None and self.branches.main.done():
+            return  # the code is over, and about to be closed
+        waiting = [*self._parked, *self.turnstile.waiting]
+        if self.turnstile.hand_out() or not at_rest:
+            self.branches.ask()
+        elif not waiting or not self._all_wait(waiting):
+            return
+        elif self.stop is not None:
+            self._give_up_turns()
+        elif (line := self.branches.outside(waiting, self._open)) is not None:
+            if self._lasts(line, FOREIGN_S) and line not in self._named:
+                self._named.add(line)
+                words = "run %s is kept in memory by a wait that is no call of ctx: %s"
+                log.warning(words, self.lease.run_id, line, extra={"action": "run.foreign_wait"})
+        elif self.journal.replaying:  # nobody asks for the next result
+            if self._lasts(self.journal.next_seq, self.journal.stall_s) and not self.journal.pass_next():
+                self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled()))
+                self._give_up_turns()
+        elif not self.turnstile.waiting:
+            self._stop_with(Stop(Stop.Kind.SUSPEND))
+
+    def _give_up_turns(self) -> None:
+        """Whatever waits for its turn is unwound with the parked calls: its turn does not come."""
+        if given_up := self.turnstile.give_up():
+            self._parked += given_up
+            self._moved()
+
+    def _lasts(self, what: object, seconds: float) -> bool:
+        """Whether this has kept the run here for so long; looks again."""
+        loop = asyncio.get_running_loop()
+        if self._same[0] != what:
+            self._same = (what, loop.time())
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = loop.call_later(min(seconds, LOOK_S), self.branches.ask)
+        return loop.time() - self._same[1] >= seconds
+
+    def _unwind(self) -> None:
+        if self.stop is None or not self._all_wait(self._parked):
+            return
+        self._begin_unwinding()
+        for parked in self._parked:
+            if not parked.future.done():
+                parked.future.set_exception(SuspendInterrupt())
+
+    @property
+    def waits(self) -> bool:
+        """Whether the effect that this code is inside of waits for a parked call of its own."""
+        inside = _inside.get()
+        return bool(inside) and any(inside[-1] in parked.inside for parked in [*self._parked, *self._cut])
+
+    def close(self) -> None:
+        """The agent's code is over: whatever it left behind begins nothing more."""
+        self.branches.main = None
+        for timer in (self._alarm, self._look_again):
+            if timer is not None:
+                timer.cancel()
+        self.stop = self.stop or Stop(Stop.Kind.LOST, LeaseLostError(self.lease.run_id, self.lease.epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """Who takes a run over, and what it begins with."""
+
+    path: str  # of the call that hands over
+    agent: str  # the address of who takes over
+    version: int | None  # of its spec; None: it is code
+    messages: tuple[dict[str, Any], ...]  # the task, then those that the run was given and did not come to
+    metadata: dict[str, Any]  # the run's: an agent that is a row is given its own variables
+    trail: dict[str, int] = field(default_factory=dict)  # the publications behind it, see `hops`
+
+
+class ToolPaused(BaseException):
+    """A tool has returned a pause. No error: it goes past the middlewares around the call, which has the attempt
+    closed; of a transactional tool it is closed already, by `closing`."""
+
+    def __init__(self, pause: Any, closing: Any = None) -> None:
+        self.pause, self.closing = pause, closing
+        super().__init__(type(pause).__name__)
+
+
+HANDOFF = "run.handoff"  # the kind of its row, and of a refusal

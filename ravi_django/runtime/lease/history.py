@@ -1,0 +1,278 @@
+"""Conversation history in the database: the turns of a session, keyed by agent and session.
+
+Inside a run, what is appended rides on the next effect's commit, and what was read is journaled as a position: turns
+are immutable, so that a replay reads the same conversation again. What is cleared or counted is journaled too: a
+replay clears nothing again, and has the number that was there.
+
+Turns that a run lets go of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db.models import F, Q, QuerySet, Subquery
+
+from ravi_django.agents.dangling import close_dangling
+from ravi_django.agents.history import window_of
+from ravi_django.agents.summary import keeps_of
+from ravi_django.agents.transcript import OURS, is_users
+from ravi_django.db import transaction
+from ravi_django.kernel import AgentId, ChatMessage, Role
+from ravi_django.models import Session, Turn
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease.effects import RETENTION
+from ravi_django.runtime.lease.state import RunState, current_context
+
+
+class DjangoHistoryProvider:
+    """History provider over Session and Turn. Serves concurrent runs."""
+
+    async def append(
+        self, agent_id: AgentId, session_id: str, message: ChatMessage, *, run_id: str = "", index: int | None = None
+    ) -> None:
+        await self.append_many(agent_id, session_id, [message], run_id=run_id, start=index)
+
+    async def append_many(
+        self,
+        agent_id: AgentId,
+        session_id: str,
+        messages: Sequence[ChatMessage],
+        *,
+        run_id: str = "",
+        start: int | None = None,
+    ) -> None:
+        """Store messages; one that is there already under (run, index) is left as it is."""
+        ctx = _context_of(run_id)
+        if ctx is not None:
+            ctx.remember(agent_id, session_id, messages, start)
+        else:
+            await sync_to_async(_append)(agent_id, session_id, messages, run_id, start)
+
+    async def seed(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+        """Store older turns unless there are some: of all processes that do so at once, one does. Inside a run they are
+        no turns of its own."""
+        ctx = _context_of(None)
+        if ctx is not None:
+            return await _seed_in(ctx, agent_id, session_id, messages)
+        stored: bool = (await sync_to_async(seed)(agent_id, session_id, messages))[0]
+        return stored
+
+    async def get(
+        self, agent_id: AgentId, session_id: str, *, limit: int | None = None, offset: int = 0
+    ) -> list[ChatMessage]:
+        """The newest `limit` messages (all when None) after skipping `offset` of the newest, oldest first."""
+        ctx = _context_of(None)
+        if ctx is not None and str(ctx.session_id) == str(session_id):
+            return await _read_in(ctx, agent_id, limit=limit, offset=offset)
+        found: list[ChatMessage] = await sync_to_async(read)(agent_id, session_id, limit=limit, offset=offset)
+        return found
+
+    async def window(self, agent_id: AgentId, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
+        """See `agents.history.window_of`. At most two queries."""
+        ctx = _context_of(None)
+        if ctx is not None and str(ctx.session_id) == str(session_id):
+            return await _read_in(ctx, agent_id, limit=limit, window=True)
+        found: list[ChatMessage] = await sync_to_async(read_window)(agent_id, session_id, limit=limit)
+        return found
+
+    async def count(self, agent_id: AgentId, session_id: str) -> int:
+        """How many turns there are; inside a run, not counting the run's own."""
+        ctx = _context_of(None)
+        if ctx is None:
+            return int(await sync_to_async(_turns(agent_id, session_id).filter(keeps=None).count)())
+        return await _count_in_run(ctx, agent_id, session_id)
+
+    async def clear(self, agent_id: AgentId, session_id: str) -> None:
+        await _clear(agent_id, session_id)
+
+    async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
+        """Forget a run's turns, also those that wait for its next commit."""
+        await _clear(agent_id, session_id, run_id)
+
+    def drops_at_end(self, agent_id: AgentId, session_id: str) -> bool:
+        """Have the agent's turns go when the run ends that this code belongs to, however it does; False outside of
+        runs, where nobody would."""
+        ctx = _context_of(None)
+        if ctx is not None:
+            ctx.effects.note_once(Entry("history.retention", f"{RETENTION}{agent_id}", str(agent_id)))
+        return ctx is not None
+
+
+async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> int:
+    path = ctx.path()
+    if (row := ctx.effects.journal.find(path)) is not None:
+        ctx.effects.identity(row, "history.count", str(agent_id), None)
+        ctx.effects.journal.take_now(row)
+        return int(row.result["count"])
+    own = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
+    found = _turns(agent_id, session_id).filter(keeps=None).exclude(own)
+    with ctx.effects.busy():
+        count = int(await ctx.effects.database.call(found.count))
+    ctx.effects.note(Entry(kind="history.count", path=path, name=str(agent_id), result={"count": count}))
+    return count
+
+
+async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) -> None:
+    """Inside a run an effect: in one commit with its row and the turns before it, so that it happens once."""
+    ctx = _context_of(None)
+    if ctx is None:
+        turns = _turns(agent_id, session_id)
+        await sync_to_async((turns if run_id is None else turns.filter(run_id=run_id)).delete)()
+        return
+    path, name = ctx.path(), str(agent_id)
+    if await ctx.effects.recall(path, "history.clear", name, None, None) is not None:
+        return
+    write = partial(clear_turns, session_id=session_id, agent=name, run_id=run_id)
+    async with ctx.effects.performing():
+        await ctx.effects.record(Entry(kind="history.clear", path=path, name=name, request={"run": run_id}), write)
+
+
+def read(
+    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, offset: int = 0, before: int | None = None
+) -> list[ChatMessage]:
+    """One query, whatever the length of the conversation. `before` is a position: what came later is not seen."""
+    newest = _newest(agent_id, session_id, before).filter(keeps=None)
+    page = newest[offset:] if limit is None else newest[offset : offset + limit]
+    return close_dangling([_message(*row[1:]) for row in reversed(page)], at_end=offset <= 0)
+
+
+def read_window(
+    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, before: int | None = None
+) -> list[ChatMessage]:
+    """See `agents.history.window_of`. One query; a second one for what lies before its page."""
+    newest = _newest(agent_id, session_id, before)
+    page = [*(newest if limit is None else newest[:limit])][::-1]
+
+    def older() -> tuple[ChatMessage | None, ChatMessage | None]:
+        rows = _newest(agent_id, session_id, page[0][0])
+        said, told = rows.filter(role=Role.USER).exclude(name__startswith=OURS), rows.filter(keeps__isnull=False)
+        either = Q(position=Subquery(said.values("position")[:1])) | Q(position=Subquery(told.values("position")[:1]))
+        both = [_message(*row[1:]) for row in rows.filter(either)]
+        summary = next((message for message in both if keeps_of(message) is not None), None)
+        return summary, next((message for message in both if is_users(message)), None)
+
+    return window_of([_message(*row[1:]) for row in page], limit, older)
+
+
+def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None) -> QuerySet[Turn, Any]:
+    rows = _turns(agent_id, session_id)
+    if before is not None:
+        rows = rows.filter(position__lt=before)
+    return rows.order_by("-position").values_list("position", "role", "content", "name", "keeps")
+
+
+def _message(role: str, content: list[Any], name: str, keeps: int | None) -> ChatMessage:
+    metadata = {} if keeps is None else {"summary": {"keeps": keeps}}
+    return ChatMessage.model_validate({"role": role, "content": content, "name": name or None, "metadata": metadata})
+
+
+def _turns(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
+    return Turn.objects.filter(session_id=session_id, agent=str(agent_id))
+
+
+def _append(
+    agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], run_id: str, start: int | None
+) -> None:
+    """Outside a run: positions are given under the session's lock."""
+    with transaction.atomic():
+        Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(messages))
+        end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
+        Turn.objects.bulk_create(
+            [
+                Turn(
+                    session_id=session_id,
+                    agent=str(agent_id),
+                    position=end - len(messages) + place,
+                    run_id=run_id or None,
+                    index=None if start is None else start + place,
+                    role=message.role,
+                    content=message.to_json()["content"],
+                    name=message.name or "",
+                    keeps=keeps_of(message),
+                )
+                for place, message in enumerate(messages)
+            ],
+            ignore_conflicts=True,
+        )
+
+
+def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:
+    """Whether the turns were stored, and where the session's next turn goes. Counted under the session's lock."""
+    with transaction.atomic():
+        Session.objects.filter(id=session_id).update(next_position=F("next_position"))  # a lock on every database
+        empty = not _turns(agent_id, session_id).filter(keeps=None).exists()
+        if empty:
+            _append(agent_id, str(session_id), messages, "", None)
+        return empty, Session.objects.values_list("next_position", flat=True).get(id=session_id)
+
+
+def _context_of(run_id: str | None) -> RunState | None:
+    """The context of the run that this code runs in; None outside, or inside another run than `run_id`."""
+    ctx = current_context()
+    return ctx if ctx is not None and run_id in (None, "", ctx.run_id) else None
+
+
+async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+    """Turns that are older than the run, and no part of it: stored at once, unless the conversation has some. Who
+    reads the history after that sees them."""
+    ctx.check_session(session_id)
+    with ctx.effects.busy():
+        seeded, end = await ctx.effects.database.call(seed, agent_id, session_id, messages)
+    ctx.effects.lease.run.session.next_position = end
+    return seeded
+
+
+async def _read_in(
+    ctx: RunState, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False
+) -> list[ChatMessage]:
+    """The session's earlier turns, or with `window` what a prompt begins with; the position is journaled, so a
+    replay reads the same ones."""
+    path = ctx.path()
+    row = ctx.effects.journal.find(path)
+    if row is not None:
+        ctx.effects.identity(row, "history.read", str(agent_id), None)
+        ctx.effects.journal.take_now(row)
+        position = row.result["position"]
+    else:
+        position = ctx.effects.lease.run.session.next_position
+    messages: list[ChatMessage] = []
+    if position:  # a new conversation has nothing to read
+        where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
+        reads = read_window if window else read
+        with ctx.effects.busy():
+            messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)
+    digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
+    if row is None:
+        result = {"position": position, "count": len(messages), "digest": digest}
+        ctx.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
+    elif row.result["digest"] != digest:
+        ctx.effects.note_drift(path, ["history"])
+    return messages
+
+
+def clear_turns(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    session_id: UUID | str,
+    agent: str,
+    run_id: UUID | str | None = None,
+) -> int:
+    """Forget an agent's turns in a session, or those of one run alone: what is there when the row is written, the
+    turns that come with it included. Returns the seq of the first row written."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append_in_transaction(lease, entries, turns)
+        found = Turn.objects.filter(session_id=session_id, agent=agent)
+        (found if run_id is None else found.filter(run_id=run_id)).delete()
+        return first

@@ -1,0 +1,108 @@
+"""Results come back to the agent's code one after the other, in the order of their rows: recorded ones on replay, then
+those that this lease commits.
+
+Calls that race are answered in any order: their commits come back from several database threads, or in one turn of the
+loop. Each result waits until what follows from the one before it has happened, so a replay sees the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ravi_django.runtime.journal.entries import Recorded
+from ravi_django.runtime.journal.replay import Journal
+from ravi_django.runtime.lease import caps
+from ravi_django.runtime.lease.paths import Branches, Parked, inside
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """A commit under way, whose seqs are not known yet."""
+
+    begun: bool = True  # a transaction has no rows before its append, and holds up nobody until then
+
+    def begin(self) -> None:
+        self.begun = True
+
+
+class Turnstile:
+    """Used on the loop's thread alone. `first` is the seq of the lease's next row."""
+
+    def __init__(self, first: int, journal: Journal, branches: Branches) -> None:
+        self._next = first
+        self._journal = journal
+        self._branches = branches
+        self._under_way: set[Commit] = set()
+        self._turns: dict[int, tuple[set[Commit], Parked]] = {}  # results that wait for their turn, by seq
+        journal.waiting = self._turns.keys()
+
+    @contextmanager
+    def committing(self, commit: Commit | None = None) -> Iterator[None]:
+        """Around a commit, until its seqs are known and `through` is called; or it has failed."""
+        commit = commit or Commit()
+        self._under_way.add(commit)
+        try:
+            yield
+        finally:
+            self._under_way.discard(commit)
+            if self._turns:
+                self._branches.ask()  # the commit's own call comes here first
+
+    async def take(self, row: Recorded) -> None:
+        """Return when every result recorded before this one was handed out."""
+        try:
+            await self._turn(row.seq, set())
+        except asyncio.CancelledError:
+            self._journal.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait
+            raise
+        self._journal.take_now(row)
+
+    async def through(self, first: int, count: int) -> None:
+        """Return when it is the turn of the `count` rows from `first`: those before them, which other calls of this
+        lease have committed or are about to, have come to who waited for them."""
+        before = {commit for commit in self._under_way if commit.begun} if first > self._next else set()
+        try:
+            if not self._branches.alone:
+                await self._turn(first, before)
+        finally:
+            self._next = max(self._next, first + count)
+
+    async def _turn(self, seq: int, before: set[Commit]) -> None:
+        if not self._turns and self._may_pass(seq, before) and (self._branches.alone or self._branches.at_rest):
+            return
+        parked = Parked(asyncio.get_running_loop().create_future(), inside.get())
+        self._turns[seq] = before, parked
+        self._branches.ask()
+        try:
+            with caps.waiting():
+                await parked.future
+        finally:
+            self._turns.pop(seq, None)
+
+    def _may_pass(self, seq: int, before: set[Commit]) -> bool:
+        if self._journal.replaying:
+            return seq <= self._journal.next_seq
+        return seq <= self._next or not before & self._under_way
+
+    @property
+    def waiting(self) -> list[Parked]:
+        return [parked for _, parked in self._turns.values()]
+
+    def hand_out(self) -> bool:
+        """The code is at rest: let the first result through if it is its turn."""
+        seq = min(self._turns, default=None)
+        if seq is None or not self._may_pass(seq, self._turns[seq][0]):
+            return False
+        _, parked = self._turns.pop(seq)
+        if not parked.future.done():
+            parked.future.set_result(None)
+        return True
+
+    def give_up(self) -> list[Parked]:
+        """What waits for its turn, which will not come."""
+        given_up = self.waiting
+        self._turns.clear()
+        return given_up

@@ -1,0 +1,283 @@
+"""Replay-stable names for the places in an agent's code where effects happen.
+
+Every asyncio task of a run has a path scope of its own, opened in creation order by the loop's task factory; a call
+takes the next number of its scope when it starts. So parallel calls keep their paths whichever finishes first.
+
+The tasks of a run's code, and whether they are at rest.
+
+A callback belongs to a run when it runs in one of the run's path scopes (`paths`). The code is at rest when the event
+loop has no such callback ready: whatever follows from the last result has happened, on however busy a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Set
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ravi_django.kernel import CancellationError, SuspendInterrupt
+
+
+class Scope:
+    """One numbering. `prefix` is empty at the top, else ends with a dot."""
+
+    __slots__ = ("branches", "call_id", "calls", "children", "is_given_up", "named", "opener", "prefix", "whole")
+
+    def __init__(
+        self,
+        prefix: str = "",
+        *,
+        call_id: str = "",
+        branches: Branches | None = None,
+        opener: Scope | None = None,
+        whole: Scope | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.opener = opener  # of a task's scope: the scope of the code that made the task
+        self.call_id = call_id  # the model's id of the tool call made here
+        self.calls = 0
+        self.children = 0
+        self.named: dict[str, int] = {}
+        self.branches = branches  # of the run: every task opened below is one
+        self.whole = whole or self  # the run's own scope, or that of the tool call which this one is in
+        self.is_given_up = False  # of a whole: nobody waits for the tool's code any more, its calls are refused
+
+    def next_path(self) -> str:
+        if self.whole.is_given_up:
+            raise CancellationError("the tool call that this code belongs to was given up")
+        self.calls += 1
+        return f"{self.prefix}{self.calls}"
+
+    def for_task(self) -> Scope:
+        self.children += 1
+        prefix = f"{self.prefix}t{self.children}."
+        return Scope(prefix, call_id=self.call_id, branches=self.branches, opener=self, whole=self.whole)
+
+    def for_name(self, name: str, call_id: str) -> Scope:
+        """A named scope; the same name a second time gets a suffix.
+
+        A task that names its place before anything else stands for that place: the name takes the task number's.
+        """
+        if self.opener is not None and not (self.calls or self.children or self.named):
+            return self.opener.for_name(name, call_id)
+        prefix = self.peek(name)
+        self.named[name] = self.named.get(name, 0) + 1
+        return Scope(prefix, call_id=call_id, branches=self.branches, whole=self.whole)
+
+    def peek(self, name: str) -> str:
+        """The prefix that the next scope of this name will have."""
+        if self.opener is not None and not (self.calls or self.children or self.named):
+            return self.opener.peek(name)
+        times = self.named.get(name, 0) + 1
+        return f"{self.prefix}{name}." if times == 1 else f"{self.prefix}{name}~{times}."
+
+
+_scope: ContextVar[Scope | None] = ContextVar("ravi_scope", default=None)
+
+
+def current() -> Scope | None:
+    return _scope.get()
+
+
+@contextmanager
+def entered(scope: Scope | None) -> Iterator[None]:
+    """Number the calls inside in this scope; None keeps tasks made inside out of the run's numbering."""
+    token = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+TaskFactory = Callable[..., asyncio.Future[Any]]
+
+
+def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Open a scope for every task that a run's code makes on this loop; returns a function that undoes it."""
+    before: Any = loop.get_task_factory()
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any) -> asyncio.Future[Any]:
+        parent = _scope.get()
+        if parent is not None:
+            context = kwargs.get("context") or copy_context()
+            context.run(_scope.set, parent.for_task())
+            kwargs["context"] = context
+        task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)
+        if parent is not None and parent.branches is not None:
+            parent.branches.keep(task)  # type: ignore[arg-type]
+        return task
+
+    loop.set_task_factory(factory)  # type: ignore[arg-type]
+    return lambda: loop.set_task_factory(before)
+
+
+TURNS = 100  # of a foreign loop that does not show what is ready (uvloop): after so many the code counts as at rest
+SPIN_TURNS = 10_000  # code that polls with `sleep(0)` is never at rest: after so many it holds up no result
+
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
+_MEANS = ("asyncio.locks", "asyncio.queues", "asyncio.taskgroups", "asyncio.tasks")
+
+inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
+_asking: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Branches, None]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """A call that goes no further now: it waits, or the lease ends."""
+
+    future: asyncio.Future[None]
+    inside: tuple[object, ...]  # the open effects around it: they wait for it
+    wait: Any = None  # its condition, a `gate.Wait`; None where no condition ends it
+
+
+class Branches:
+    """The tasks of one lease. Used on the loop's thread alone.
+
+    `on_rest` is called after each `ask`, with True at rest, or with False behind code that spins.
+    """
+
+    def __init__(self, on_rest: Callable[[bool], None]) -> None:
+        self.main: asyncio.Task[Any] | None = None
+        self.others: dict[asyncio.Task[Any], Set[object]] = {}  # made by the code, each in its open effects
+        self._on_rest = on_rest
+        self._turns = 0  # of the loop since it was asked
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        self.others[task] = {*inside.get()}
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        del self.others[task]
+        if not task.cancelled() and isinstance(task._exception, SuspendInterrupt):
+            task.exception()  # the lease ended: asyncio logs no error of a task that nobody awaits
+
+    @property
+    def alone(self) -> bool:
+        """Whether the run has one task, which nothing can race with."""
+        return not self.others
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing of the code goes on but the callback that asks."""
+        ready = _ready(asyncio.get_running_loop())
+        return ready is not None and self not in ready
+
+    def ask(self) -> None:
+        """Have `on_rest` called, in a later turn of the loop."""
+        self._turns = 0
+        self._ask(asyncio.get_running_loop())
+
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop not in _asking:
+            _asking[loop] = {}
+            loop.call_soon(_look, loop, context=Context())
+        _asking[loop][self] = None
+
+    def outside(self, parked: Iterable[Parked], effects: Set[object]) -> str | None:
+        """The line of code that goes on when something outside of the run says so; None when all of it waits for these.
+
+        Tasks and timers that were made in an effect which is no longer open are left out.
+        """
+        tasks: dict[Any, Set[object]] = {self.main: set(), **self.others} if self.main else {}
+        reached = _reached(one.future for one in parked)
+        for task, around in tasks.items():
+            if effects >= around and not task.done() and task not in reached:
+                return _line(task, self.main)
+        for timer in getattr(asyncio.get_running_loop(), "_scheduled", ()):
+            around = {*timer._context.get(inside, ())}
+            is_tools_own = around and getattr(timer._callback, "__module__", "") == "asyncio.tasks"  # its timeout
+            if _of(timer) is self and effects >= around and not (timer._cancelled or is_tools_own):
+                return _line(getattr(getattr(timer._callback, "__self__", None), "_task", None), self.main)
+        return None
+
+
+def _look(loop: asyncio.AbstractEventLoop) -> None:
+    """One pass over the loop for all runs that ask."""
+    ready, asking = _ready(loop), _asking.pop(loop)
+    try:
+        while asking:
+            branches, _ = asking.popitem()
+            branches._turns += 1
+            at_rest = branches._turns >= TURNS if ready is None else branches not in ready
+            if at_rest or branches._turns >= SPIN_TURNS:
+                branches._on_rest(at_rest)
+            else:
+                branches._ask(loop)
+    finally:
+        for branches in asking:  # a fault of one run
+            branches._ask(loop)
+
+
+def _ready(loop: Any) -> set[Branches | None] | None:
+    """The runs whose code goes on. A copy: other threads add to the original meanwhile."""
+    return {_of(handle) for handle in tuple(loop._ready)} if hasattr(loop, "_ready") else None
+
+
+def _of(handle: Any) -> Branches | None:
+    scope = handle._context.get(_scope)
+    return None if scope is None else scope.branches
+
+
+# ---------------------------------------------------------------------------------------------------------- waits
+
+
+def _reached(futures: Iterable[Any]) -> set[Any]:
+    """The futures and tasks that go on, one after the other, when these are set: by their callbacks (of `gather`,
+    `wait`, a `TaskGroup`), or by a lock, queue or event of asyncio that a task among them has in a variable."""
+    reached: set[Any] = set()
+    todo = [*futures]
+    while todo:
+        future = todo.pop()
+        if future in reached:
+            continue
+        reached.add(future)
+        for callback, _ in future._callbacks or ():
+            cells = gc.get_referents(*(getattr(callback, "__closure__", None) or ()))
+            for found in (getattr(callback, "__self__", None), *getattr(callback, "args", ()), *cells):
+                todo += [found] if asyncio.isfuture(found) else _waiters(found)
+        if isinstance(future, asyncio.Task):
+            for frame in _stack(future):
+                todo += [waiter for value in frame.f_locals.values() for waiter in _waiters(value)]
+    return reached
+
+
+def _waiters(means: Any) -> list[Any]:
+    """The futures inside of one of asyncio's means by which tasks wait for each other."""
+    found: list[Any] = []
+    if type(means).__module__ in _MEANS and not isinstance(means, asyncio.Future):
+        for value in getattr(means, "__dict__", {}).values():
+            held = value if isinstance(value, deque) else [value]
+            found += [one for one in held if asyncio.isfuture(one) and not isinstance(one, asyncio.Task)]
+            found += _waiters(value)
+    return found
+
+
+def _stack(task: Any) -> list[FrameType]:
+    """The frames of a task that waits, the innermost last; `Task.get_stack` has only the first."""
+    frames, at = [], task.get_coro()
+    while at is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(at, f"{kind}_frame")), None)
+        if kind is None:  # a step of an async generator, say
+            at = next((found for found in gc.get_referents(at) if hasattr(found, "ag_frame")), None)
+            continue
+        if (frame := getattr(at, f"{kind}_frame")) is not None:
+            frames.append(frame)
+        at = getattr(at, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+    return frames
+
+
+def _line(*tasks: Any) -> str:
+    """The innermost line of the first task that has one which is neither a library's nor the runtime's."""
+    for frame in (frame for task in tasks if task is not None for frame in reversed(_stack(task))):
+        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if not (file.startswith(_LIBRARIES) or module.startswith("ravi_django.")):
+            return f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+    return "code of a library"

@@ -1,0 +1,83 @@
+"""Values that are computed once in a run: instructions made when it begins, a rendered template."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ravi_django.kernel import InvalidInputError, SuspendInterrupt
+from ravi_django.kernel.checks import check_text
+from ravi_django.runtime.journal.entries import Entry, Recorded, encode
+from ravi_django.runtime.lease import paths
+from ravi_django.runtime.lease.state import RunState
+
+MAX_NAME = 200  # characters, as the journal's column
+
+
+async def pin(ctx: RunState, name: str, compute: Callable[[], Any]) -> Any:
+    """What `compute` gives, as JSON; recorded once in the run's generation, with the next commit. A replay has the
+    recorded value: it neither computes nor asks for what was done in computing. Tasks that pin one name at a time
+    have one computation, and what it raises."""
+    check_text("name", name, MAX_NAME)
+    while name not in ctx.pinned:
+        under_way = ctx.pinning.get(name)
+        if under_way is None:
+            await _first(ctx, name, compute)
+        elif under_way.task is asyncio.current_task():
+            raise InvalidInputError(f"computing the pinned value {name!r} asks for itself", field="name")
+        else:
+            await asyncio.wait([under_way.done])
+            if not under_way.done.cancelled():  # else who computed it was: then it is another's turn
+                under_way.done.result()
+    return ctx.pinned[name]
+
+
+class _UnderWay:
+    def __init__(self) -> None:
+        self.task = asyncio.current_task()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+async def _first(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
+    under_way = ctx.pinning[name] = _UnderWay()
+    try:
+        await _compute(ctx, name, compute)
+    except (Exception, SuspendInterrupt) as error:
+        if not isinstance(error, StopIteration):  # no future takes it
+            under_way.done.set_exception(error)
+            under_way.done.exception()  # it is raised here too: nobody needs to be told that nobody waits
+        raise
+    else:
+        under_way.done.set_result(None)
+    finally:
+        del ctx.pinning[name]
+        under_way.done.cancel()
+
+
+async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
+    path = f"@pinned.{name}"
+    scope = ctx.here().for_name(f"pinned.{name}", "")
+    row = ctx.effects.journal.system(path)
+    if row is not None and not _raised_here(ctx, row, scope.prefix):
+        ctx.pinned[name] = row.result
+        ctx.effects.journal.pass_over(_place_of(row) or scope.prefix)
+        return
+    with paths.entered(scope):
+        value = compute()
+        value = await value if inspect.isawaitable(value) else value
+    ctx.pinned[name] = json.loads(encode(value))  # as a replay will have it
+    ctx.effects.note_once(Entry("pinned", path, name, request={"scope": scope.prefix}, result=ctx.pinned[name]))
+
+
+def _raised_here(ctx: RunState, row: Recorded, prefix: str) -> bool:
+    """Whether the value was computed elsewhere, after a computation here had come to nothing: so it does again."""
+    place = _place_of(row)
+    return place is not None and place != prefix and ctx.effects.journal.has_below(prefix)
+
+
+def _place_of(row: Recorded) -> str | None:
+    place: str | None = (row.request or {}).get("scope")
+    return place

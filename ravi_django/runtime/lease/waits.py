@@ -1,0 +1,130 @@
+"""Waiting for a time or a signal: recorded when it is over; until then the run may suspend and be nothing but rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from ravi_django.db import transaction
+from ravi_django.kernel import InvalidInputError, LeaseLostError
+from ravi_django.kernel.checks import check_text
+from ravi_django.models import Signal
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease import facts
+from ravi_django.runtime.lease.facts import NOT_READ
+from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.inbox import hops_told
+from ravi_django.runtime.lease.state import RunState
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+MAX_NAME = 200  # characters of a signal's name
+REPLY = "human_reply:"  # begins the names of signals that answer a question in a person's place
+PEOPLES = (REPLY, "hitl:")  # names that stand for what a person has said
+
+
+async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
+    """Wait for a time, or for as long as `when` says from now."""
+    effects, path = ctx.effects, ctx.path()
+    if await effects.recall(path, "timer", "", None, None) is not None:
+        return
+    until = fixed_until(ctx, path, "timer", "", when)
+    await effects.wait(Wait("timer", "", lambda: over(ctx, until), until), path)
+    async with effects.performing():
+        await effects.record(Entry("timer", path, result={"until": until.isoformat()}))
+
+
+async def sleep_until_signal(
+    ctx: RunState, name: str, until: datetime | timedelta | None, *, or_message: bool = False
+) -> Any:
+    """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
+    None when `until` came first, or with `or_message` a message that the code was not given."""
+    check_name(name)
+    if name.startswith(PEOPLES):  # which the run's owner may send before the question, whatever its `public_signals`
+        raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
+    effects, path = ctx.effects, ctx.path()
+    row = await effects.recall(path, "signal", name, None, None)
+    if row is not None:
+        return _given(ctx, row.result.get("payload"))
+    deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
+
+    def met() -> Any:
+        if (taken := effects.take_signal(name)) is not None:
+            return taken
+        if or_message and effects.has_unread:
+            return "message"
+        return "timed_out" if deadline is not None and over(ctx, deadline) else None
+
+    found = await effects.wait(Wait("signal", name, met, deadline), path)
+    async with effects.performing():
+        if isinstance(found, str):
+            await effects.record(Entry("signal", path, name, result={found: True}))
+            return None
+        payload, signal_id = await payload_of(effects, found), found[0]
+        entry = Entry("signal", path, name, result={"payload": payload})
+        await effects.record(entry, partial(consume_signal, signal_id=signal_id))
+    return _given(ctx, payload)
+
+
+def _given(ctx: RunState, payload: Any) -> Any:
+    """Of a wait: what comes by a signal follows from no message, unless it tells of one."""
+    if payload is not None:
+        ctx.hops = hops_told(payload)
+    return payload
+
+
+async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
+    """Of a signal that was taken: `{}` when it had none. One query where it was not read with the others."""
+    signal_id, payload = taken
+    if payload is NOT_READ:
+        payload = await effects.database.call(facts.payload_of, signal_id)
+    return {} if payload is None else payload
+
+
+def over(ctx: RunState, until: datetime) -> bool | None:
+    return True if ctx.effects.present() >= until else None
+
+
+def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
+    """The end of a wait, as it was first said: "in an hour" is not an hour after each replay."""
+    begun = ctx.effects.journal.started(path)
+    if begun is not None and begun.request:
+        return datetime.fromisoformat(begun.request["until"])
+    until = moment(ctx, when)
+    ctx.effects.note_once(Entry(kind, path, name, phase="started", request={"until": until.isoformat()}))
+    return until
+
+
+def moment(ctx: RunState, when: datetime | timedelta | float) -> datetime:
+    """A time or a duration (seconds, when it is a number) as a time in UTC. Raises InvalidInputError."""
+    if isinstance(when, timedelta):
+        return ctx.effects.present() + when
+    if isinstance(when, datetime):
+        aware = when if timezone.is_aware(when) else timezone.make_aware(when, timezone.get_default_timezone())
+        return aware.astimezone(UTC)
+    if isinstance(when, int | float) and not isinstance(when, bool):
+        return ctx.effects.present() + timedelta(seconds=when)
+    raise InvalidInputError(f"a time is a datetime or a timedelta, not {when!r}", field="when")
+
+
+def check_name(name: Any) -> None:
+    check_text("name", name, MAX_NAME)
+
+
+def consume_signal(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, signal_id: int) -> int:
+    """Append the row of a wait with the signal that ended it, which nobody else can read any more."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+            raise LeaseLostError(lease.run_id, lease.epoch)
+        return first

@@ -1,0 +1,174 @@
+"""Cancelling a run: for every surface, and by the control message of a run above it.
+
+Changes by somebody who holds no lease: they lock the run, raise its epoch and leave a row of their own. And what a
+run's control message does to one below it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    AgentId,
+    ControlPayload,
+    IllegalTransitionError,
+    InvalidInputError,
+    Message,
+    PermanentError,
+    RunHandle,
+)
+from ravi_django.models import Run, Signal
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.waits import PEOPLES, check_name
+from ravi_django.runtime.lifecycle.endings import cancel_locked, concerned
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.signals import send_signal
+from ravi_django.runtime.runs.waking import locking, touch
+from ravi_django.runtime.streams import republish
+from ravi_django.runtime.teams import slots
+from ravi_django.runtime.teams.asks import unreachable
+from ravi_django.runtime.teams.messages import filled, raise_recorded, refuse, run_id_of
+
+log = logging.getLogger("ravi.cancel")
+
+
+def cancel(run_id: UUID | str, reason: str) -> None:
+    """Ask for a run's cancellation. One that nobody leases ends at once, and its stream with it; a leased one is told
+    by the next heartbeat.
+
+    Raises IllegalTransitionError when the run has ended already.
+    """
+    for claimable in request_cancel(run_id, reason):
+        hints.on_commit(claimable)
+    run = Run.objects.get(id=run_id)
+    if run.root_id is not None:
+        slots.resume_in(run.root_id)
+    if run.is_terminal:
+        transaction.on_commit(lambda: _publish_end(run), robust=True)
+    else:
+        transaction.on_commit(lambda: hints.cancel_here(run.id), robust=True)
+
+
+def cancel_for(user: Any, run_id: UUID, reason: str = "") -> None:
+    """`cancel` for a user who may see the run. Without a reason of theirs it names nobody: others' journals and streams
+    take it over."""
+    is_owner = Run.objects.filter(id=run_id, owner_id=user.pk).exists()
+    cancel(run_id, reason or f"cancelled by {'its owner' if is_owner else 'an administrator'}")
+
+
+def _publish_end(run: Run) -> None:
+    """No worker will: without this, whoever watches would wait for the sweep."""
+    try:
+        if run.parent_id is None:
+            republish.republish(str(run.id))
+        else:
+            republish.publish_ended(run, republish.ended_with(run, run.finished_at or run.created_at))
+    except Exception as error:
+        log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})
+
+
+async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
+    """Act on a run below: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
+    effects, path, signal = ctx.effects, ctx.path(), payload.signal
+    check_name(signal)
+    if signal.startswith(PEOPLES):
+        raise InvalidInputError(f"{signal!r} is what a person says; no agent says it in their place", field="signal")
+    if not isinstance(target, RunHandle):
+        raise InvalidInputError("a control message goes to a run: give its handle", field="target")
+    row = await effects.recall(path, "msg.sent", str(target.agent_id), None, None)
+    if row is not None:
+        raise_recorded(row)
+        return
+    target_id, key = run_id_of(target), filled(ctx, target.agent_id, message, path, control=True)["id"]
+    entry = Entry("msg.sent", path, str(target.agent_id), request={"message": key})
+    async with effects.performing():
+        refusal = await unreachable(ctx, target_id)
+        if refusal is None and not await effects.database.call(is_ancestor, effects.lease.run_id, target_id):
+            words = f"run {effects.lease.run_id} may not control run {target_id}: it is no ancestor of it"
+            refusal = PermanentError(words)
+        if refusal is not None:
+            await refuse(ctx, entry, refusal)
+        entry.result = {"run": str(target_id), "control": signal}
+        await effects.record(
+            entry, partial(record_control, target_id=target_id, signal=signal, data=payload.data, key=key)
+        )
+    ended = signal == "abort"
+    resumed = await effects.database.call(slots.resume_paused, effects.lease.run.tree_id) if ended else []
+    effects.wake([target_id, *resumed])
+
+
+def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
+    """Ask for the cancellation of a run and of those below it: at once for each that nobody leases, else its holder is
+    told by the next heartbeat.
+
+    Returns the runs to hint. Raises IllegalTransitionError when the run has ended.
+    """
+    wanted = UUID(str(run_id))
+    return locking(to_cancel(wanted), lambda held: cancel_held(wanted, reason, held))
+
+
+def to_cancel(run_id: UUID) -> set[UUID]:
+    """The runs to lock for the cancellation of one: its parent, which reads the outcome, and all below it."""
+    parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
+    return concerned(run_id) | ({parent_id} if parent_id is not None else set())
+
+
+def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
+    """`request_cancel` within a transaction that has `held` locked. Raises NotLocked too."""
+    run = Run.objects.select_for_update(no_key=True).get(id=run_id)
+    if run.is_terminal:
+        raise IllegalTransitionError(f"run {run.id} is {run.status} already; there is nothing to cancel")
+    return cancel_locked(run, reason, held)
+
+
+def cancel_reason(run_id: UUID) -> str:
+    """Why somebody has asked for the run's end; empty when nobody has."""
+    return str(Run.objects.values_list("cancel_reason", flat=True).get(id=run_id))
+
+
+def record_control(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    target_id: UUID,
+    signal: str,
+    data: dict[str, Any],
+    key: str,
+) -> int:
+    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has room,
+    anything else is a signal to it. One that has ended is past all of it."""
+    store_big_values(entries)
+
+    def write(held: set[UUID]) -> int:
+        first = fence.append(lease, entries, turns)
+        with suppress(IllegalTransitionError):
+            if signal == "resume":
+                slots.resume_in_room(target_id)
+            elif signal == "abort":
+                cancel_held(target_id, f"aborted by run {lease.run_id}", held)
+            else:
+                send_signal(target_id, signal, data, key)
+                touch([target_id])  # here the signal is not told after some commit, but with this one
+                Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
+        return first
+
+    needed = {"abort": to_cancel, "resume": slots.to_resume}.get(signal)
+    return locking({lease.run_id, target_id} | (needed(target_id) if needed else set()), write)
+
+
+def is_ancestor(run_id: UUID, of: UUID) -> bool:
+    found = Run.objects.select_related("parent").get(id=of)
+    while found.parent_id is not None and found.parent_id != run_id:
+        found = found.parent
+    return found.parent_id is not None

@@ -1,0 +1,100 @@
+"""A user who is deleted: what runs for them is cancelled, since without an owner it would go on as the system's, and
+their data is marked for the erasure.
+
+A run that is deleted takes along what is written for it at that moment.
+
+Django deletes the rows below a run first and the run last. Who tells a run something has its row locked; the deleter
+has too, from here on, before the first of those rows goes: what was written is seen, and nothing more is.
+
+Runs of a user who was deleted: they are nobody's then, and not the system's either. Each says so by its cancel
+reason, also one that has ended, so that nobody lets it go on without an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db.models import F, Q
+from django.db.models.signals import pre_delete
+
+from ravi_django.kernel import IllegalTransitionError
+from ravi_django.models import TERMINAL, Run, Session
+from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runtime.lifecycle.cancel import cancel, to_cancel
+from ravi_django.runtime.lifecycle.endings import OWNER_DELETED
+from ravi_django.runtime.runs import waking
+
+
+def connect() -> None:
+    """At the start of the site, for the user model and its proxies: the signal names the class that is deleted by."""
+    users = get_user_model()
+    for model in apps.get_models():
+        if model._meta.concrete_model is users:
+            pre_delete.connect(_deleting, sender=model, dispatch_uid="ravi.owner_deleted")
+
+
+def _deleting(sender: Any, instance: Any, **more: Any) -> None:
+    """In the deleter's transaction: what it undoes, it undoes here too."""
+    _cancel(instance)
+    # A run that is made for the user at this moment needs this row to commit: it is here by now, or never will be.
+    # Behind the runs, as with everybody who writes both.
+    list(get_user_model()._base_manager.filter(pk=instance.pk).select_for_update().values_list("pk"))
+    _cancel(instance)
+    erasing.user_deleted(instance)
+
+
+def _cancel(user: Any) -> None:
+    """Those that have ended are marked: retried or forked, they would go on as well. Again, until the user owns none:
+    one may have been retried before it was locked."""
+    while owns_runs(user):
+        live = _live(user)
+        disown(user, live)
+        for run_id in live:
+            with suppress(IllegalTransitionError):  # it has ended with the one above it, or by itself
+                cancel(run_id, OWNER_DELETED)
+
+
+def _live(user: Any) -> list[UUID]:
+    """The runs to cancel, those at a root first: what is below one ends with it."""
+    rows = Run.objects.filter(owner=user, cancel_requested_at=None).exclude(status__in=TERMINAL)
+    return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))
+
+
+def connect_runs() -> None:
+    pre_delete.connect(_deleting_run, sender=Run, dispatch_uid="ravi.run_deleted")
+
+
+def _deleting_run(sender: Any, instance: Run, **more: Any) -> None:
+    waking.lock_to_delete(instance.id)
+
+
+def owns_runs(user: Any) -> bool:
+    return Run.objects.filter(owner=user).exists()
+
+
+def disown(owner: Any, run_ids: Iterable[UUID]) -> None:
+    """In the transaction that deletes their owner: take it from the runs that have ended or are being cancelled, in one
+    write with the mark, before Django sets it to NULL. All runs of theirs are locked with all that the cancellation of
+    `run_ids` writes, in one order: one after the other they could close a circle of waits. A retry that comes before is
+    over by then, one that comes later finds the mark."""
+    concerned = set().union(*map(to_cancel, run_ids))
+    rows = Run.objects.select_for_update(no_key=True).filter(Q(owner=owner) | Q(id__in=concerned)).order_by("id")
+    list(rows.values_list("id"))
+    over = Q(status__in=TERMINAL) | Q(cancel_requested_at__isnull=False)
+    Run.objects.filter(over, owner=owner).update(owner=None, cancel_reason=OWNER_DELETED)
+
+
+def check_owned(run: Run) -> None:
+    """Raise IllegalTransitionError for a run whose owner was deleted, or whose session is being erased."""
+    if run.owner_id is None and run.cancel_reason == OWNER_DELETED:
+        raise IllegalTransitionError(
+            f"the owner of run {run.id} was deleted: it goes on for nobody, and not as the system's; submit its input "
+            "again for somebody"
+        )
+    if Session.objects.filter(id=run.session_id, erasure__isnull=False).exists():
+        raise IllegalTransitionError(f"the session of run {run.id} was deleted")

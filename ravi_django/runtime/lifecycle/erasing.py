@@ -1,0 +1,182 @@
+"""Personal data: what a deleted user or conversation leaves is erased, and what a user has is exported.
+
+What the export of a user's rows leaves out: what tools with `visible="staff"` were called with, and gave.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from django.core.serializers.python import Serializer
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import IllegalTransitionError
+from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry
+from ravi_django.models.schedules import SESSION_GONE
+from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
+from ravi_django.runtime.lifecycle import cancel, erasure_rows, names
+from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.buffer import get_buffer
+from ravi_django.runtime.streams.hidden import MARK, WORDS
+
+SESSIONS = 50  # in one batch
+SWEPT = 400  # sessions and runs, together, of one sweep: others wait for its end
+BATCHES = 8  # of names, in one sweep
+POLICIES = ("erase", "anonymize", "keep")
+
+
+def user_deleted(user: Any) -> None:
+    """In the transaction that deletes the user, behind the cancellation of their runs."""
+    if conf.ON_USER_DELETE == "keep":
+        erasure_rows.let_go(str(user.pk))
+    else:
+        erasure_rows.begin(user, keeps=conf.ON_USER_DELETE == "anonymize")
+
+
+def erase_user(user: Any) -> bool:
+    """Erase what is a user's, who stays. Returns whether all is done; the sweep does the rest, once the live runs have
+    ended."""
+    with transaction.atomic():
+        erasure_rows.begin(user)
+    work()
+    return not Erasure.objects.filter(user=str(user.pk)).exists()  # an earlier one may wait for live runs
+
+
+def delete_session(session_id: UUID) -> None:
+    """Delete a conversation and what is below it, but for the audit records: it is hidden at once, and the sweep does
+    the rest. Raises ConflictError while one of its runs has not ended."""
+    erasure_rows.begin_session(session_id)
+
+
+def work(most: float = inf, batches: float = inf) -> None:
+    """Work the erasures off: all that can be done, or so many sessions and runs, and batches of names."""
+    for erasure in Erasure.objects.filter(position="").order_by("id"):
+        if most > 0:
+            most -= _work_off(erasure, most)
+    names.forget_in_ended()
+    while batches > 0 and names.forget_names():
+        batches -= 1
+
+
+def sweep() -> None:
+    work(SWEPT, BATCHES)
+    erasure_rows.erase_bodies()
+
+
+def _work_off(erasure: Erasure, most: float) -> int:
+    """Erase so many sessions and runs, then the rest; returns how many there were."""
+    used, last = 0, None
+    while ids := erasure_rows.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
+        last = ids[-1]
+        used += len(ids)
+        used += _erase(ids, most - used, audits=not erasure.keeps)
+    if not erasure_rows.sessions_of(erasure, None, 1):
+        erasure_rows.finish(erasure)
+    return used
+
+
+def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
+    """So many runs of the ended trees, their roots last, and the sessions without any more; returns how many runs."""
+    roots = trees_of(sessions)
+    for run_id in erasure_rows.live_in(roots):
+        with suppress(IllegalTransitionError):  # it has ended with the one above it
+            cancel.cancel(run_id, SESSION_GONE)
+    ended = erasure_rows.ended_of(roots)
+    runs = erasure_rows.erase_trees(ended, most, audits=audits)
+    get_buffer().forget([str(root) for root in ended])
+    erasure_rows.erase_sessions(sessions)
+    return runs
+
+
+# ---------------------------------------------------------------------------------------------------------- export
+
+
+def export(user: Any) -> Iterator[dict[str, Any]]:
+    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too. What
+    is hidden from owners is null, but for staff."""
+    scope = all_of(user)
+    scope = Scope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
+    shown = Hiding(() if hidden.sees(user) else scope.runs).shown
+    serializer = Serializer()
+    for table in TABLES:
+        yield from map(shown, serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500)))
+    whole, _ = erasure_rows.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
+    for blob in Blob.objects.filter(id__in=whole).iterator():
+        is_text = blob.encoding.startswith("text")
+        value = zlib.decompress(blob.body).decode() if is_text else blob_value(blob)
+        yield shown({"model": "ravi.blob", "pk": blob.id, "fields": {"value": value}})
+
+
+Fields = dict[str, Any]  # of a row in the form of dumpdata
+
+_AUDITED = ("request", "version", "kind", "tool", "risk", "to", "arguments_hash", "arguments_sha256")
+
+
+class Hiding:
+    """For these runs. Rows whose mark lies in a body, or in another row, are found first."""
+
+    def __init__(self, runs: Collection[Any]) -> None:
+        self._entries: set[str] = set()
+        self._bodies: set[str] = set()
+        self._calls: set[tuple[str, str]] = set()  # run and tool
+        marked = HumanRequest.objects.filter(run__in=runs, details__hidden=True).exclude(to="owner")
+        self._requests = {str(id) for id in marked.values_list("id", flat=True)}
+        for row in JournalEntry.objects.filter(run__in=runs, kind__in=hidden.KINDS).iterator(chunk_size=100):
+            self._look(row)
+        self._hides: dict[str, Callable[[Any, Fields], Fields]] = {
+            "ravi.journalentry": self._entry,
+            "ravi.turn": lambda pk, turn: _marked(turn, content=hidden.blocks(turn["content"])),
+            "ravi.humanrequest": self._request,
+            "ravi.streamframe": lambda pk, row: {**row, "body": hidden.frame(row["body"])},
+            "ravi.auditrecord": self._audit,
+            "ravi.outboxevent": self._event,
+            "ravi.blob": lambda pk, blob: {"value": None, MARK: True} if pk in self._bodies else blob,
+        }
+
+    def shown(self, row: dict[str, Any]) -> dict[str, Any]:
+        hide = self._hides.get(row["model"])
+        return row if hide is None else {**row, "fields": hide(row["pk"], row["fields"])}
+
+    def _look(self, row: JournalEntry) -> None:
+        bodies = names_of_bodies(row)
+        internalize([row])
+        if hidden.is_marked(row.kind, row.request, row.result, row.name):
+            self._entries.add(str(row.pk))
+            self._bodies |= bodies
+            if row.kind == "tool.call":
+                self._calls.add((str(row.run_id), row.name))
+
+    def _entry(self, pk: Any, entry: Fields) -> Fields:
+        if str(pk) not in self._entries:
+            return entry
+        shown = hidden.entry(entry, whole=False)
+        return shown if MARK in shown else {**entry, "request": None, "result": None, MARK: True}  # they are in bodies
+
+    def _request(self, pk: Any, request: Fields) -> Fields:
+        if str(pk) not in self._requests:
+            return request
+        return {**hidden.request_shown(request), "details": {MARK: True}, MARK: True}
+
+    def _audit(self, pk: Any, record: Fields) -> Fields:
+        detail = record["detail"]
+        if detail.get("request") not in self._requests and (str(record["run_id"]), record["name"]) not in self._calls:
+            return record
+        return {**record, "detail": {name: detail[name] for name in _AUDITED if name in detail}, MARK: True}
+
+    def _event(self, pk: Any, event: Fields) -> Fields:
+        data = event["body"].get("data") or {}
+        if data.get("request") not in self._requests:
+            return event
+        data = {name: WORDS if name in ("text", "reason") else value for name, value in data.items()}
+        return {**event, "body": {**event["body"], "data": data}, MARK: True}
+
+
+def _marked(turn: Fields, content: list[dict[str, Any]]) -> Fields:
+    return turn if content == turn["content"] else {**turn, "content": content, MARK: True}

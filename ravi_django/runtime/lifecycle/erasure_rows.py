@@ -1,0 +1,243 @@
+"""Erasing a person's rows, in bounded batches. An Erasure says what is left to do, so a crash leaves nothing behind.
+
+The sessions are marked in the deleter's transaction. From then on they are nobody's: they take no new run, and their
+ended runs are neither retried nor forked. The rows go table by table; the sessions go last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, Model, QuerySet
+from django.db.models.fields.json import KT
+
+from ravi_django.db import transaction
+from ravi_django.kernel import ConflictError
+from ravi_django.models import (
+    TERMINAL,
+    AuditRecord,
+    Blob,
+    Erasure,
+    HumanRequest,
+    JournalEntry,
+    Publication,
+    Run,
+    Session,
+    StickyDecision,
+)
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import BLOB_KEY
+from ravi_django.runtime.lifecycle import prune_rows
+from ravi_django.runtime.lifecycle.names import BEGUN
+from ravi_django.runtime.lifecycle.personal import TABLES, Scope, Table, runs_of
+
+ROWS = prune_rows.ROWS
+BODIES_S = 3600.0  # bodies are looked for in all journals: once in so many seconds
+STORED_S = 60.0  # a body is stored before the row that names it
+NAMING: tuple[tuple[type[Model], str], ...] = (
+    *((AuditRecord, "owner"), (Publication, "owner")),
+    *((HumanRequest, "answered_by"), (StickyDecision, "decided_by"), (StickyDecision, "revoked_by")),
+)
+
+# ---------------------------------------------------------------------------------------------------- beginning
+
+
+def begin(user: Any, *, keeps: bool = False) -> Erasure:
+    """In the caller's transaction. With `keeps` the rows stay, without the user's name."""
+    name = str(user.get_username()) if hasattr(user, "get_username") else ""
+    erasure: Erasure = clock.stamp(Erasure(user=str(user.pk), name=name, keeps=keeps))
+    erasure.save(force_insert=True)
+    if not keeps:
+        Session.objects.filter(owner=user).update(erasure=erasure, owner=None)
+    return erasure
+
+
+def let_go(user: str) -> None:
+    """What names the user is nobody's. Of a deleted user the database sees to some of it."""
+    for model, field in NAMING:
+        model._default_manager.filter(**{field: user}).update(**{field: None})
+
+
+def begin_session(session_id: UUID) -> Erasure:
+    """Mark a conversation and those of its child runs. Their audit records stay as they are. Raises ConflictError for
+    the session of a child run, and while one of the runs has not ended."""
+    with transaction.atomic():
+        above = Session.objects.values_list("parent_session", flat=True).get(id=session_id)
+        if above is not None:
+            raise ConflictError(f"session {session_id} is of a child run: delete session {above}, which it belongs to")
+        ids = _family([session_id])
+        # Whoever makes a run in one of them refers to it, and waits; afterwards it is not there for them.
+        list(Session.objects.select_for_update().filter(id__in=ids).order_by("id").values_list("id"))
+        ids = _family([session_id])
+        live = Run.objects.filter(session__in=ids).exclude(status__in=TERMINAL).values_list("id", "status").first()
+        if live is not None:
+            raise ConflictError(f"run {live[0]} of this session is {live[1]}: cancel it, or wait for its end")
+        erasure: Erasure = clock.stamp(Erasure(keeps=True))
+        erasure.save(force_insert=True)
+        Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None)
+        return erasure
+
+
+def _family(ids: Sequence[UUID]) -> set[UUID]:
+    found, edge = set(ids), set(ids)
+    while edge:
+        edge = set(Session.objects.filter(parent_session__in=edge).values_list("id", flat=True)) - found
+        found |= edge
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- working it off
+
+
+def sessions_of(erasure: Erasure, after: UUID | None, limit: int) -> list[UUID]:
+    rows = Session.objects.filter(erasure=erasure).order_by("id")
+    return list((rows if after is None else rows.filter(id__gt=after)).values_list("id", flat=True)[:limit])
+
+
+def live_in(roots: Collection[UUID]) -> list[UUID]:
+    """Runs of these trees that are to be cancelled first, the roots before the others."""
+    rows = Run.objects.filter(id__in=runs_of(roots), cancel_requested_at=None).exclude(status__in=TERMINAL)
+    return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))
+
+
+def ended_of(roots: Collection[UUID]) -> list[UUID]:
+    ended = Run.objects.filter(id__in=roots, status__in=TERMINAL).order_by("id").values_list("id", flat=True)
+    return prune_rows.without_live(list(ended))
+
+
+def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = True) -> int:
+    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. At `most` so
+    many runs, the deepest first; returns how many. Without `audits` their audit records stay as they are."""
+    runs = runs_of(roots)
+    runs = runs[: int(min(most, len(runs)))]
+    for start in range(0, len(runs), prune_rows.TREES):
+        some = Scope(runs=runs[start : start + prune_rows.TREES])
+        for table in TABLES:
+            if audits or not table.stays:
+                _all(table, some)
+    return len(runs)
+
+
+def erase_sessions(ids: Collection[UUID]) -> None:
+    """Those of the marked sessions in which no run is left."""
+    busy = Run.objects.filter(session__in=ids).order_by().values_list("session_id", flat=True)
+    some = Scope(sessions=sorted(set(ids) - set(busy)))
+    for table in TABLES:
+        _all(table, some)
+
+
+def finish(erasure: Erasure) -> None:
+    """Behind the last session: erase what is found by the user alone, `let_go` of what others need too, and begin with
+    the names."""
+    if not erasure.user:
+        erasure.delete()
+        return
+    if not erasure.keeps:
+        for table in TABLES:
+            _all(table, Scope(user=erasure.user, until=erasure.created_at), erasure.pseudonym)
+    let_go(erasure.user)
+    Erasure.objects.filter(id=erasure.id).update(position=BEGUN)
+
+
+def _all(table: Table, scope: Scope, pseudonym: str = "") -> None:
+    rows = table.rows(scope)
+    if table.stays:
+        rows = rows if pseudonym else rows.exclude(detail__has_key=ERASED)
+    while _some(table, rows, pseudonym):
+        pass
+
+
+def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
+    """One transaction, of at most ROWS rows; how many there were."""
+    with transaction.atomic():
+        ids = list(rows.order_by().values_list("pk", flat=True)[:ROWS])
+        these = table.model._default_manager.filter(pk__in=ids)
+        if not ids:
+            return 0
+        if table.stays:
+            _reduce(these, pseudonym)
+        elif table.model._meta.related_objects:
+            if table.model is Run:
+                _to_erase(these.filter(archive__isnull=False).values_list("archive_id", flat=True))
+            these.delete()
+        else:
+            if table.model is JournalEntry:
+                mark_bodies(these)
+            these._raw_delete(these.db)
+        return len(ids)
+
+
+# -------------------------------------------------------------------------------------------------- the audit log
+
+ERASED = "erased"
+_KEPT = {  # the decision, hashes and addresses; not what anybody has written
+    *("request", "version", "kind", "tool", "risk", "to", "from", "level", "by", "instead_of", "revoked_by"),
+    *("decision", "action", "outcome", "sticky", "arguments_hash", "arguments_sha256", "replaced_by", "step", "path"),
+    *("messages", "model", "cost", "input_tokens", "output_tokens", "duration_s"),
+}
+
+
+def _reduce(rows: QuerySet[Any], pseudonym: str) -> None:
+    found = list(rows.only("detail", "owner"))
+    for row in found:
+        kept = {name: value for name, value in row.detail.items() if name in {*_KEPT, "owner"}}
+        if isinstance(answer := row.detail.get("answer"), dict):
+            kept["answer"] = {name: value for name, value in answer.items() if name in _KEPT}
+        row.detail = kept | {ERASED: True} | ({"owner": pseudonym} if pseudonym else {})
+        row.owner_id = None if pseudonym else row.owner_id
+    AuditRecord.objects.bulk_update(found, ["detail", "owner"], batch_size=500)
+
+
+# ---------------------------------------------------------------------------------------------------------- bodies
+
+
+def mark_bodies(entries: QuerySet[Any]) -> None:
+    """What these rows name is to go, unless others name it too."""
+    whole, shared = bodies_of(entries)
+    _to_erase(whole)
+    # Processes know for hours that a digest's body is stored: one that is needed is stored again by then.
+    _to_erase(shared, prune_rows.BLOB_AGE_S)
+
+
+def bodies_of(entries: QuerySet[Any]) -> tuple[set[str], set[str]]:
+    """Ids of the bodies that rows of the journal name: values, and what several runs may share."""
+    rows = entries.order_by().annotate(
+        asked=KT(f"request__{BLOB_KEY}"), came=KT(f"result__{BLOB_KEY}"), spec=KT("result__spec")
+    )
+    whole: set[str] = set()
+    shared: set[str] = set()
+    for kind, asked, came, spec, digests in rows.values_list("kind", "asked", "came", "spec", "digests").iterator():
+        named = {name: value for name, value in (digests or {}).items() if isinstance(value, str)}
+        whole |= {value for value in (asked, came, named.pop("whole", None)) if value}
+        shared |= {*named.values(), *([spec] if spec and kind == "run.started" else [])}
+    return whole, shared - whole
+
+
+def _to_erase(ids: Any, later_s: float = 0.0) -> None:
+    Blob.objects.filter(id__in=list(ids)).update(erase_at=clock.after(later_s))
+
+
+def erase_bodies() -> int:
+    """Delete the bodies that are due and that no row names; the others stay. One pass over the journals, and none
+    while the oldest is not due for BODIES_S."""
+    due = Blob.objects.filter(erase_at__lte=clock.after(-STORED_S))
+    if not due.filter(erase_at__lte=clock.after(-BODIES_S)).exists():
+        return 0
+    ids = set(due.values_list("id", flat=True))
+    left = prune_rows.without_referenced(set(ids))
+    Blob.objects.filter(id__in=ids - left).update(erase_at=None)
+    deleted: int = due.filter(id__in=left).delete()[0]  # one that was stored again meanwhile is not due any more
+    return deleted
+
+
+def erase_runs(roots: list[UUID], older_than_s: float) -> list[UUID]:
+    """Delete ended trees whole, but for their audit records; returns their roots. The journals go first, under the
+    roots' locks: without those nobody brings a run back."""
+    while prune_rows.prune_trees(roots, prune_rows.journal_rows, older_than_s, mark_bodies):
+        pass
+    ended = prune_rows.still_ended(roots, older_than_s)
+    erase_trees(ended, audits=False)
+    return ended

@@ -1,0 +1,327 @@
+"""Forking a run, for every surface.
+
+A new run that shares another's past by copy, and lives on alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Max, Min, Q, QuerySet, Sum
+
+from ravi_django.db import transaction
+from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.checks import check_whole
+from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.db.clock import present
+from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.journal.entries import Entry, journal_row
+from ravi_django.runtime.lease.facts import CARRIED
+from ravi_django.runtime.lifecycle.deletion import check_owned
+from ravi_django.runtime.lifecycle.prune_rows import is_pruned
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.checks import scope_of
+from ravi_django.runtime.runs.sessions import create_session
+from ravi_django.runtime.runs.submit import first_of
+from ravi_django.runtime.streams import republish
+from ravi_django.runtime.teams import board, slots
+
+log = logging.getLogger("ravi.fork")
+
+
+def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
+    """A new run in a new session that shares a run's past up to a journal entry, and goes its own way from there.
+
+    The past ends at the nearest place at or before `after_seq` where no effect was open. Inside the caller's
+    transaction; a worker is told after the commit. Raises InvalidInputError for an `after_seq` that is no entry of the
+    run's journal, ConflictError when that was pruned or the run's owner deleted.
+    """
+    return fork_once(run_id, after_seq, send=send)[0]
+
+
+def fork_once(
+    run_id: UUID | str, after_seq: int, *, user: Any = None, idempotency_key: str | None = None, send: Any = None
+) -> tuple[Run, bool]:
+    """`fork`, also saying whether the run is new: with an `idempotency_key`, scoped to (user, source), a repeat returns
+    the first fork. Raises IdempotencyMismatchError when that has another `after_seq`."""
+    check_whole("after_seq", after_seq)
+    asked = Run(request_digest=digest_of({"after_seq": after_seq}))
+    if idempotency_key is not None:
+        asked.idempotency_scope = scope_of(user, f"fork:{run_id}", idempotency_key)
+    with transaction.atomic():
+        Run.objects.select_for_update(no_key=True).get(id=run_id)  # two forks with one key come one after the other
+        if (first := first_of(asked)) is not None:
+            return first, False
+        run = write_fork(run_id, after_seq, asked.idempotency_scope, asked.request_digest)
+        board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
+    transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
+    hints.on_commit(run.id, send)
+    return run, True
+
+
+def _publish(run: Run) -> None:
+    try:
+        republish.publish_past(run)
+    except Exception as error:  # its stream then begins with the next thing that it does
+        log.warning("run %s: its past is not published: %s", run.id, error, extra={"action": "publish.failed"})
+
+
+ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
+BATCH = 500  # rows copied in one statement
+
+
+def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "") -> Run:
+    """Copy the run's past up to the nearest point at or before `after_seq` with no open effect, into a new root run in
+    a new session. Returns it, pending; the source stays as it is.
+
+    Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
+    replay hands over again. Raises InvalidInputError for an `after_seq` that the journal does not have, ConflictError
+    for a run whose journal was pruned, IllegalTransitionError for one whose owner was deleted.
+    """
+    with transaction.atomic():
+        source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow meanwhile
+        check_owned(source)
+        point = _point(source, after_seq)
+        past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
+        epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
+        now = present()
+        new = Run(
+            id=uuid7(),
+            agent=source.agent,
+            agent_version=source.agent_version,
+            owner_id=source.owner_id,
+            tenant=source.tenant,
+            session=_copy_session(source, point),
+            status=Status.PENDING,
+            priority=source.priority,
+            metadata=source.metadata,
+            budget=_budget(source),
+            deadline=source.deadline if source.deadline and source.deadline > now else None,
+            release=source.release,
+            lease_epoch=epoch,
+            generation=source.generation,
+            forked_from=source.id,
+            fork_seq=point,
+            idempotency_scope=scope,
+            request_digest=digest,
+            next_seq=point + 2,
+            event_mark=0,  # no number of its stream was ever used
+        )
+        clock.stamp(new).save(force_insert=True)
+        inbox = _copy_inbox(source, new, point)
+        _copy_journal(past, new, inbox)
+        entry = Entry(
+            "run.forked",
+            f"@forked.{epoch}",
+            result={"run": str(source.id), "seq": point, "origins": _origins(source, point)},
+        )
+        journal_row(
+            entry,
+            run_id=new.id,
+            seq=point + 1,
+            generation=new.generation,
+            epoch=epoch,
+            now=clock.now(),
+            start=clock.now(),
+        ).save(force_insert=True)
+        Run.objects.filter(id=new.id).update(**_sums(new))
+        if outbox.is_on() and (asked := InboxMessage.objects.filter(run_id=new.id).order_by("id").first()):
+            outbox.write(outbox.of_submit(new, asked.body))
+        new.refresh_from_db()
+    return new
+
+
+def _budget(source: Run) -> dict[str, Any] | None:
+    """The limits of its tree, and of those on spawning the tighter ones: what it was given itself is for them alone."""
+    if source.root is None or not source.budget:
+        return source.budget if source.root is None else source.root.budget
+    given = [limit for limit in (slots.recorded(source.root), slots.recorded(source)) if limit is not None]
+    spawning = slots.narrowed(*given).model_dump(mode="json") if given else {}
+    return {**(source.root.budget or {}), **source.budget, **spawning}
+
+
+# ------------------------------------------------------------------------------------------------- where
+
+
+def _point(source: Run, after_seq: int) -> int:
+    """The nearest place at or before `after_seq`, in this generation, where nothing was open and the run not ended."""
+    if is_pruned(source):
+        raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
+    if after_seq >= source.next_seq:
+        raise InvalidInputError(
+            f"after_seq must be an entry of the journal, which has {source.next_seq - 1}, not {after_seq}",
+            field="after_seq",
+        )
+    rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation)
+    first = rows.aggregate(first=Min("seq"))["first"]
+    start: int = source.next_seq if first is None else first
+    if after_seq < start:
+        raise InvalidInputError(
+            f"after_seq {after_seq} is in an earlier generation of the run; the present one begins with entry {start}",
+            field="after_seq",
+        )
+    rows = rows.filter(seq__lte=min(after_seq, _before_live_children(source)))
+    retried = {
+        seq: set(result["supersedes"])
+        for seq, result in rows.filter(kind="run.retried").values_list("seq", "result")
+        if result and "supersedes" in result
+    }
+    taken = rows.order_by("seq").values_list("seq", "path", "phase", "kind")
+    return _last_clean(taken.iterator(chunk_size=1000), retried, before=start - 1)
+
+
+def _before_live_children(source: Run) -> int:
+    """A child that has not ended is the source's: what came before it was made can be shared."""
+    live = {
+        str(child)
+        for child in Run.objects.filter(parent_id=source.id).exclude(status__in=TERMINAL).values_list("id", flat=True)
+    }
+    spawned = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="child.spawned")
+    places = [seq for seq, result in spawned.values_list("seq", "result") if (result or {}).get("run") in live]
+    return min(places, default=source.next_seq) - 1
+
+
+def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, set[int]], *, before: int) -> int:
+    begun: set[str] = set()  # paths of effects that were begun with a row of their own
+    left: set[str] = set()  # and have no result
+    paths: dict[int, str] = {}
+    ended, point = False, before
+    for seq, path, phase, kind in rows:
+        if path.startswith("@"):
+            ended = kind in ENDED
+            left |= begun & {paths.get(superseded, "") for superseded in retried.get(seq, ())}
+        elif phase == Phase.RESULT:
+            paths[seq] = path
+            left.discard(path)
+        else:
+            begun.add(path)
+            left.add(path)
+        if not left and not ended:
+            point = seq
+    return point
+
+
+def _origins(source: Run, point: int) -> list[list[Any]]:
+    """Which run each part of the copied journal was recorded by: [last seq, run id], oldest first. What the code
+    derives from the run's id, it derives from that one's there."""
+    rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="run.forked")
+    result = rows.order_by("-seq").values_list("result", flat=True).first()
+    found: list[list[Any]] = []
+    for upto, run_id in [*(result["origins"] if result else []), [point, str(source.id)]]:
+        if not found or found[-1][0] < point:
+            found.append([min(upto, point), run_id])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- what
+
+
+def _copy_session(source: Run, point: int) -> Session:
+    """The conversation as the run could read it, at the same positions: what it read is journaled by position."""
+    end = _first_own_position(source, point)
+    session = create_session(
+        Session(
+            owner_id=source.owner_id,
+            tenant=source.tenant,
+            agent=source.agent,
+            title=source.session.title,
+            next_position=end,
+        )
+    )
+    turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
+    for batch in _batches(turns):
+        for turn in batch:
+            turn.pk, turn.session_id, turn.index = None, session.id, None
+        Turn.objects.bulk_create(batch)
+    return session
+
+
+def _first_own_position(source: Run, point: int) -> int:
+    turns = Turn.objects.filter(session_id=source.session_id)
+    own = turns.filter(run_id=source.id, index__gte=source.turn_from).aggregate(first=Min("position"))["first"]
+    if own is not None:
+        return int(own)
+    reads = JournalEntry.objects.filter(
+        run_id=source.id, generation=source.generation, kind="history.read", seq__lte=point
+    )
+    if positions := [result["position"] for result in reads.values_list("result", flat=True) if result]:
+        return int(max(positions))
+    last = turns.filter(created_at__lte=_time_of(source, point)).aggregate(last=Max("position"))["last"]
+    return 0 if last is None else int(last) + 1
+
+
+def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
+    """The messages of this generation that had arrived by then, what it was carried in any case; returns the new ids by
+    the old."""
+    rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
+    seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
+    batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
+    upto = max(
+        seen.aggregate(last=Max("inbox_upto"))["last"] or 0,
+        *(last or 0 for last in batches),
+        rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
+    )
+    came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
+    arrived = list(rows.filter(came).order_by("id"))
+    old = [message.id for message in arrived]
+    for message in arrived:
+        message.pk, message.run = None, new
+        message.body = _as_own(message.body, str(source.id), str(new.id))
+    InboxMessage.objects.bulk_create(arrived)
+    return dict(zip(old, (message.id for message in arrived), strict=True))
+
+
+def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """What the run has told itself, as what it carries for its next generation, is told by the new one: its replies go
+    there, and its notes of whose it is name that one."""
+    if body.get("reply_to") != old:
+        return body
+    notes = {name: new if value == old else value for name, value in (body.get("metadata") or {}).items()}
+    return {**body, "reply_to": new, "metadata": notes}
+
+
+def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:
+    """Rows as they are, but for the ids of messages in them."""
+    old, mine = list(inbox), list(inbox.values())
+
+    def copied(upto: int) -> int:
+        seen = bisect_right(old, upto)
+        return mine[seen - 1] if seen else 0  # else a message of an earlier generation
+
+    for batch in _batches(past.order_by("seq")):
+        for row in batch:
+            row.pk, row.run_id = uuid7(), new.id
+            if row.inbox_upto is not None:
+                row.inbox_upto = copied(row.inbox_upto)
+            if row.path.startswith("@") and isinstance(row.result, dict) and row.result.get("inbox_upto"):
+                row.result["inbox_upto"] = copied(row.result["inbox_upto"])
+        JournalEntry.objects.bulk_create(batch)
+
+
+def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
+    found = rows.iterator(chunk_size=BATCH)
+    while batch := list(islice(found, BATCH)):
+        yield batch
+
+
+def _time_of(source: Run, point: int) -> datetime:
+    """When the last row that is shared was recorded; for none, when the run was made."""
+    rows = JournalEntry.objects.filter(run_id=source.id, seq=point)
+    finished: datetime | None = rows.values_list("finished_at", flat=True).first()
+    return finished or source.created_at
+
+
+def _sums(new: Run) -> dict[str, Any]:
+    used = JournalEntry.objects.filter(run_id=new.id, input_tokens__isnull=False)
+    names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
+    found = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
+    sums: dict[str, Any] = {name: found[f"sum_{name}"] or 0 for name in names}
+    return {**sums, "cost_unknown": used.filter(cost=None).exists()}

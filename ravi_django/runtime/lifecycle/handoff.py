@@ -1,0 +1,159 @@
+"""Handing a run over: another agent goes on as the same run, and answers whoever has asked.
+
+What is known to forbid it is told and recorded before the agent's last turn is kept; that the session has an active run
+of the target already shows in the commit itself, is recorded in its place, and told by the replay that follows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ravi_django.agents.delegate import INHERITED
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    ControlPayload,
+    HookEvent,
+    InvalidInputError,
+    KernelError,
+    Message,
+    PermanentError,
+)
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.prompts import variables_of
+from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.lease import paths
+from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
+from ravi_django.runtime.lease.inbox import trail_of
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lifecycle import generations
+from ravi_django.runtime.teams import asks
+from ravi_django.runtime.teams.messages import too_large
+from ravi_django.runtime.tools import uncertain
+
+Closing = Callable[[], Awaitable[None]]
+
+
+async def hand_over(
+    ctx: RunState,
+    target: AgentId | str,
+    task: Message | str | None,
+    answers: Message | None,
+    closing: Closing | None,
+) -> None:
+    """End this agent's part of the run. See `RunContext.handoff`; never returns."""
+    agent_id, effects = asks.address_of(target), ctx.effects
+    _check(task)
+    if _inside_a_tool():
+        raise InvalidInputError(
+            f"a tool cannot hand over to {agent_id} itself: its call would have no result. Return "
+            "FinishAgentResult(target, task) from it",
+            field="target",
+        )
+    answered, left = _split(ctx, answers)
+    path = ctx.path()
+    row = await effects.recall(path, HANDOFF, str(agent_id), None, None)
+    if row is not None:
+        asks.raise_recorded(row)
+    if effects.journal.replaying:  # the other's journal begins empty: nothing that is recorded here may be left unasked
+        await effects.wait(Wait("handoff", str(agent_id), lambda: True))
+    async with effects.performing():
+        found, refusal = await asks.find(ctx, agent_id)
+        metadata = _metadata(ctx, found, task)
+        body = _body(ctx, agent_id, task, answered, path)
+        refusal = refusal or (too_large(body) if task else None) or _misses_variables(found, metadata)
+        refusal = refusal or await _too_often(ctx)
+        if refusal is not None:
+            await asks.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
+    if effects.left_open():  # what may have happened is decided before it is forgotten
+        await uncertain.decide_left(ctx)
+    if closing is not None:
+        await closing()
+    await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
+    given = [body, *(storable(m.model_dump(mode="json")) for m in left)]
+    trail = trail_of(ctx.hops, len(given))
+    handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, trail)
+    await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
+
+
+def _check(task: Any) -> None:
+    if isinstance(task, Message) and isinstance(task.payload, ControlPayload):
+        raise InvalidInputError("a control message is no task; use ctx.send", field="task")
+    if not (task is None or isinstance(task, Message) or (isinstance(task, str) and task.strip())):
+        raise InvalidInputError(f"task is a text or a Message, or None for the present one, not {task!r}", field="task")
+
+
+def _inside_a_tool() -> bool:
+    scope = paths.current()
+    return scope is not None and "/" in scope.prefix
+
+
+def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Message]]:
+    """The message whose answer is handed over, and those of the inbox that come behind it without a reply."""
+    given = ctx.given
+    if answers is None:
+        place = next((place for place, message in enumerate(given) if message.id not in ctx.answered), 0)
+    else:
+        place = next((place for place, message in enumerate(given) if message.id == answers.id), -1)
+    if not given or place < 0:
+        raise InvalidInputError(
+            "answers is a message of the run's inbox; a run that was given none has nobody to answer", field="answers"
+        )
+    return given[place], [message for message in given[place + 1 :] if message.id not in ctx.answered]
+
+
+def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: Message, path: str) -> dict[str, Any]:
+    """The task as the inbox holds it: in the place of the message that it is to answer, whose id finds the ask."""
+    if task is None:
+        return dict(storable(answered.model_copy(update={"target": target}).model_dump(mode="json")))
+    if isinstance(task, Message):
+        made, message_id = task, task.id
+    else:
+        run = ctx.effects.lease.run
+        made = Message(target=target, payload=ChatPayload(message=ChatMessage.of("user", task)))
+        message_id = hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
+    filled = {
+        "id": answered.id if answered.reply_to else message_id,
+        "target": target,
+        "sender": answered.sender,
+        "reply_to": answered.reply_to,
+        "correlation_id": answered.correlation_id or ctx.session_id,
+        "causation_id": answered.causation_id if answered.reply_to else answered.id,
+        "metadata": {**answered.metadata, **made.metadata},
+    }
+    return dict(storable(made.model_copy(update=filled).model_dump(mode="json")))
+
+
+def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> dict[str, Any]:
+    """The run's, with the values of the variables that the target's spec declares: those of the run so far, which are
+    kept for whoever comes after it, and those that the task brings."""
+    metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})
+    inherited = metadata.get(INHERITED)
+    known = {**(inherited if isinstance(inherited, Mapping) else {}), **variables_of(metadata)}
+    if isinstance(task, Message):
+        known |= variables_of(task.metadata)
+    if found.version is None or not known:
+        return metadata
+    declared = found.spec.get("variables") or {}
+    metadata["variables"] = {name: known[name] for name in declared if known.get(name) is not None}
+    return {**metadata, INHERITED: storable(known)}
+
+
+def _misses_variables(found: specs.Found, metadata: Mapping[str, Any]) -> PermanentError | None:
+    try:
+        found.check_variables(metadata)
+    except InvalidInputError as error:
+        return PermanentError(f"{found.address}: {error}; the task that it is handed brings them")
+    return None
+
+
+async def _too_often(ctx: RunState) -> KernelError | None:
+    run = ctx.effects.lease.run
+    times = await ctx.effects.database.call(generations.handoffs, run.id) if run.generation else 0
+    if times < conf.MAX_DEPTH:
+        return None
+    return PermanentError(f"the run was handed over {times} times already, the limit is {conf.MAX_DEPTH}; answer it")

@@ -1,0 +1,327 @@
+"""Letting go of what is old. Runs, their outputs and their sessions' turns stay; `retention` has those.
+
+Trees that have ended lose their rows in bounded batches, each a transaction under the roots' locks: a retry or a fork
+comes before it or after it. A run's journal goes from its end: without its last row it is pruned, and is neither
+retried nor forked, however much of it is left when the prune is interrupted.
+
+What people have asked, said and decided, when it is older than RETENTION allows. `prune` has the runtime's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, Value, When
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast, Coalesce, Concat
+
+from ravi_django.db import transaction
+from ravi_django.models import (
+    TERMINAL,
+    Ask,
+    AuditRecord,
+    Blob,
+    FeedItem,
+    Follow,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Publication,
+    Run,
+    Schedule,
+    Session,
+    Signal,
+    Source,
+    Status,
+    StreamFrame,
+    Ticket,
+)
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import BLOB_KEY
+from ravi_django.runtime.lease.facts import CARRIED
+from ravi_django.runtime.lease.gate import HANDOFF
+from ravi_django.runtime.lease.inbox import BESIDE
+from ravi_django.runtime.lifecycle.generations import CONTINUED
+
+TREES = 200  # looked at together
+ROWS = 5_000  # deleted in one transaction, at most
+BLOB_AGE_S = 24 * 3600.0  # a body is stored before the row that names it, and processes know for hours what is stored
+
+
+def is_pruned(run: Run) -> bool:
+    """Whether the journal has lost its end."""
+    return run.next_seq > 1 and not JournalEntry.objects.filter(run_id=run.id, seq=run.next_seq - 1).exists()
+
+
+# ------------------------------------------------------------------------------------------------- ended trees
+
+
+def ended_trees(older_than_s: float) -> Iterator[list[UUID]]:
+    """Roots of trees that ended longer ago than that, in batches. One pass over the runs, in the order of their ids."""
+    rows = Run.objects.filter(parent=None).order_by("id")
+    last: UUID | None = None
+    while True:
+        part = rows if last is None else rows.filter(id__gt=last)
+        ids = list(part.filter(_ended(older_than_s)).values_list("id", flat=True)[:TREES])
+        if not ids:
+            return
+        last = ids[-1]
+        if wholly := without_live(ids):
+            yield wholly
+
+
+def _ended(older_than_s: float) -> Q:
+    return Q(status__in=TERMINAL, finished_at__lt=clock.after(-older_than_s))
+
+
+def without_live(roots: Sequence[UUID]) -> list[UUID]:
+    """Those below which nothing lives. By their ids: inside of the query before, it would read all runs each time."""
+    live = Run.objects.filter(root_id__in=roots).exclude(status__in=TERMINAL).values_list("root_id", flat=True)
+    lively = set(live.order_by())
+    return [root for root in roots if root not in lively]
+
+
+Rows = Callable[[Sequence[UUID]], QuerySet[Any]]
+
+
+def journal_rows(roots: Sequence[UUID]) -> QuerySet[JournalEntry]:
+    return JournalEntry.objects.filter(run_id__in=_tree(roots)).order_by("run_id", "-seq")
+
+
+def consumed_signals(roots: Sequence[UUID]) -> QuerySet[Signal]:
+    return Signal.objects.filter(run_id__in=_tree(roots), consumed_at__isnull=False)
+
+
+def settled_asks(roots: Sequence[UUID]) -> QuerySet[Ask]:
+    return Ask.objects.filter(asker_id__in=_tree(roots), outcome__isnull=False)
+
+
+def messages(roots: Sequence[UUID]) -> QuerySet[InboxMessage]:
+    """To be let go of behind the journals: until those are gone, a retry or a fork reads them."""
+    return _behind_the_first(InboxMessage.objects.filter(run_id__in=_tree(roots)))
+
+
+def _behind_the_first(rows: QuerySet[InboxMessage]) -> QuerySet[InboxMessage]:
+    """The first is what the run was asked, and stays with it."""
+    return rows.filter(Exists(InboxMessage.objects.filter(run_id=OuterRef("run_id"), id__lt=OuterRef("id"))))
+
+
+def frames(roots: Sequence[UUID]) -> QuerySet[StreamFrame]:
+    """All of a pruned tree's, else all but the last one: a retry numbers on from that."""
+    later = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"))
+    end = JournalEntry.objects.filter(run_id=OuterRef("tree_id"), seq=OuterRef("tree__next_seq") - 1)
+    return StreamFrame.objects.filter(Exists(later) | ~Exists(end), tree_id__in=roots).order_by("tree_id", "seq")
+
+
+def archives(roots: Sequence[UUID]) -> QuerySet[Run]:
+    return Run.objects.filter(id__in=roots, archive__isnull=False)
+
+
+def _tree(roots: Sequence[UUID]) -> list[UUID]:
+    return [*roots, *Run.objects.filter(root_id__in=roots).values_list("id", flat=True)]
+
+
+def prune_trees(
+    roots: Sequence[UUID], rows: Rows, older_than_s: float, before: Callable[[QuerySet[Any]], None] = lambda _: None
+) -> int:
+    """Delete at most ROWS of these rows, of trees that are still ended; returns how many. Call it until that is 0.
+    `before` is called with the rows, in the same transaction."""
+    if not rows(roots).exists():  # most trees were pruned before: they are not locked for nothing
+        return 0
+    with transaction.atomic():
+        held = _hold(roots, older_than_s)
+        found = list(rows(held).values_list("pk", flat=True)[:ROWS]) if held else []
+        if not found:
+            return 0
+        before(rows(held).model._default_manager.filter(pk__in=found))
+        return _delete(rows(held).model._default_manager.filter(pk__in=found))
+
+
+def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
+    """Their bodies are nobody's then, and go with the blobs."""
+    if not archives(roots).exists():
+        return 0
+    with transaction.atomic():
+        return archives(_hold(roots, older_than_s)).update(archive=None)
+
+
+def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    """Lock the roots, in the order of their ids, and leave out what has come to life since: whoever brings a run back
+    has to lock it."""
+    locked = Run.objects.select_for_update().filter(id__in=roots).order_by("id")
+    return still_ended(list(locked.values_list("id", flat=True)), older_than_s)
+
+
+def still_ended(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=roots).values_list("id", flat=True)))
+
+
+# -------------------------------------------------------------------------------------- generations that are over
+
+
+def long_lived() -> Iterator[list[UUID]]:
+    """Runs that have begun anew, whatever their status, in batches."""
+    last: UUID | None = None
+    while True:
+        rows = Run.objects.filter(generation__gt=0).order_by("id")
+        ids = list((rows if last is None else rows.filter(id__gt=last)).values_list("id", flat=True)[:TREES])
+        if not ids:
+            return
+        last = ids[-1]
+        yield ids
+
+
+def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
+    """Those of them that are in none of the `ended_trees`."""
+    trees = {run_id: root_id or run_id for run_id, root_id in Run.objects.filter(id__in=run_ids).values_list(*_TREE)}
+    roots = Run.objects.filter(_ended(older_than_s), id__in=set(trees.values())).values_list("id", flat=True)
+    ended = set(without_live(list(roots)))
+    return [run_id for run_id, root_id in trees.items() if root_id not in ended]
+
+
+_TREE = ("id", "root_id")
+
+
+def old_generations(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[JournalEntry]:
+    """Rows that no replay reads any more. The present generation's first lease may still be to come, and reads the
+    row that it begins behind."""
+    rows = JournalEntry.objects.filter(
+        run_id__in=run_ids, generation__lt=F("run__generation"), finished_at__lt=clock.after(-older_than_s)
+    )
+    return rows.exclude(kind__in=(CONTINUED, HANDOFF), generation=F("run__generation") - 1)
+
+
+def past_signals(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Signal]:
+    """Those that were read that long ago, and that nobody is yet to be woken for; what they said is in the journal."""
+    return Signal.objects.filter(run_id__in=run_ids, consumed_at__lt=clock.after(-older_than_s), woke=True)
+
+
+def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[InboxMessage]:
+    """What earlier generations were given, but not what one has carried for the next. It stays while the same may come
+    once more, as the run has several follows of a topic, or while a signal is unread that tells of it: by its row it
+    is known that the run has had it."""
+    id_of = When(message_id__regex="^[0-9a-f]{32}$", then=Cast("message_id", UUIDField()))
+    rows = InboxMessage.objects.filter(
+        run_id__in=run_ids, id__lte=F("run__inbox_from"), created_at__lt=clock.after(-older_than_s)
+    ).annotate(publication=Case(id_of))
+    under_way = Publication.objects.filter(id=OuterRef("publication"), done_at=None)
+    waiting = FeedItem.objects.filter(
+        Q(follow__owner=OuterRef("run__owner")) | Q(follow__owner=None),
+        publication_id=OuterRef("publication"),
+        follow__agent=OuterRef("run__agent"),
+        follow__tenant=OuterRef("run__tenant"),
+    )
+    beside = Concat(Value(BESIDE), OuterRef("message_id"))
+    unread = Signal.objects.filter(run_id=OuterRef("run_id"), consumed_at=None, key=beside)
+    rows = rows.exclude(message_id=CARRIED)
+    return _behind_the_first(rows).filter(~Exists(under_way), ~Exists(waiting), ~Exists(unread))
+
+
+Past = Callable[[Sequence[UUID], float], QuerySet[Any]]
+
+
+def prune_past(run_ids: Sequence[UUID], rows: Past, older_than_s: float) -> int:
+    """Delete at most ROWS of these; returns how many. Nobody writes to a generation that is over."""
+    with transaction.atomic():
+        past = rows(run_ids, older_than_s)
+        found = list(past.values_list("pk", flat=True)[:ROWS])
+        return _delete(past.model._default_manager.filter(pk__in=found)) if found else 0
+
+
+# ------------------------------------------------------------------------------------------------- bodies
+
+
+def unreferenced_blobs() -> set[str]:
+    """Bodies that no row names, older than a day. One pass over the journal."""
+    return without_referenced(
+        set(Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S)).values_list("id", flat=True).iterator())
+    )
+
+
+def without_referenced(left: set[str]) -> set[str]:
+    """Those of these bodies that no row names."""
+    if left:
+        for named in _references():
+            left.difference_update(named)
+    return left
+
+
+def _references() -> Iterator[Iterable[str]]:
+    rows = JournalEntry.objects.order_by()
+    for name in ("request", "result"):
+        big = rows.filter(**{f"{name}__has_key": BLOB_KEY})
+        yield big.annotate(blob=KT(f"{name}__{BLOB_KEY}")).values_list("blob", flat=True).iterator()
+    specs = rows.filter(kind="run.started").annotate(spec=KT("result__spec"))
+    yield specs.values_list("spec", flat=True).distinct().iterator()
+    for digests in rows.filter(digests__isnull=False).values_list("digests", flat=True).iterator():
+        yield [value for value in (digests or {}).values() if isinstance(value, str)]
+    yield Run.objects.filter(archive__isnull=False).order_by().values_list("archive_id", flat=True).iterator()
+
+
+def prune_blobs(ids: Sequence[str]) -> int:
+    """Delete those that nobody has stored again meanwhile; returns how many. Give it at most some hundreds."""
+    old = Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S))
+    return _delete(old)
+
+
+# ------------------------------------------------------------------------------------------------- tickets
+
+
+def expired_tickets() -> QuerySet[Ticket]:
+    return Ticket.objects.filter(expires_at__lte=clock.now())
+
+
+def prune_tickets() -> int:
+    return _delete(expired_tickets())
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    """In one statement: nothing hangs on these rows, and the ORM would read them all to find that out."""
+    deleted: int = rows._raw_delete(rows.db)
+    return deleted
+
+
+BATCH = 200
+
+
+def old_sessions(older_than_s: float) -> QuerySet[Session]:
+    """Conversations in which nothing has happened since then, and in which nothing is to happen."""
+    cutoff = clock.after(-older_than_s)
+    here = Run.objects.filter(session=OuterRef("pk"))
+    going_on = here.exclude(Q(status__in=TERMINAL), finished_at__lt=cutoff)
+    follows = Follow.objects.filter(Q(session=OuterRef("pk")) | Q(home=OuterRef("pk")))
+    schedules, sources = Schedule.objects.filter(session=OuterRef("pk")), Source.objects.filter(home=OuterRef("pk"))
+    rows = Session.objects.filter(~Exists(going_on), updated_at__lt=cutoff, parent_session=None, erasure=None)
+    return rows.filter(~Exists(follows), ~Exists(schedules), ~Exists(sources)).order_by("id")
+
+
+def batches_of_sessions(older_than_s: float) -> Iterator[list[UUID]]:
+    last: UUID | None = None
+    while True:
+        rows = old_sessions(older_than_s)
+        ids = list((rows if last is None else rows.filter(id__gt=last)).values_list("id", flat=True)[:BATCH])
+        if not ids:
+            return
+        last = ids[-1]
+        yield ids
+
+
+def old_requests(older_than_s: float) -> QuerySet[HumanRequest]:
+    """Closed ones. Those of a failed run stay: a retry opens them again."""
+    rows = HumanRequest.objects.annotate(closed_at=Coalesce("answered_at", "created_at"))
+    rows = rows.filter(closed_at__lt=clock.after(-older_than_s), run__status__in=(Status.COMPLETED, Status.CANCELLED))
+    return rows.exclude(status=HumanRequest.Status.PENDING).order_by("pk")
+
+
+def old_audits(older_than_s: float) -> QuerySet[AuditRecord]:
+    return AuditRecord.objects.filter(created_at__lt=clock.after(-older_than_s)).order_by("pk")
+
+
+def delete_some(rows: QuerySet[Any]) -> int:
+    """At most so many as one transaction deletes; returns how many."""
+    with transaction.atomic():
+        ids = list(rows.values_list("pk", flat=True)[:ROWS])
+        rows.model._default_manager.filter(pk__in=ids).delete()
+        return len(ids)

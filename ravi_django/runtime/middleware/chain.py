@@ -1,0 +1,244 @@
+"""Where an agent's middlewares meet the runtime: around `run`, around a model call, around a tool.
+
+RAVI["MIDDLEWARE"]: what is put around every agent's own middlewares.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from django.utils.module_loading import import_string
+
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Agent,
+    CancellationError,
+    ChatMessage,
+    ChatModel,
+    Effect,
+    GenerationOptions,
+    GuardrailError,
+    InvalidInputError,
+    LeaseLostError,
+    Message,
+    MiddlewareTermination,
+    ModelError,
+    ModelResponse,
+    RunContext,
+    TextBlock,
+    Tool,
+    ToolArgumentsError,
+    ToolExecutionResult,
+    TransientError,
+)
+from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
+from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.lease import paths
+from ravi_django.runtime.lease.gate import ToolPaused
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.streams import frames
+
+_RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
+
+# ------------------------------------------------------------------------------------------------ agent level
+
+
+async def run_agent(agent: Agent, ctx: RunState, inbox: list[Message]) -> Any:
+    """The agent's `run`, inside its agent-level middlewares."""
+    if not ctx.middleware.agent:
+        return await agent.run(cast(RunContext, ctx), inbox)
+    context = AgentRunContext(agent.id, cast(RunContext, ctx), list(inbox))
+    returned: Any = None
+
+    async def final() -> None:
+        nonlocal returned
+        returned = context.result = await agent.run(context.ctx, context.inbox)
+
+    try:
+        await ctx.middleware.run_agent(context, final)
+    except MiddlewareTermination as stop:
+        if stop.result is None:
+            raise
+        context.result = stop.result
+    if context.result is not returned:  # a middleware's own: also in place of what was replied before
+        ctx.output, ctx.replied = context.result, True
+    return context.result
+
+
+# ------------------------------------------------------------------------------------------------- chat level
+
+Stream = Callable[..., Awaitable[ModelResponse]]
+
+
+async def around_model(
+    ctx: RunState,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    stream: Stream,
+) -> ModelResponse:
+    """One model call through the chat-level middlewares; `stream(ctx, model, messages, options, path, show=)` makes
+    it. Raises what the call raises, and ModelError where the chain gives no answer."""
+    context = ChatContext(cast(RunContext, ctx), path, model, messages, options)
+    streamed: str | None = None  # what was shown as it came
+    ended: BaseException | None = None
+
+    async def final() -> None:
+        nonlocal streamed, ended
+        shown = context.stream
+        context.made = True
+        try:
+            context.response = await stream(ctx, context.model, context.messages, context.options, path, show=shown)
+        except BaseException as error:
+            ended = error
+            raise
+        streamed = context.response.text if shown else None
+
+    try:
+        await ctx.middleware.run_chat(context, final)
+    except MiddlewareTermination as stop:
+        context.response = _answer(stop)
+    if isinstance(ended, _RUNTIME_ERRORS):
+        raise ended
+    response = context.response
+    if response is None:
+        raise ModelError("a middleware skipped the model and gave no response", type="MiddlewareTermination")
+    if response.text and response.text != streamed:
+        attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces what was shown
+        ctx.effects.emit(frames.delta(ctx.effects.source, "text.delta", response.text, call=path, attempt=attempt))
+    return response
+
+
+def _answer(stop: MiddlewareTermination) -> ModelResponse:
+    if isinstance(stop.result, ModelResponse):
+        return stop.result
+    if stop.result is None:
+        raise ModelError(str(stop), type="MiddlewareTermination")
+    return ModelResponse.of([TextBlock(text=str(stop.result))], cost=0.0)
+
+
+# --------------------------------------------------------------------------------------------- function level
+
+Perform = Callable[..., Awaitable[ToolExecutionResult]]
+
+
+async def around_tool(
+    ctx: RunState,
+    tool: Tool,
+    ready: dict[str, Any],
+    entry: Entry,
+    *,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]],
+    perform: Perform,
+    to_result: Callable[[Any], ToolExecutionResult],
+) -> ToolExecutionResult:
+    """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry)` makes it.
+
+    Once the tool has run, an exception of a middleware is an error result: it undoes nothing and leaves nothing
+    uncertain. A transactional tool has committed before the middlewares see its result.
+    """
+    given = entry.request["arguments"]
+    call_id = entry.request.get("call_id", "")
+    context = FunctionContext(
+        cast(RunContext, ctx), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
+    )
+    scope = paths.current()
+    ended: Exception | ToolPaused | None = None  # raised by the call: no middleware may swallow it
+    failure: Exception | None = None
+
+    async def final() -> None:
+        nonlocal ended, ready
+        if context.arguments != given:
+            try:
+                ready = prepare(context.arguments)
+            except ToolArgumentsError as error:
+                text = f"a middleware's arguments do not fit: {error}"
+                context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
+                return
+            entry.request = {**entry.request, "ran_with": context.arguments}
+        context.made = True
+        try:
+            with paths.entered(scope):
+                context.result = await perform(ctx, tool, ready, entry)
+        except (Exception, ToolPaused) as error:
+            ended = error
+            raise
+
+    try:
+        with paths.entered(None):
+            await ctx.middleware.run_function(context, final)
+        result = context.result
+    except MiddlewareTermination as stop:
+        result = None if stop.result is None else to_result(stop.result)
+        failure = None if result is not None else stop
+    except (Exception, ToolPaused) as error:
+        result, failure = None, error if isinstance(error, Exception) else None
+    if ended is None and not context.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
+        ended = failure
+    if ended is not None:
+        raise ended
+    if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends where this one does
+        entry.error = _refusal(failure, happened=context.made and tool.promised_effect is not Effect.IDEMPOTENT)
+    return _words(tool, context.made, failure) if result is None else result
+
+
+def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
+    found = storable({"type": "GuardrailError", "message": str(error), "guardrail": error.guardrail})
+    return {**found, "happened": True} if happened else dict(found)  # then a retry of the run must not do it again
+
+
+def raise_refused(error: dict[str, Any] | None) -> None:
+    """By what the row of a tool call holds: raise what a guardrail has ended it with."""
+    if error is not None and error.get("type") == "GuardrailError":
+        raise GuardrailError(error.get("message", ""), guardrail=error.get("guardrail", ""))
+
+
+def _words(tool: Tool, made: bool, failure: Exception | None) -> ToolExecutionResult:
+    if failure is None:
+        text = f"{tool.name} was not run: a middleware skipped it and gave no result"
+    elif made:
+        text = f"{tool.name} was run, but its result was not passed on: {type(failure).__name__}: {failure}"
+    else:
+        text = f"{tool.name} was not run: {type(failure).__name__}: {failure}"
+    return ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
+
+
+_made: dict[tuple[str, ...], MiddlewarePipeline] = {}  # one object serves all runs of the process
+_lock = threading.Lock()
+
+
+def around(own: MiddlewarePipeline) -> MiddlewarePipeline:
+    """The site's chain outside, the agent's own inside. Raises InvalidInputError for a setting that is none."""
+    site = of_site()
+    return MiddlewarePipeline([site, own]) if site else own
+
+
+def of_site() -> MiddlewarePipeline:
+    """The setting's middlewares, made once. Raises InvalidInputError that names the one to fix."""
+    names = conf.MIDDLEWARE
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"RAVI['MIDDLEWARE'] is a list of dotted names, not {names!r}", field="MIDDLEWARE")
+    key = tuple(names)
+    with _lock:
+        if key not in _made:
+            _made[key] = MiddlewarePipeline([_middleware(name) for name in key])
+        return _made[key]
+
+
+def _middleware(name: str) -> Any:
+    try:
+        found = import_string(name)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            found = found()
+        return MiddlewarePipeline([found])
+    except Exception as error:
+        raise InvalidInputError(
+            f"RAVI['MIDDLEWARE']: {name!r} is no middleware, and makes none: {type(error).__name__}: {error}",
+            field="MIDDLEWARE",
+        ) from error

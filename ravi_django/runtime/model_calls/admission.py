@@ -1,0 +1,169 @@
+"""Admission of model calls to the budgets of their tree, user and tenant: reserve, wait for room, refuse.
+
+What is refused is recorded as the call's row, so that every replay is told the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError
+
+from ravi_django.agents.compaction.tokens import TokenCounter
+from ravi_django.capabilities.llm import pricing
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    BudgetExhaustedError,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    LeaseLostError,
+    Usage,
+)
+from ravi_django.models import HumanRequest
+from ravi_django.runtime.budgets import accounts, ledger
+from ravi_django.runtime.budgets.ledger import REFUSED, Amount, Exhausted
+from ravi_django.runtime.journal.entries import Entry, Recorded
+from ravi_django.runtime.lease import caps, paths
+from ravi_django.runtime.people import top_ups
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+log = logging.getLogger("ravi.budgets")
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two looks for room
+
+_freeing: set[asyncio.Task[None]] = set()
+_largest: dict[
+    str, tuple[int, Decimal]
+] = {}  # by model: output tokens and dollars of a call that this process has seen
+
+
+async def admit(
+    effects: Effects, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> None:
+    """Reserve what the call of this entry may come to use. Waits while what other calls hold may turn out to be enough.
+
+    Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
+    """
+    if not accounts.accounts_of(effects.lease.run):
+        return
+    amount = await _estimate(model, messages, options)
+    pause = FIRST_PAUSE_S
+    while True:
+        seen = effects.facts.wake_seq
+        nested = effects.nested
+        async with effects.performing():
+            verdict = await _reserve(effects, entry.path, amount)
+            if verdict is True and effects.must_park(nested=nested):  # an open tool may wait for what it would hold
+                await _free(effects, entry.path)
+            if isinstance(verdict, Exhausted):
+                asked = await top_ups.ask(effects, entry.path, verdict.account)
+                if asked is False:
+                    await _refuse(effects, entry, verdict)
+        if verdict is True:
+            top_ups.note_closed(effects, entry.path)
+            return
+        if isinstance(verdict, Exhausted):
+            if isinstance(asked, HumanRequest):
+                await top_ups.wait(effects, entry.path, asked, seen)
+            continue
+        with effects.busy(), caps.waiting():
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all look at once
+            if pause == MAX_PAUSE_S:
+                await effects.database.call(ledger.free_abandoned, effects.lease, effects.present().date())
+        pause = min(2 * pause, MAX_PAUSE_S)
+
+
+async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | bool:
+    effects.lease.reserved.add("")  # so that the lease's end looks, however this one is cut short
+    with paths.entered(None):
+        reserving = asyncio.ensure_future(
+            effects.database.call(ledger.reserve, effects.lease, path, amount, effects.present().date())
+        )
+    try:
+        return await asyncio.shield(reserving)
+    except asyncio.CancelledError:
+        await asyncio.wait([reserving])  # who gives up must find what it has reserved
+        raise
+    except DatabaseError as error:  # as where an effect cannot be recorded: the run is taken over
+        log.exception("run %s: could not reserve", effects.lease.run_id, extra={"action": "reserve.failed"})
+        raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
+
+
+def give_up(effects: Effects, path: str) -> None:
+    """The call was cancelled, by a tool's timeout, say, and has no row: nobody may wait for what it held."""
+    if path in effects.lease.reserved:
+        with paths.entered(None):
+            task = asyncio.create_task(_free(effects, path))
+        _freeing.add(task)
+        task.add_done_callback(_freeing.discard)
+
+
+async def _free(effects: Effects, path: str) -> None:
+    try:
+        await effects.threads.call(ledger.free, effects.lease, path)
+    except Exception as error:  # the lease's end does it, or the takeover's
+        log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
+
+
+# --------------------------------------------------------------------------------------------------- how much
+
+
+async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
+    """Tokens in, by the same count as compaction's, and at most out; what they cost where that is known."""
+    seen = _largest.get(model.name)
+    tokens_in = await TokenCounter(model).total(messages)
+    tokens_out = options.max_tokens or max(int(conf.RESERVE_TOKENS), seen[0] if seen else 0)
+    prices = getattr(model, "prices", None) or pricing.site_prices(model.name) or pricing.listed_prices(model.name)
+    cost = None if prices is None else pricing.cost_by(prices, Usage(input_tokens=tokens_in, output_tokens=tokens_out))
+    known = seen[1] if seen else None
+    return Amount(tokens_in + tokens_out, known if cost is None else max(accounts.dollars(cost), known or Decimal(0)))
+
+
+def learn(effects: Effects, entry: Entry) -> None:
+    """A model may use more than was thought: the next call of it reserves as much."""
+    if entry.usage is not None and accounts.accounts_of(effects.lease.run):
+        tokens, cost = _largest.get(entry.name, (0, Decimal(0)))
+        _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, accounts.dollars(entry.cost))
+
+
+def forget() -> None:
+    """For tests: another has other models of the same names."""
+    _largest.clear()
+
+
+# ---------------------------------------------------------------------------------------------------- refusal
+
+
+async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
+    message = _words(effects, verdict)
+    entry.error = {"type": BudgetExhaustedError.__name__, "message": message, REFUSED: verdict.account}
+    top_ups.note_closed(effects, entry.path)
+    await effects.record(entry)
+    raise BudgetExhaustedError(message)
+
+
+def raise_refused(row: Recorded) -> None:
+    """By what the row of a model call holds."""
+    if row.error is not None and REFUSED in row.error:
+        raise BudgetExhaustedError(row.error.get("message", ""))
+
+
+def _words(effects: Effects, verdict: Exhausted) -> str:
+    kind, _, rest = verdict.account.partition(":")
+    used = f"has used {verdict.used.normalize():f} of its {verdict.name} of {verdict.limit.normalize():f}"
+    if kind == "tree":
+        whose = "the run" if effects.lease.run.parent_id is None else f"the tree of run {rest}"
+        return f"{whose} {used}; submit it with a larger budget"
+    name, _, day = rest.rpartition(":")
+    whose = f"user {name}" if kind == "user" else f"tenant {name!r}"
+    tomorrow = date.fromisoformat(day) + timedelta(days=1)
+    return f"{whose} {used} for {day}; go on from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"

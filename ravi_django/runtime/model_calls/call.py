@@ -1,0 +1,257 @@
+"""A journaled model call: streamed to whoever watches, recorded with its usage and cost, replayed for nothing.
+
+`RAVI["PRICES"]`: what the site pays for its models, where litellm's list does not know it or knows better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.capabilities.llm import pricing
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentStep,
+    CancellationError,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    HookEvent,
+    LeaseLostError,
+    ModelError,
+    ModelResponse,
+    Role,
+    TransientError,
+)
+from ravi_django.runtime.journal import bodies as bodies_
+from ravi_django.runtime.journal.entries import Entry, Recorded, is_storable, storable
+from ravi_django.runtime.lease import backoff, paths
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.middleware import chain
+from ravi_django.runtime.model_calls import admission, streaming
+from ravi_django.runtime.streams import frames, hidden
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+KIND = "llm.call"
+PAID = "llm.paid"  # what an answer has cost that came to nothing
+
+
+async def call(
+    ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> ModelResponse:
+    """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
+    path = ctx.path()
+    try:
+        return await _call(ctx, path, model, messages, options)
+    except (asyncio.CancelledError, CancellationError):
+        admission.give_up(ctx.effects, path)
+        raise
+
+
+async def _call(
+    ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
+) -> ModelResponse:
+    effects = ctx.effects
+    digests = _digests(messages, options)
+    row = await effects.recall(path, KIND, model.name, None, digests)
+    if row is not None:
+        return _decode(row)
+    entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
+    entry.request = {"messages": len(messages)}
+    await admission.admit(effects, entry, model, messages, options)
+    async with effects.performing():
+        await _keep_bodies(effects, messages, options)
+        effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))
+        await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
+        begun = time.monotonic()
+        failure: ModelError | None = None
+        moved: list[dict[str, Any]] = []
+        paid: list[ModelResponse] = []
+        try:
+            with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
+                response = await _answered(ctx, model, messages, options, path, moved, paid)
+            response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
+            _fill(entry, response)
+        except (TransientError, ModelError) as error:
+            if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
+                _note_paid(effects, entry, paid)
+                _fill_failure(entry, ModelError(str(error), type=error.type, status=error.status), paid)
+                await _tell_end(ctx, entry)
+                raise later from None
+            failure = ModelError(str(error), type=error.type, status=error.status)  # as it will be replayed
+        except (CancellationError, LeaseLostError, asyncio.CancelledError):
+            _note_paid(effects, entry, paid)
+            raise
+        except Exception as error:  # journaled as what a replay will raise
+            status = getattr(error, "status", None)
+            failure = ModelError(str(error), type=getattr(error, "type", type(error).__name__), status=status)
+        if moved:
+            entry.request["fell_back"] = moved
+        if failure is not None:
+            _fill_failure(entry, failure, paid)
+        entry.elapsed_s = time.monotonic() - begun
+        await effects.record(entry, then=functools.partial(_tell_end, ctx, entry))
+    admission.learn(effects, entry)
+    if failure is not None:
+        raise failure
+    return response
+
+
+async def _tell_end(ctx: RunState, entry: Entry) -> None:
+    told = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
+    await ctx.hook(HookEvent.LLM_END, model=entry.name, **told)
+
+
+async def _answered(
+    ctx: RunState,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    moved: list[dict[str, Any]],
+    paid: list[ModelResponse],
+) -> ModelResponse:
+    stream = functools.partial(streaming.stream, moved=moved)
+    if not ctx.middleware.chat:
+        return await stream(ctx, model, messages, options, path)
+
+    async def paying(*args: Any, show: bool) -> ModelResponse:
+        paid.append(await stream(*args, show=show))
+        return paid[-1]
+
+    return await chain.around_model(ctx, model, messages, options, path, paying)
+
+
+def _with_usage(response: ModelResponse, paid: Sequence[ModelResponse]) -> ModelResponse:
+    """What a middleware puts in the place of the model's answer cost what that has cost, unless it says otherwise."""
+    if not paid or response is paid[-1] or response.usage.total:
+        return response
+    return response.model_copy(update={"usage": paid[-1].usage, "cost": paid[-1].cost})
+
+
+def _storable(response: ModelResponse) -> ModelResponse:
+    """The response as its row will hold it, so that a replay gives the very same."""
+    said = response.message.to_json()
+    if is_storable(said):
+        return response
+    clean = storable(said)
+    return response if clean == said else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
+
+
+def _fill(entry: Entry, response: ModelResponse) -> None:
+    entry.result = {"content": response.message.to_json()["content"]}
+    if response.model and response.model != entry.name:
+        entry.result["model"] = response.model
+    if response.finish_reason != "stop":
+        entry.result["finish_reason"] = response.finish_reason
+    if response.cached:
+        entry.result["cached"] = True
+    entry.usage = response.usage
+    entry.cost = response.cost
+
+
+def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelResponse]) -> None:
+    if paid:  # the model has answered, and a middleware would not have it
+        entry.usage, entry.cost = paid[-1].usage, priced(paid[-1], entry.name).cost
+    entry.error = storable({"type": failure.type, "message": str(failure)})
+    if failure.status is not None:
+        entry.error["status"] = failure.status
+
+
+def _paid_path(path: str) -> str:
+    return f"@paid.{path}#"
+
+
+def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
+    """The model has answered, and the call has no row: what it cost is the run's all the same."""
+    for number, response in enumerate(paid):
+        place = f"{_paid_path(entry.path)}{effects.lease.epoch}.{number}"
+        cost = priced(response, entry.name).cost
+        effects.note_once(Entry(PAID, place, entry.name, usage=response.usage, cost=cost))
+
+
+def _decode(row: Recorded) -> ModelResponse:
+    admission.raise_refused(row)
+    if row.error is not None:
+        error = row.error
+        raise ModelError(error.get("message", ""), type=error.get("type", "ModelError"), status=error.get("status"))
+    return ModelResponse(
+        message=ChatMessage.model_validate({"role": Role.ASSISTANT, "content": row.result["content"]}),
+        usage=row.usage,
+        cost=None if row.cost is None else float(row.cost),
+        model=row.result.get("model", row.name),
+        finish_reason=row.result.get("finish_reason", "stop"),
+        cached=row.result.get("cached", False),
+    )
+
+
+# ------------------------------------------------------------------------------------------ component digests
+
+
+def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    """What the call was made with. Each message was digested once, when it was made."""
+    found = {
+        "options": options.digest[:16],
+        "view": hashlib.sha256(b"".join([message.digest for message in messages])).hexdigest()[:16],
+    }
+    if messages and messages[0].role is Role.SYSTEM:
+        found["instructions"] = messages[0].digest.hex()[:32]
+    if options.tools:
+        found["tools"] = options.tools_digest
+    return found
+
+
+async def _keep_bodies(effects: Effects, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
+    """So that an old run can say what it was told."""
+    bodies: dict[str, Callable[[], Any]] = {}
+    if messages and messages[0].role is Role.SYSTEM:
+        bodies[messages[0].digest.hex()[:32]] = messages[0].to_json
+    if options.tools:
+        bodies[options.tools_digest] = lambda: options.tool_schemas
+    await bodies_.keep(effects.database, bodies)
+
+
+pricing.use_table(lambda: conf.PRICES)
+
+
+def priced(response: ModelResponse, name: str) -> ModelResponse:
+    """The response with its cost: a model client that knows none is priced by the table, under the name of who
+    answered, or the client's own when that is not said: one of its fallbacks may cost something else. Still None when
+    the table has no such name."""
+    if response.cost is not None:
+        return response
+    prices = pricing.site_prices(response.model or name)
+    if prices is None:
+        return response
+    return response.model_copy(update={"cost": pricing.cost_by(prices, response.usage)})
+
+
+def faults(table: Any) -> Iterator[str]:
+    """What is wrong with such a table, in words that name the place."""
+    if not isinstance(table, Mapping):
+        yield f"is {table!r}, not a dict of model name or pattern to prices"
+        return
+    for model, prices in table.items():
+        if not isinstance(model, str) or not isinstance(prices, Mapping):
+            yield f"[{model!r}] is no dict of prices under a model's name"
+            continue
+        for name in sorted(set(prices) - set(pricing.FIELDS), key=str):
+            yield f"[{model!r}] has an unknown key {name!r}"
+        for name in pricing.FIELDS:
+            yield from _faults_of_price(model, name, prices)
+
+
+def _faults_of_price(model: str, name: str, prices: Mapping[str, Any]) -> Iterator[str]:
+    if name not in prices:
+        if name in pricing.NEEDED:
+            yield f"[{model!r}] has no {name!r}: calls would have no cost"
+        return
+    price = prices[name]
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+        yield f"[{model!r}][{name!r}] is {price!r}, not dollars a token, 0 or more"

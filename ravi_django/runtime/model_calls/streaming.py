@@ -1,0 +1,108 @@
+"""One answer of a model, shown to whoever watches while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.capabilities.llm import fallback
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentStep,
+    ChatMessage,
+    ChatModel,
+    GenerationOptions,
+    ModelError,
+    ModelEvent,
+    ModelResponse,
+    ReasoningDelta,
+    StreamRestart,
+    TextDelta,
+    ToolCallDelta,
+    TransientError,
+)
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.streams import frames
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+
+def _limits() -> tuple[float, float]:
+    """Seconds without a word, and for a whole answer."""
+    return conf.MODEL_TIMEOUT_S, conf.MODEL_TOTAL_S
+
+
+fallback.use_limits(_limits)
+
+
+async def stream(
+    ctx: RunState,
+    model: ChatModel,
+    messages: Sequence[ChatMessage],
+    options: GenerationOptions,
+    path: str,
+    *,
+    show: bool = True,
+    moved: list[dict[str, Any]],
+) -> ModelResponse:
+    """The model's response. `moved` takes in who failed before the one that answered. Raises what the model raises,
+    TransientError when it is silent or takes too long, ModelError when it gives no response."""
+    shown = _Shown(ctx.effects, path) if show else None
+    response: ModelResponse | None = None
+    silence, total = _limits()
+    now = asyncio.get_running_loop().time
+    ends = now() + total
+    try:
+        async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
+            async for event in model.stream(messages, options, ctx.meta):
+                if isinstance(event, ModelResponse):
+                    response = event
+                elif isinstance(event, StreamRestart):
+                    ends = now() + total  # the next model has its own time
+                    moved.append({"to": event.model, "error": event.error_type})
+                limit.reschedule(min(now() + silence, ends))
+                if shown is not None and not isinstance(event, ModelResponse):
+                    shown.take(event)
+    except TimeoutError:
+        late = f"did not end its answer within {total:g} s" if now() >= ends else None
+        words = f"model {model.name} {late or f'gave no answer within {silence:g} s'}"
+        raise TransientError(words, type="Timeout") from None
+    if response is None:
+        raise ModelError(f"model {model.name} ended its stream without a response", type="EmptyResponse")
+    return response
+
+
+class _Shown:
+    """What of a stream is shown: its text, its reasoning, and the name of each tool that is about to be called."""
+
+    def __init__(self, effects: Effects, path: str) -> None:
+        self._effects, self._path = effects, path
+        self._restarts = 0
+        self._said = False  # in this attempt
+        self._tools: set[int] = set()  # calls of this attempt that were shown
+
+    def take(self, event: ModelEvent) -> None:
+        match event:
+            case TextDelta() | ReasoningDelta():
+                self._said = True
+                self._delta(event.type, event.text)
+            case ToolCallDelta() if event.name and event.index not in self._tools:
+                self._tools.add(event.index)
+                content = {"tool": event.name, "call": self._path}
+                self._effects.emit(frames.progress(self._effects.source, AgentStep.THINKING, content))
+            case StreamRestart():
+                self._restart()
+
+    def _restart(self) -> None:
+        self._restarts += 1
+        self._tools.clear()
+        if self._said:  # whatever comes now, what was shown goes
+            self._said = False
+            self._delta("text.delta", "")
+
+    def _delta(self, type: str, text: str) -> None:
+        source = self._effects.source
+        attempt = f"{source.epoch}.{self._restarts}" if self._restarts else str(source.epoch)
+        self._effects.emit(frames.delta(source, type, text, call=self._path, attempt=attempt))

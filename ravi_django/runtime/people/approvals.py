@@ -1,0 +1,349 @@
+"""A call that is to be approved: what its asker may give, and what a person is shown of it.
+
+Approvals by people: `ctx.approve`. One request for each call, known by its place in the code.
+
+The call leaves a started row with the request, and a result row with what was decided. In between the run may be
+nothing but rows. Nothing approves but a person's "approve" or "edit", given to this very call or, for a session, to its
+tool; what is not decided, by whatever fault, is denied.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+from pydantic_core import to_json
+
+from ravi_django.agents.approval import nobody
+from ravi_django.agents.schema_check import check_schema
+from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
+from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
+from ravi_django.models import HumanRequest, StickyDecision
+from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, storable
+from ravi_django.runtime.lease.gate import Stop, Wait
+from ravi_django.runtime.lease.refusals import NotDue, NotStanding
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.waits import over
+from ravi_django.runtime.people import requests, rights, site_rules, standing
+from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people.decisions import KIND, Kept, decided, denied, is_used, recalled, told
+from ravi_django.runtime.streams.hidden import MARK
+from ravi_django.runtime.streams.shown import request_shown
+
+log = logging.getLogger("ravi.approvals")
+
+MAX_SCHEMA = 20_000  # bytes; one that is larger is left to the tool to check
+MAX_DESCRIPTION = 2000  # characters
+MAX_SHOWN = 10  # arguments in the request's sentence
+MAX_VALUE = 80  # characters of each
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be decided on, and of whom."""
+
+    tool: str
+    arguments: dict[str, Any]
+    risk: Risk
+    to: Addressees | None  # None: whom the site names
+    call_id: str
+    schema: dict[str, Any] | None
+    description: str
+    expires_at: datetime | None
+    hidden: bool  # from the owner of the run
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """For the rows: a replay has to ask for the same."""
+        return {"arguments": self.arguments, "risk": self.risk.value, **({MARK: True} if self.hidden else {})}
+
+
+def checked(
+    tool: Any,
+    arguments: Any,
+    *,
+    risk: Any,
+    to: Any,
+    call_id: str,
+    schema: Any,
+    description: Any,
+    expires_at: datetime | None,
+    hidden: bool = False,
+) -> Asked:
+    """Raises InvalidInputError that names the parameter."""
+    if not isinstance(tool, str) or not tool.strip():
+        raise InvalidInputError(f"tool is the name of what is to be done, not {tool!r}", field="tool")
+    if not isinstance(arguments, dict):
+        raise InvalidInputError(
+            f"arguments is an object of the tool's parameters, not {arguments!r}", field="arguments"
+        )
+    if is_too_deep(arguments):
+        words = f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
+        raise InvalidInputError(words, field="arguments")
+    try:
+        level = Risk(risk)
+    except ValueError:
+        words = f"risk is one of {', '.join(one.value for one in Risk)}, not {risk!r}"
+        raise InvalidInputError(words, field="risk") from None
+    if description is not None and not isinstance(description, str):
+        raise InvalidInputError(f"description is a text, not {description!r}", field="description")
+    name = str(storable(tool))[:200]
+    return Asked(
+        tool=name,
+        arguments=as_recorded(name, arguments),
+        risk=level,
+        to=None if to is None else Addressees.of(to),
+        call_id=call_id,
+        schema=_checked_schema(schema),
+        description=description or "",
+        expires_at=expires_at,
+        hidden=hidden,
+    )
+
+
+def _checked_schema(schema: Any) -> dict[str, Any] | None:
+    if schema is None:
+        return None
+    if not isinstance(schema, dict):
+        raise InvalidInputError(f"schema is the JSON schema of the arguments, not {schema!r}", field="schema")
+    try:
+        to_json(schema)
+    except ValueError as error:
+        raise InvalidInputError(f"schema is not JSON: {error}", field="schema") from None
+    return schema
+
+
+def request_for(ctx: RunState, path: str, asked: Asked, to: Addressees) -> HumanRequest:
+    """Not saved yet."""
+    details: dict[str, Any] = {"call_id": asked.call_id, "description": asked.description[:MAX_DESCRIPTION]}
+    if asked.schema is not None and _may_be_shown(asked):
+        details["schema"] = asked.schema
+    return requests.new(
+        ctx.effects.lease.run,
+        path,
+        HumanRequest.Kind.APPROVAL,
+        present=ctx.effects.present(),
+        to=to,
+        text=_sentence(str(ctx.agent_id), asked),
+        tool=asked.tool,
+        arguments=asked.arguments,
+        risk=asked.risk.value,
+        details=storable(details),
+        expires_at=asked.expires_at,
+        hidden=asked.hidden,
+    )
+
+
+def _may_be_shown(asked: Asked) -> bool:
+    """Whether a person's arguments can be checked against the schema. One that is too large, or none, is left to the
+    tool itself."""
+    if len(to_json(asked.schema)) > MAX_SCHEMA:
+        return False
+    try:
+        check_schema(asked.schema or {})
+    except InvalidInputError as error:
+        words = "approvals: the schema of %s is left out of the request: %s"
+        log.warning(words, asked.tool, error, extra={"action": "approval.schema_dropped"})
+        return False
+    return True
+
+
+def _sentence(agent: str, asked: Asked) -> str:
+    shown = [f"{name}={_short(value)}" for name, value in list(asked.arguments.items())[:MAX_SHOWN]]
+    if len(asked.arguments) > MAX_SHOWN:
+        shown.append(f"{len(asked.arguments) - MAX_SHOWN} more")
+    how = f" with {', '.join(shown)}" if shown else ""
+    return f"May {agent} call {asked.tool}{how}? It is of {asked.risk.value} risk."
+
+
+def _short(value: Any) -> str:
+    text = " ".join(to_json(value).decode().split())
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
+
+
+async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
+    """See `RunContext.approve`."""
+    effects, path = ctx.effects, ctx.path()
+    if (logged := _logged(ctx, path, asked)) is not None:
+        return logged
+    row = await effects.recall(path, KIND, asked.tool, asked.arguments, None)
+    if row is not None:
+        decision = told(recalled(ctx, row))
+        if decision.allows:
+            await _check_risk(ctx, row, asked)
+        return decision
+    begun = effects.journal.started(path)
+    if begun is not None:
+        answered = _met(ctx, path, None)
+        if not isinstance(answered, dict) or told(answered).allows:
+            await _check_risk(ctx, begun, asked)
+        with effects.spent.asking(asked.tool):
+            return told(await _outcome(ctx, path, asked, begun.request))
+    try:
+        to = asked.to or site_rules.addressees("approval", asked.tool, asked.risk.value)
+    except InvalidInputError:
+        log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+        to = None
+    if to is None:
+        said = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
+        effects.note(Entry("log", path, "approval", result=said))
+        return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk))
+    effects.check_may_wait(path)
+    return told(await _first(ctx, path, asked, to))
+
+
+async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
+    """The code goes on without the decision that it was waiting for: `entry` is recorded in the call's place, and the
+    request is closed with it."""
+    effects = ctx.effects
+    request = effects.facts.requests.get((begun.path, 1))
+    request_id = UUID(begun.request["id"]) if request is None else request.id
+    said = {"id": str(request_id), "answer": {"action": "cancel"}}
+    async with effects.performing():
+        effects.note_once(Entry("request.closed", f"@closed@request.{begun.path}.1", KIND, result=said))
+        await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
+
+
+# --------------------------------------------------------------------------------------------- what is recorded
+
+
+def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
+    """A log entry in the place of a decision: nobody was there to be asked. It never approves, whatever it says."""
+    row = ctx.effects.journal.find(path)
+    if row is None or (row.kind, row.name) != ("log", "approval"):
+        return None
+    ctx.effects.journal.take_now(row)
+    said = row.result if isinstance(row.result, dict) else {}
+    fits = said.get("decision") != "invalid"
+    return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
+
+
+async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
+    """Block a run whose call is still to be made, and has become a riskier one than what a person was shown."""
+    known = (row.request or {}).get("risk")
+    is_riskier = known is not None and Risk(known).rank < asked.risk.rank
+    if is_riskier and not (row.phase == "result" and is_used(ctx, row)):
+        words = (
+            f"at {row.path!r} a call of {asked.tool} was of {known} risk when a person was asked (entry {row.seq}), "
+            f"and is of {asked.risk.value} risk now"
+        )
+        diff = {"path": row.path, "seq": row.seq, "recorded": {"risk": known}, "asked": {"risk": asked.risk.value}}
+        await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(words, diff=diff)))
+
+
+# --------------------------------------------------------------------------------------------------- asking
+
+
+async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Kept:
+    """What is known without asking, else the request and what comes of it."""
+    tool = ctx.toolbox.get(asked.tool)
+    if tool is not None and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
+        return _unasked(ctx, path, asked, refusal)
+    with ctx.effects.spent.asking(asked.tool):
+        return await _found(ctx, path, asked, tool, request_for(ctx, path, asked, to))
+
+
+def _unasked(ctx: RunState, path: str, asked: Asked, words: str) -> Kept:
+    kept = denied(words)
+    ctx.effects.note(Entry(KIND, path, asked.tool, request=asked.request, result=kept))
+    return kept
+
+
+async def _found(ctx: RunState, path: str, asked: Asked, tool: Tool | None, request: HumanRequest) -> Kept:
+    effects = ctx.effects
+    while True:
+        try:
+            with effects.busy():
+                found = await effects.database.call(_look, ctx, tool, request)
+        except DatabaseError:
+            raise
+        except Exception:  # of the site's own rule
+            log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
+            found = "nobody could be asked"
+        if isinstance(found, str):
+            return _unasked(ctx, path, asked, found)
+        if found is None:
+            return await _outcome(ctx, path, asked, await _open(ctx, path, asked, request))
+        answer = {"action": found.action, "reason": found.reason, "by": found.decided_by_name}
+        kept = {**decided(answer), "sticky": str(found.id)}
+        entry = Entry(KIND, path, asked.tool, request=asked.request, result=kept)
+        async with effects.performing(), ctx.deciding:
+            try:
+                await effects.record(entry, partial(standing.use_standing, decision=found, request=request))
+                return kept
+            except NotStanding:
+                pass  # revoked meanwhile: look again
+
+
+def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
+    """On a database thread. Words on why nobody is asked; or what stands for the session; or None: the request is
+    addressed to the first step that means somebody."""
+    if tool is not None and tool.permission and not rights.permitted(ctx.user_id, tool.permission):
+        return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
+    if (stands := standing.on(ctx.effects.lease.run, request)) is not None:
+        return stands
+    if not requests.place_first(request, ctx.effects.present()):
+        return f"it needs a person's approval, and {requests.nobody_at(request)}"
+    return None
+
+
+async def _open(ctx: RunState, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
+    effects = ctx.effects
+    until = None if request.expires_at is None else request.expires_at.isoformat()
+    opened = {"id": str(request.id), "until": until, **asked.request}
+    shown = request_shown(request)
+    announced = Entry("request.opened", f"@request.{path}.{request.attempt}", KIND, result=shown)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    async with effects.performing():
+        effects.note(Entry(KIND, path, asked.tool, phase="started", request=opened))  # in one commit with the next row
+        await effects.record(announced, partial(people_rows.open_request, request=request))
+    return opened
+
+
+async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
+    """Wait for the answer, or for the end of the time that there is for it."""
+    effects = ctx.effects
+    first = datetime.fromisoformat(opened["until"]) if opened["until"] else None
+    later: datetime | None = None  # by the database, where it has had the last word
+    while True:
+        current = effects.facts.requests.get((path, 1))
+        until = later or (first if current is None else current.expires_at)
+        request_id = opened["id"] if current is None else str(current.id)
+        found = await effects.wait(Wait("request", request_id, partial(_met, ctx, path, until), until), path)
+        async with effects.performing(), ctx.deciding:
+            kept = found if isinstance(found, dict) else denied("nobody answered in time")
+            closed = {} if (status := _closed(current, found)) is None else {"status": status}
+            entry = Entry(KIND, path, asked.tool, request=asked.request, result={"id": request_id, **kept, **closed})
+            if found is not True:
+                await effects.record(entry)
+                return kept
+            try:
+                await effects.record(entry, partial(people_rows.expire_request, request_id=UUID(request_id)))
+                return kept
+            except NotDue as error:
+                later = error.until
+        await effects.refresh()  # an answer has come after all, or there is more time
+
+
+def _closed(request: HumanRequest | None, found: Kept | bool) -> str | None:
+    """How it ended without an answer, for whoever watches."""
+    if found is True:
+        return HumanRequest.Status.EXPIRED.value
+    if request is None or request.status in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
+        return None
+    return str(request.status)
+
+
+def _met(ctx: RunState, path: str, until: datetime | None) -> Kept | bool | None:
+    request = ctx.effects.facts.requests.get((path, 1))
+    if request is not None and request.status != HumanRequest.Status.PENDING:
+        if request.status == HumanRequest.Status.EXPIRED:
+            return denied("nobody answered in time")
+        answered = request.status == HumanRequest.Status.ANSWERED
+        return decided((request.answer or {}) if answered else {**(request.answer or {}), "action": "closed"})
+    return None if until is None else over(ctx, until)

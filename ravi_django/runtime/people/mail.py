@@ -1,0 +1,243 @@
+"""E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. With it off, nothing here costs anything.
+
+A request's commit is followed by a hint (a Celery task, without a broker a thread); the sweep finds what no hint has
+reached. Whoever comes sends to each person at most once a level: the link's row is claimed before the e-mail goes out.
+A process that dies in between loses that one e-mail; the request still stands in the inbox. An e-mail that cannot be
+sent is tried again later, a few times; no run waits for any of it.
+
+One e-mail about one request: plain words and a link, no secrets. `ravi/mail/request.txt` and `.html` are a site's to
+override.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import smtplib
+import time
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth import get_user_model
+from django.core import mail as django_mail
+from django.core.mail import EmailMultiAlternatives
+from django.db import DatabaseError
+from django.template.loader import render_to_string
+from django.urls import NoReverseMatch
+from django.utils import timezone, translation
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ravi_django.capabilities.llm.redaction import redact
+from ravi_django.conf import conf
+from ravi_django.kernel.visible import money, visible
+from ravi_django.models import HumanRequest, RequestLink
+from ravi_django.models.names import word
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.people import links, rights, site_rules
+from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.runtime.runs import background
+from ravi_django.users import name_of
+
+log = logging.getLogger("ravi.mail")
+
+BATCH = 20  # requests that a sweep looks after
+SMTP_TIMEOUT_S = 20.0  # where the site's EMAIL_TIMEOUT is not set, a silent server would hold us for ever
+REST_S = 30.0  # after the server has failed us, this process leaves it alone for so long
+
+_rests_until = 0.0
+
+
+def on_request(sender: Any, request: HumanRequest, **kwargs: Any) -> None:
+    """A receiver of `request_opened` and `request_changed`."""
+    if conf.REQUEST_EMAIL:
+        hint([request.pk])
+
+
+def sweep() -> int:
+    """See to the requests that no hint has reached, a bounded number at once. Returns how many."""
+    if not conf.REQUEST_EMAIL:
+        return 0
+    missed = links.unwritten(BATCH)
+    if missed:
+        hint(missed)
+    return len(missed)
+
+
+def hint(request_ids: list[UUID]) -> None:
+    """Have their e-mails sent, elsewhere. Never raises: the sweep hints again."""
+    for request_id in request_ids:
+        background.hint("ravi.mail_request", str(request_id))
+
+
+def send(request_id: UUID | str) -> int:
+    """Write to the people whom a pending request means at its present level, and have not been written to. Returns how
+    many e-mails went out. Never raises."""
+    if not conf.REQUEST_EMAIL or time.monotonic() < _rests_until:
+        return 0
+    try:
+        request = links.find_unwritten(request_id)
+        return 0 if request is None else _write(request)
+    except (DatabaseError, NoReverseMatch) as error:  # nobody's fault who is written to: it will be fixed
+        log.error("request %s: no e-mail: %s", request_id, error, extra={"action": "mail.failed"})
+    except Exception:  # the site's own hooks, in most cases; the others' e-mails are not to wait for it
+        log.exception("request %s: nobody is written to", request_id, extra={"action": "mail.given_up"})
+        _give_up(request_id)
+    return 0
+
+
+def _give_up(request_id: UUID | str) -> None:
+    try:
+        links.give_up_writing(request_id)
+    except DatabaseError as error:  # the next sweep comes here again
+        log.error("request %s: %s", request_id, error, extra={"action": "mail.failed"})
+
+
+def _write(request: HumanRequest) -> int:
+    found = [user for user in rights.candidates(request.to, request) if address_of(user)]
+    users = {user.pk: user for user in found}
+    made = links.make_links(request, found, conf.REQUEST_LINK_S)
+    sent = 0
+    if made:
+        url_of(made[0])  # before anything is claimed
+        connection = _connection()
+        try:
+            connection.open()
+            for link in made:
+                link.user = users[link.user_id]
+                sent += _send_one(link, request, connection)
+        except OSError as error:  # the next e-mail would fare no better
+            _rest(error)
+            return sent
+        finally:
+            _close(connection)
+    links.mark_written(request, found)
+    return sent
+
+
+def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool:
+    if not links.claim_link(link, request):
+        return False
+    try:
+        connection.send_messages([letter_to(link, request)])
+    except Exception as error:
+        again = links.link_failed(link)
+        level = logging.WARNING if again else logging.ERROR
+        words = "it is tried again" if again else "it is given up"
+        told = (link.request_id, link.user_id, words, type(error).__name__, error)
+        log.log(level, "request %s: no e-mail to user %s, %s: %s: %s", *told, extra={"action": "mail.failed"})
+        if isinstance(error, OSError) and not isinstance(error, smtplib.SMTPRecipientsRefused):
+            raise
+        return False
+    return True
+
+
+def _connection() -> Any:
+    connection = _site_connection()
+    if getattr(connection, "timeout", SMTP_TIMEOUT_S) is None:
+        connection.timeout = SMTP_TIMEOUT_S
+    return connection
+
+
+def _site_connection() -> Any:
+    """`MAILERS` came with Django 6.1."""
+    mailers = getattr(django_mail, "mailers", None)
+    return django_mail.get_connection() if mailers is None else mailers.default
+
+
+def _close(connection: Any) -> None:
+    try:
+        connection.close()
+    except Exception as error:  # all that could be sent is sent
+        log.warning("the mail server's connection: %s", error, extra={"action": "mail.close"})
+
+
+def _rest(error: Exception) -> None:
+    global _rests_until
+    _rests_until = time.monotonic() + REST_S
+    told = (REST_S, type(error).__name__, error)
+    log.warning("the mail server is left alone for %g s: %s: %s", *told, extra={"action": "mail.server_away"})
+
+
+MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
+
+_TITLES = {
+    HumanRequest.Kind.QUESTION: gettext_lazy("Question"),
+    HumanRequest.Kind.INPUT: gettext_lazy("Input wanted"),
+    HumanRequest.Kind.APPROVAL: gettext_lazy("Approval wanted"),
+    HumanRequest.Kind.UNCERTAIN: gettext_lazy("What became of it?"),
+}
+
+
+def address_of(user: Any) -> str:
+    """Their e-mail address; empty without one."""
+    return str(getattr(user, get_user_model().get_email_field_name(), "") or "").strip()
+
+
+def title_of(request: HumanRequest) -> str:
+    """What is wanted, in one line."""
+    if is_top_up(request):
+        return _("More budget wanted")
+    about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
+    return f"{_TITLES[HumanRequest.Kind(request.kind)]}: {_in_one_line(about)}"
+
+
+def end_of(request: HumanRequest) -> str:
+    """What comes of it when nobody answers until then."""
+    return _("it is denied") if request.kind == HumanRequest.Kind.APPROVAL else _("the agent goes on without an answer")
+
+
+def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
+    """To the link's user, in their language."""
+    with translation.override(site_rules.language_of(link.user)):
+        return _letter_to(link, request)
+
+
+def _letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
+    said = {
+        "title": _short(redact(title_of(request)), MOST_SUBJECT),
+        "kind": str(request.kind),
+        "agent": request.run.agent,
+        "text": _short(visible(redact(request.text)), MOST_TEXT),
+        "owner": visible(str(request.owner.get_username())) if request.owner else "",
+        "cost": word(money(request.run.cost, unknown=request.run.cost_unknown)),
+        "tool": visible(request.tool),
+        "arguments": _short(visible(redact(_pretty(request.arguments))), MOST_ARGUMENTS),
+        "risk": word(request.risk),
+        "name": visible(name_of(link.user)),
+        "expires": _moment(request.expires_at),
+        "end": end_of(request),
+        "link_expires": _moment(link.expires_at),
+        "url": url_of(link),
+    }
+    letter = EmailMultiAlternatives(
+        subject=said["title"],
+        body=render_to_string("ravi/mail/request.txt", said),
+        to=[address_of(link.user)],
+        headers={"Auto-Submitted": "auto-generated"},
+    )
+    letter.attach_alternative(render_to_string("ravi/mail/request.html", said), "text/html")
+    return letter
+
+
+def url_of(link: RequestLink) -> str:
+    """Below the site's address, which a worker cannot know. Raises what `links.path_to` does."""
+    return str(conf.REQUEST_EMAIL).rstrip("/") + links.path_to("decide", token=links.token_of(link))
+
+
+def _pretty(arguments: Any) -> str:
+    return "" if arguments is None else json.dumps(arguments, indent=2, ensure_ascii=False)
+
+
+def _in_one_line(text: str) -> str:
+    """No line break of any kind: in a header it would begin another one."""
+    return "".join(" " if not char.isprintable() else char for char in " ".join(text.split()))
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def _moment(at: datetime | None) -> str:
+    return "" if at is None else f"{clock.written(at)} {timezone.localtime(at).tzname()}"

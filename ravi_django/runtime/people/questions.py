@@ -1,0 +1,195 @@
+"""Questions to people: `ctx.ask_human`. One row in `HumanRequest` for each call, known by its place in the code.
+
+The call leaves a started row with the request, and a result row with what became of it. In between the run may be
+nothing but rows, for a week if need be; called again by a replay, it finds its request by its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.kernel.checks import check_seconds
+from ravi_django.models import HumanRequest
+from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.waits import REPLY, check_name, moment, over, payload_of
+from ravi_django.runtime.people import reply_rows, requests
+from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.streams.shown import request_shown
+
+KIND = "ask_human"
+NAME = "question"
+MAX_QUESTION = 10_000  # characters
+MAX_CONTEXT = 20_000
+MAX_CHOICES = 20
+MAX_CHOICE = 200
+SIGNAL = "signal"  # the action of an answer that came as a signal
+EXPIRED = {"action": "expired", "text": "", "by": ""}
+CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # it was closed without an answer
+
+
+async def ask(
+    ctx: RunState,
+    question: str,
+    *,
+    choices: Sequence[str] | None,
+    context: str,
+    free_text: bool,
+    timeout: float | timedelta | None,
+    to: Any = None,
+    signal: str = "",
+    tool: str = "",
+    most: int | None = None,
+) -> dict[str, Any]:
+    """See `RunContext.ask_human`. `tool` is the name of the tool that asks, `most` how often a run may.
+
+    Raises InvalidInputError, and store.TooManyRequests.
+    """
+    effects, path = ctx.effects, ctx.path()
+    row = await effects.recall(path, KIND, NAME, None, None)
+    if row is not None:
+        return _told(row.result)
+    begun = effects.journal.started(path)
+    if begun is None:
+        effects.check_may_wait(path)
+        request = _request(ctx, path, question, choices, context, free_text, timeout, to, tool)
+        request.signal = _checked(signal)
+        await requests.address(effects, request)
+        opened = await _open(ctx, path, request, most)
+    else:
+        opened = begun.request
+    return await _outcome(ctx, path, opened, signal)
+
+
+def _request(
+    ctx: RunState,
+    path: str,
+    question: str,
+    choices: Sequence[str] | None,
+    context: str,
+    free_text: bool,
+    timeout: float | timedelta | None,
+    to: Any,
+    tool: str,
+) -> HumanRequest:
+    return requests.new(
+        ctx.effects.lease.run,
+        path,
+        HumanRequest.Kind.QUESTION,
+        present=ctx.effects.present(),
+        to=None if to is None else Addressees.of(to),
+        tool=tool,
+        text=text_of("question", question, 1, MAX_QUESTION),
+        choices=choices_of(choices, free_text),
+        details={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
+        expires_at=expiry(ctx, timeout),
+    )
+
+
+async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
+    effects = ctx.effects
+    until = None if request.expires_at is None else request.expires_at.isoformat()
+    opened = {"id": str(request.id), "until": until}
+    begun = Entry(KIND, path, NAME, phase="started", request=opened)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    async with effects.performing():
+        effects.note(begun)  # in one commit with the next row: nothing comes in between
+        announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=request_shown(request))
+        try:
+            await effects.record(announced, partial(people_rows.open_request, request=request, most=most))
+        except TooManyRequests:
+            effects.notes[:] = [note for note in effects.notes if note is not begun]
+            raise
+    return opened
+
+
+async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
+    """Wait for the answer, a signal in its place, or the end of the time that there is for it."""
+    effects = ctx.effects
+    until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
+    while True:
+        found = await effects.wait(Wait("request", opened["id"], partial(_met, ctx, path, until, signal), until), path)
+        entry = Entry(KIND, path, NAME)
+        async with effects.performing():
+            if isinstance(found, tuple):
+                payload = await payload_of(effects, found)
+                told = _told({"action": SIGNAL, "payload": payload})
+                entry.result = {"id": opened["id"], **told}
+                relay = partial(reply_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+                try:
+                    await effects.record(entry, relay)
+                    return told
+                except NotDue:  # somebody has answered, and was told that it counts
+                    effects._given.discard(found[0])  # another question of this name may take the signal
+            elif found is not True:
+                closed = {"status": found["status"]} if "status" in found else {}
+                entry.result = {"id": opened["id"], **_told(found), **closed}
+                await effects.record(entry)
+                return _told(found)
+            else:
+                entry.result = {"id": opened["id"], **EXPIRED}
+                try:
+                    await effects.record(entry, partial(people_rows.expire_request, request_id=UUID(opened["id"])))
+                    return dict(EXPIRED)
+                except NotDue as error:
+                    until = error.until or until
+        await effects.refresh()  # an answer has come after all
+
+
+def _met(
+    ctx: RunState, path: str, until: datetime | None, signal: str
+) -> dict[str, Any] | tuple[int, Any] | bool | None:
+    request = ctx.effects.facts.requests.get((path, 1))
+    if request is not None and request.status != HumanRequest.Status.PENDING:
+        return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
+    if signal and (sent := ctx.effects.take_signal(signal)) is not None:
+        return sent
+    return None if until is None else over(ctx, until)
+
+
+def _told(answer: dict[str, Any]) -> dict[str, Any]:
+    told = {name: answer.get(name, "") for name in ("action", "text", "by")}
+    return {**told, "payload": answer["payload"]} if told["action"] == SIGNAL else told
+
+
+def _checked(signal: str) -> str:
+    if signal:
+        check_name(signal)
+        if not signal.startswith(REPLY):  # any other name is the site's own, and whoever sees the run may send it
+            raise InvalidInputError(f"signal of a question begins with {REPLY}, unlike {signal!r}", field="signal")
+    return signal
+
+
+# ------------------------------------------------------------------------------------------------- what is asked
+
+
+def text_of(field: str, value: Any, least: int, most: int) -> str:
+    if not isinstance(value, str) or not least <= len(value.strip()) <= most:
+        raise InvalidInputError(f"{field} is a text of {least} to {most} characters", field=field)
+    return str(storable(value)).strip()
+
+
+def choices_of(choices: Sequence[str] | None, free_text: bool) -> list[str] | None:
+    if not choices:
+        if not free_text:
+            raise InvalidInputError("a question without free text needs choices", field="choices")
+        return None
+    if isinstance(choices, str) or not 2 <= len(choices) <= MAX_CHOICES:
+        raise InvalidInputError(f"choices are 2 to {MAX_CHOICES} texts", field="choices")
+    found = [text_of("choices", choice, 1, MAX_CHOICE) for choice in choices]
+    if len(set(found)) < len(found):
+        raise InvalidInputError("choices must differ from each other", field="choices")
+    return found
+
+
+def expiry(ctx: RunState, timeout: Any) -> datetime | None:
+    if timeout is None:
+        return None
+    return moment(ctx, check_seconds("timeout", timeout, 10 * 366 * 86400))

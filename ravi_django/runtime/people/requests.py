@@ -1,0 +1,177 @@
+"""The one maker of requests to people: whoever asks, they are addressed, timed and identified the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from copy import copy
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error as DatabaseError
+from pydantic_core import to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import Addressees
+from ravi_django.models import HumanRequest, Run, uuid7
+from ravi_django.runtime.people import rights, site_rules
+from ravi_django.runtime.streams.hidden import MARK, without_owner
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+log = logging.getLogger("ravi.requests")
+
+_OWNERS_OWN = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # four eyes are for decisions
+
+
+def new(
+    run: Run,
+    path: str,
+    kind: HumanRequest.Kind,
+    *,
+    present: datetime,
+    to: Addressees | None = None,
+    expires_at: datetime | None = None,
+    attempt: int = 1,
+    expires: bool = True,
+    hidden: bool = False,
+    **asked: Any,
+) -> HumanRequest:
+    """A request of `run`, made at `path` of its code, not saved yet. `to`: else whom the site's settings name for the
+    kind, by its tool and risk. `expires_at`: at the latest; the steps' own time may end before it. `expires`: False
+    where nothing but a person's decision lets the run go on: the last step then waits for ever. `hidden`: what it is
+    about is visible to staff alone."""
+    found = to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
+    if hidden:
+        asked["details"] = {**(asked.get("details") or {}), MARK: True}
+        found = found if kind in _OWNERS_OWN else without_owner(found)
+    steps = [{"to": address_of(step.to, run.owner_id), "within": step.within} for step in found.steps]
+    request = HumanRequest(
+        id=uuid7(),
+        owner_id=run.owner_id,
+        tenant=run.tenant,
+        run_id=run.id,
+        generation=run.generation,
+        path=path,
+        attempt=attempt,
+        kind=kind,
+        steps=steps,
+        created_at=present,
+        four_eyes=_four_eyes(found, kind),
+        **asked,
+    )
+    request.arguments_hash = hash_of(request.arguments)
+    limits = [expires_at, None if found.within is None else present + timedelta(seconds=found.within)]
+    request.expires_at = min((limit for limit in limits if limit is not None), default=None) if expires else None
+    place_at(request, 0, _begins(request, present))
+    return request
+
+
+async def address(effects: Effects, request: HumanRequest) -> None:
+    """Of several steps ask the first that means somebody. Before its opening is written down, which names whom."""
+    if not _has_several(request):
+        return
+    try:
+        with effects.busy():
+            await effects.database.call(address_on_thread, request, effects.present())
+    except DatabaseError:
+        raise
+    except Exception:  # of the site's own rule
+        log.exception("requests: who is meant is not known, the first step stays", extra={"action": "request.nobody"})
+
+
+def address_on_thread(request: HumanRequest, present: datetime) -> None:
+    """The same, on a database thread."""
+    if _has_several(request) and not place_first(request, present):
+        whom = " and ".join(step["to"] for step in request.steps or [])
+        log.warning("requests: %s of run %s is nobody", whom, request.run_id, extra={"action": "request.nobody"})
+
+
+def _has_several(request: HumanRequest) -> bool:
+    return len(request.steps or []) > 1
+
+
+def place_first(request: HumanRequest, present: datetime) -> bool:
+    """Address it to the first step that means somebody, without the time of those before; False, and it stays as it
+    is, where none does. On a database thread."""
+    level = _first(request)
+    if level:
+        steps, begins = request.steps or [], _begins(request, present)
+        place_at(request, level, begins)
+        if request.expires_at is not None and steps[-1]["within"]:
+            left = timedelta(seconds=sum(step["within"] for step in steps[level:]))
+            request.expires_at = min(request.expires_at, begins + left)
+    return level is not None
+
+
+def _first(request: HumanRequest) -> int | None:
+    steps: list[dict[str, Any]] = request.steps or []
+    return next((place for place, step in enumerate(steps) if rights.means_somebody(step["to"], request)), None)
+
+
+def nobody_at(request: HumanRequest) -> str:
+    """Words on a request that none of its steps means anybody for."""
+    whom = " and ".join(step["to"] for step in request.steps or [])
+    alone = copy(request)
+    alone.four_eyes = False
+    if not request.four_eyes or _first(alone) is None:
+        return f"{whom} is nobody at present"
+    return f"{whom} is nobody but the run's owner, who does not decide alone. {rights.SWITCH}"
+
+
+def _begins(request: HumanRequest, present: datetime) -> datetime:
+    """When the time of its steps begins: not while nobody may answer yet."""
+    return present if request.not_before is None else max(present, request.not_before)
+
+
+def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
+    """Address it to the step of that level, whose time begins then."""
+    request.level, request.to = level, (request.steps or [])[level]["to"]
+    request.escalates_at = end_of(request, level, begins)
+
+
+def passes_on(request: HumanRequest, why: str, present: datetime) -> None:
+    """From now on somebody else is asked than the address it has yet: that one let it pass ("escalated"), or gave it
+    away ("reassigned"). Before it is addressed anew."""
+    request.passed = [*(request.passed or []), [request.to, why]]
+    request.asked_at = present
+
+
+def end_of(request: HumanRequest, level: int, begins: datetime) -> datetime | None:
+    """When the next step is asked instead. The last step has no next one: there the request itself expires."""
+    steps = request.steps or []
+    within = steps[level]["within"]
+    return None if level == len(steps) - 1 or not within else begins + timedelta(seconds=within)
+
+
+def begin_anew(request: HumanRequest, present: datetime) -> None:
+    """Ask it again, of the first step that means somebody, with as much time as it had: its run was retried. On a
+    database thread."""
+    if request.expires_at is not None:
+        request.expires_at = present + (request.expires_at - request.created_at)
+    request.created_at, request.notified = present, -1
+    request.asked_at = request.passed = None
+    request.status, request.answered_at = HumanRequest.Status.PENDING, None
+    if request.steps:
+        place_at(request, _first(request) or 0, _begins(request, present))
+
+
+def hash_of(arguments: Any) -> str:
+    """SHA-256 of the arguments' canonical JSON: what was decided on, whatever else becomes of the row."""
+    if arguments is None:
+        return ""
+    canonical = json.dumps(json.loads(to_json(arguments)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def address_of(to: str, owner_id: Any) -> str:
+    """What belongs to nobody is the staff's."""
+    return "staff" if to == "owner" and owner_id is None else to
+
+
+def _four_eyes(found: Addressees, kind: str) -> bool:
+    if found.four_eyes is not None:
+        return found.four_eyes
+    return bool(conf.FOUR_EYES) and kind not in _OWNERS_OWN

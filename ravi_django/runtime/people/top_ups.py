@@ -1,0 +1,245 @@
+"""More budget for a tree, of a person: the tree's one request, the wait for its answer, and what an answer may say.
+
+`store.topups` has the writes; `admission` asks when a model call finds the budget used up.
+
+More budget for a tree, asked of a person: one request at a time, whose answer raises the limits in its transaction.
+
+Whoever has asked, or waits for what another run has asked, looks again when it is woken: the account says what is left,
+the latest request what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.db.models import F, Q, QuerySet
+
+from ravi_django.db import transaction
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run, Status
+from ravi_django.runtime.budgets.accounts import LIMITS, dollars, faults_of_limits, limits_of
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.outbox import TOP_UP
+from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.refusals import TooManyRequests
+from ravi_django.runtime.people import requests, site_rules
+from ravi_django.runtime.people.rows import answer_request, write_request
+from ravi_django.runtime.runs.waking import lock, touch
+from ravi_django.runtime.streams.shown import request_shown
+
+if TYPE_CHECKING:
+    from ravi_django.runtime.lease.effects import Effects
+
+ACTIONS = ("approve", "deny", "edit")
+
+
+def is_top_up(request: HumanRequest) -> bool:
+    return request.kind == HumanRequest.Kind.APPROVAL and request.tool == TOP_UP
+
+
+async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool | None:
+    """The tree's one request, which is opened unless another run has. False: nobody may be asked, or it was denied.
+    None: another run was quicker, or there is room by now."""
+    if not _may_ask(effects, path, account):
+        return False
+    pending = await effects.database.call(pending_top_up, effects.lease)
+    return await _open(effects, path) if pending is None else pending
+
+
+async def wait(effects: Effects, path: str, request: HumanRequest, seen: int) -> None:
+    """Until it is answered. `seen`: the run's wake_seq before it was asked."""
+
+    def met() -> bool | None:  # when it is answered, and when its run ends without that, who waits is woken
+        return True if effects.facts.wake_seq != seen else None
+
+    await effects.wait(Wait("request", str(request.id), met), path)
+
+
+def _may_ask(effects: Effects, path: str, account: str) -> bool:
+    root = effects.lease.run.root or effects.lease.run
+    if not account.startswith("tree:") or (root.budget or {}).get("when_exhausted") != "ask":
+        return False
+    try:
+        effects.check_may_wait(path)
+    except InvalidInputError:
+        return False
+    return True
+
+
+async def _open(effects: Effects, path: str) -> HumanRequest | None:
+    run = effects.lease.run
+    text, arguments = await effects.database.call(suggestion, effects.lease)
+    if not arguments:
+        return None
+    attempt = 1
+    while effects.journal.system(_place(path, attempt)) or _place(path, attempt) in effects.requested:
+        attempt += 1
+    request = requests.new(
+        run,
+        path,
+        HumanRequest.Kind.APPROVAL,
+        present=effects.present(),
+        to=site_rules.addressees("budget"),
+        expires=False,
+        attempt=attempt,
+        text=text,
+        tool=TOP_UP,
+        arguments=arguments,
+    )
+    await requests.address(effects, request)
+    place = _place(path, attempt)
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    try:
+        await effects.record(
+            Entry("request.opened", place, request.tool, result=request_shown(request)),
+            partial(open_top_up, request=request),
+        )
+    except TooManyRequests:
+        return None
+    effects.requested[place] = str(request.id)
+    return request
+
+
+def _place(path: str, attempt: int) -> str:
+    return f"@request.{path}.{attempt}"
+
+
+def note_closed(effects: Effects, path: str) -> None:
+    """For whoever watches: the run goes on, or ends, by what was answered."""
+    for (place, attempt), request in effects.facts.requests.items():
+        if place == path and request.tool == TOP_UP and request.answer:
+            result = {"id": str(request.id), "answer": request.answer}
+            effects.note_once(Entry("request.closed", f"@closed{_place(path, attempt)}", request.tool, result=result))
+
+
+def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
+    """The limits that this answer sets: those suggested, or the person's own. Raises InvalidInputError."""
+    if action == "deny":
+        if arguments:
+            raise InvalidInputError("arguments go with approve or edit, not with deny", field="arguments")
+        return {}
+    given = dict(request.arguments or {}) if arguments is None and action == "approve" else arguments
+    if not isinstance(given, Mapping) or not given or set(given) - set(LIMITS) or None in given.values():
+        raise InvalidInputError(f"arguments are new limits: {', '.join(LIMITS)}", field="arguments")
+    if fault := next(faults_of_limits(given), None):
+        raise InvalidInputError(f"arguments{fault}", field="arguments")
+    return dict(given)
+
+
+USERS = 5  # runs that a request names
+_COLUMN = {"max_tokens": "max_tokens", "max_cost_usd": "max_cost", "max_turns": "max_turns"}
+_SPENT = {"max_tokens": "spent_tokens", "max_cost_usd": "spent_cost", "max_turns": "spent_turns"}
+
+
+def pending_top_up(lease: Lease) -> HumanRequest | bool | None:
+    """The tree's open request; False when the latest was denied, and nobody has retried a run since; None: ask."""
+    latest = _requests(lease.run.tree_id).order_by("-id").first()
+    if latest is None or latest.status not in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
+        return None
+    if latest.status == HumanRequest.Status.PENDING:
+        return latest
+    if (latest.answer or {}).get("action") != "deny":
+        return None
+    again = JournalEntry.objects.filter(
+        run__in=_tree(lease.run.tree_id).values("id"), kind="run.retried", finished_at__gt=latest.answered_at
+    )
+    return None if again.exists() else False
+
+
+def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
+    """What a person is asked, and the limits that are suggested: as much again, for those that are used up."""
+    root = lease.run.root or lease.run
+    account = BudgetAccount.objects.get(key=f"tree:{root.id}")
+    first = limits_of(root.budget)
+    used = {name: (limit, spent) for name, limit, spent in _states(account) if spent >= limit}
+    arguments = {
+        name: _shown(name, max(limit, spent) + (first.get(name) or limit)) for name, (limit, spent) in used.items()
+    }
+    words = ", ".join(f"{_shown(name, spent)} of {name} {_shown(name, limit)}" for name, (limit, spent) in used.items())
+    tree = _tree(root.id).annotate(tokens=F("input_tokens") + F("output_tokens")).order_by("-tokens", "id")
+    by = [f"{run.agent} ({run.id}): {run.tokens} tokens, {run.cost.normalize():f} dollars" for run in tree[:USERS]]
+    text = (
+        f"The budget of {root.agent} is used up: {words}. Its run {lease.run_id} ({lease.run.agent}) wants to go on. "
+        f"Used by: {'; '.join(by)}. Approve these limits or others, or deny."
+    )
+    return text, arguments
+
+
+def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request: HumanRequest) -> int:
+    """Write the request with the row that announces it. Raises TooManyRequests when the tree has one, or when the
+    budget is not used up any more."""
+    store_big_values(entries)
+    with transaction.atomic():
+        lock([lease.run.tree_id, lease.run_id])  # the root's: of two runs that ask at once one is second
+        first = fence.append(lease, entries, turns)
+        if _requests(lease.run.tree_id).filter(status=HumanRequest.Status.PENDING).exists():
+            raise TooManyRequests
+        account = BudgetAccount.objects.get(key=f"tree:{lease.run.tree_id}")
+        if all(spent < limit for _, limit, spent in _states(account)):
+            raise TooManyRequests
+        write_request(request, lease.run)
+        return first
+
+
+def answer_top_up(
+    request: HumanRequest, answer: dict[str, Any], limits: Mapping[str, Any], *, by: Any, version: int | None = None
+) -> list[UUID]:
+    """Answer the request, raise the tree's limits and wake who waits for that, in one transaction. Returns the runs to
+    hint. Raises InvalidInputError for a limit that is used up already, NotFoundError and ConflictError."""
+    with transaction.atomic():
+        tree = Run.objects.values_list("root_id", flat=True).get(id=request.run_id) or request.run_id
+        live = _tree(tree).exclude(status__in=TERMINAL)
+        lock([request.run_id, *live.values_list("id", flat=True)])
+        answer_request(request.id, answer, by=by, version=version)
+        _raise(f"tree:{tree}", limits)
+        waiting = [request.run_id]
+        for run_id, status, waits in live.values_list("id", "status", "waiting_on"):
+            named = any(wait.get("id") == str(request.id) for wait in waits or ())
+            if status == Status.RUNNING or (status == Status.SUSPENDED and named):
+                waiting.append(run_id)
+        touch(waiting)
+        HumanRequest.objects.filter(id=request.id).update(woke=True)
+        return sorted(set(waiting))
+
+
+def _raise(key: str, limits: Mapping[str, Any]) -> None:
+    if not limits:
+        return
+    account = BudgetAccount.objects.select_for_update().get(key=key)
+    known = {name: spent for name, _, spent in _states(account)}
+    changes = {}
+    for name, value in limits.items():
+        if name not in known:
+            raise InvalidInputError(f"the tree has no {name} to raise, but {', '.join(known)}", field="arguments")
+        if Decimal(str(value)) <= known[name]:
+            used = _shown(name, known[name])
+            raise InvalidInputError(f"{name} must be above the {used} that are used already", field="arguments")
+        changes[_COLUMN[name]] = dollars(value) if name == "max_cost_usd" else int(value)
+    BudgetAccount.objects.filter(key=key).update(**changes)
+
+
+def _states(account: BudgetAccount) -> list[tuple[str, Decimal, Decimal]]:
+    """Each limit's name, the limit and what is spent."""
+    found = ((name, getattr(account, _COLUMN[name]), getattr(account, _SPENT[name])) for name in LIMITS)
+    return [(name, Decimal(limit), Decimal(spent)) for name, limit, spent in found if limit is not None]
+
+
+def _shown(name: str, value: Decimal) -> int | float:
+    return float(value) if name == "max_cost_usd" else int(value)
+
+
+def _tree(root: UUID) -> QuerySet[Run]:
+    return Run.objects.filter(Q(id=root) | Q(root_id=root)).order_by("id")
+
+
+def _requests(root: UUID) -> QuerySet[HumanRequest]:
+    return HumanRequest.objects.filter(
+        Q(run_id=root) | Q(run__root_id=root), kind=HumanRequest.Kind.APPROVAL, tool=TOP_UP
+    )

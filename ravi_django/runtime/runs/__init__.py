@@ -1,0 +1,5 @@
+"""A run outside of any lease: submit, sessions, signals, wake-ups and hints.
+
+Owns Run, Session, InboxMessage and Signal. It must survive lost hints: the sweep finds what no hint announced. Read
+`submit.py` first.
+"""

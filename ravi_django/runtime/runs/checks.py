@@ -1,0 +1,168 @@
+"""Check what a caller gives for a run: the input, session, budget, deadline, metadata and tenant."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from pydantic import ValidationError
+from pydantic_core import from_json, to_json
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    ExecutionBudget,
+    InputTooLargeError,
+    InvalidInputError,
+    Message,
+    Priority,
+    Role,
+    SessionNotFoundError,
+    TextBlock,
+)
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
+from ravi_django.models import Session
+from ravi_django.users import has
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
+
+
+def address_of(agent: Agent | AgentId | str) -> AgentId:
+    if isinstance(agent, str):
+        agent = AgentId.parse(agent)
+    address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
+    if isinstance(address, AgentId):
+        return address
+    raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
+
+
+def message_of(agent_id: AgentId, input: Any) -> Message:
+    if isinstance(input, Message):
+        check_size(input.model_dump(mode="json")["payload"])
+        return input
+    if isinstance(input, str):
+        if not input.strip():
+            raise InvalidInputError("input must not be empty", field="input")
+        check_size(input)
+        blocks: list[Any] = [TextBlock(text=input)]
+    elif isinstance(input, list) and input:
+        check_size(input)
+        try:
+            blocks = blocks_adapter.validate_python(input)
+        except ValidationError as error:
+            raise InvalidInputError(
+                f"input is no list of content blocks: {first_error(error)}", field="input"
+            ) from None
+        for index, block in enumerate(blocks):
+            if block.type not in FROM_CLIENTS:
+                allowed = ", ".join(FROM_CLIENTS)
+                raise InvalidInputError(
+                    f"input.{index}.type is {block.type!r:.50}; a message may have: {allowed}", field="input"
+                )
+    else:
+        raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
+    return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
+
+
+def check_size(value: Any) -> None:
+    try:
+        body = to_json(value)
+        size = len(body)
+    except ValueError as error:
+        raise InvalidInputError(f"input is not JSON: {error}", field="input") from None
+    if _NUL.search(body):
+        raise InvalidInputError("input holds a NUL character, which the database cannot store", field="input")
+    if size > conf.MAX_INPUT_BYTES:
+        raise InputTooLargeError(f"input has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="input")
+
+
+def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None:
+    if given is None:
+        return None
+    if isinstance(given, Session):
+        if owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk:
+            raise SessionNotFoundError(given.id)
+        return given
+    try:
+        wanted = given if isinstance(given, UUID) else UUID(str(given))
+    except ValueError:
+        raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session") from None
+    rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
+    found: Session | None = rows.filter(id=wanted).first()
+    if found is None:
+        raise SessionNotFoundError(given)
+    return found
+
+
+def priority_of(value: str | Priority) -> Priority:
+    if isinstance(value, Priority):
+        return value
+    try:
+        return Priority[str(value).upper()]
+    except KeyError:
+        names = ", ".join(p.name.lower() for p in Priority)
+        raise InvalidInputError(f"priority must be one of {names}, not {value!r}", field="priority") from None
+
+
+def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        budget = ExecutionBudget.model_validate(value)
+    except ValidationError as error:
+        raise InvalidInputError(f"budget: {first_error(error)}", field="budget") from None
+    return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
+
+
+def deadline_of(value: datetime | str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        parsed = parse_datetime(value) if isinstance(value, str) else value
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, datetime):
+        raise InvalidInputError("deadline must be ISO 8601, like 2030-01-31T12:00:00Z", field="deadline")
+    return timezone.make_aware(parsed, timezone.get_default_timezone()) if timezone.is_naive(parsed) else parsed
+
+
+def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInputError("metadata must be an object", field="metadata")
+    try:
+        body = to_json(dict(value))
+    except ValueError as error:
+        raise InvalidInputError(f"metadata is not JSON: {error}", field="metadata") from None
+    if _NUL.search(body):
+        raise InvalidInputError("metadata holds a NUL character, which the database cannot store", field="metadata")
+    if len(body) > 16 * 1024:
+        raise InvalidInputError(f"metadata has {len(body)} bytes, the limit is 16384", field="metadata")
+    return dict(from_json(body))
+
+
+def tenant_of(value: str) -> str:
+    return check_text("tenant", value, 100, least=0)
+
+
+def first_error(error: ValidationError) -> str:
+    """The first complaint of pydantic, with its place."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place}: {problem['msg']}" if place else problem["msg"]
+
+
+def scope_of(owner: Any, place: AgentId | str, key: str) -> str:
+    check_text("idempotency_key", key, 200)
+    return hashlib.sha256(f"{getattr(owner, 'pk', None)}\0{place}\0{key}".encode()).hexdigest()

@@ -1,0 +1,114 @@
+"""Hints: "there may be work on this run". They can be lost, late, doubled or reordered; the row is the truth."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from celery import current_app
+from django.utils.module_loading import import_string
+from kombu.pools import ProducerPool
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+
+log = logging.getLogger("ravi.dispatch")
+
+# What returns the worker of this process that takes hints, by RAVI["ENGINE"]; None: the broker takes them.
+ENGINES = {"celery": None, "inline": "ravi_django.runtime.engine.worker.get_worker"}
+
+_cancel: Callable[[UUID], None] | None = None  # of this process's worker
+
+
+def on_commit(run_id: UUID | str, send_hint: Callable[[UUID | str], Any] | None = None) -> None:
+    """Hint once the caller's transaction has committed; never raises into it."""
+    transaction.on_commit(lambda: _guarded(send_hint or send, run_id), robust=True)
+
+
+def _guarded(send_hint: Callable[[UUID | str], Any], run_id: UUID | str) -> None:
+    try:
+        send_hint(run_id)
+    except Exception as error:
+        # The commit stands: the sweep will find the row when the broker is back.
+        log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
+
+
+def send(run_id: UUID | str) -> None:
+    """Hint now, by the configured engine. Raises what the broker raises."""
+    if (engine := ENGINES.get(conf.ENGINE)) is None:
+        publish("ravi.run", str(run_id))
+    else:
+        import_string(engine)().hint(run_id)
+
+
+def register_cancel(cancel: Callable[[UUID], None] | None) -> None:
+    """By this process's worker when it starts, with None when it ends: how to cancel a run that it has."""
+    global _cancel
+    _cancel = cancel
+
+
+def cancel_here(run_id: UUID) -> None:
+    """When this very process drives the run, it need not wait for a heartbeat."""
+    if _cancel is not None:
+        _cancel(run_id)
+
+
+PRODUCERS = 10  # connections of a process, at most
+REST_S = 5.0  # after a failure, hints go nowhere for this long: each could cost its caller a connection timeout
+_down_until = 0.0
+
+
+CONNECT_S, ANSWER_S = 1.0, 5.0  # a broker that is away is noticed soon, whatever the site's own tasks wait for
+_pools: dict[str, ProducerPool] = {}  # by the broker's address
+
+
+def broker_connection() -> Any:
+    """To the site's broker, with the site's options but for how long it is waited for. Not opened yet."""
+    options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    connection: Any = current_app.connection_for_write(connect_timeout=CONNECT_S, transport_options=options)
+    if connection.get_transport_cls().driver_type == "redis":
+        connection.transport_options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S}
+    return connection
+
+
+def _producers() -> ProducerPool:
+    """Of our own: the site's pool keeps the site's options."""
+    address = str(current_app.conf.broker_write_url)
+    if address not in _pools:
+        _pools[address] = ProducerPool(broker_connection().Pool(limit=PRODUCERS), limit=PRODUCERS)
+    return _pools[address]
+
+
+def publish(task: str, *args: str) -> None:
+    """Send a task, by its name, to the broker, once. Raises what the broker raises, and ConnectionError while it is
+    known to be away."""
+    global _down_until
+    if time.monotonic() < _down_until:
+        raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
+    try:
+        with _producers().acquire(block=True, timeout=ANSWER_S) as producer:
+            current_app.tasks[task].apply_async(args=args, retry=False, ignore_result=True, producer=producer)
+    except Exception:
+        _down_until = time.monotonic() + REST_S
+        raise
+
+
+def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
+    """Hint several; returns those for which no hint went out.
+
+    A broker that is away would cost a connection timeout a run: the first failure ends it.
+    """
+    for place, run_id in enumerate(run_ids):
+        try:
+            send(run_id)
+        except Exception as error:
+            log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
+            return list(run_ids[place:])
+    return []
+
+
+os.register_at_fork(after_in_child=_pools.clear)  # its sockets are the parent's

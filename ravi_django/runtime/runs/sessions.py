@@ -1,0 +1,219 @@
+"""Sessions and the runs in them: one active root run of an agent a session, the others queued behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.db.models import Exists, OuterRef, QuerySet
+
+from ravi_django.db import alias, transaction
+from ravi_django.kernel import SessionNotFoundError
+from ravi_django.models import (
+    ACTIVE,
+    InboxMessage,
+    Run,
+    Session,
+    Status,
+)
+from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.journal.entries import encode
+from ravi_django.runtime.runs.waking import ageing, claim_at_sql, ready
+
+# The root runs of a session's agent, and the statuses of which one at a time may be there.
+_HERE = "session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
+_ACTIVE = ", ".join(f"'{status.value}'" for status in ACTIVE)
+
+
+def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:
+    """Write a run and its first message in the caller's transaction, with its `session` when that is new. A root run
+    whose session has an active or queued run of the same agent is queued behind it.
+
+    The session is locked until the caller's transaction ends, which holds up each live run in it. With `unlocked` the
+    run is queued without the lock where there is one: the caller calls `promote_orphan` after the commit.
+
+    Raises IntegrityError when its id or its idempotency key is taken.
+    """
+    if session is not None:
+        run.session = session
+    if postgres.in_use():
+        return _create_run_postgres(run, message, session, unlocked)
+    with transaction.atomic():
+        if session is not None:
+            create_session(session)
+        elif _queue_behind(run, unlocked):
+            _note_agent(run)
+        clock.stamp(run).save(force_insert=True)
+        InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
+        outbox.write(outbox.of_submit(run, message))
+        run.refresh_from_db(fields=["created_at", "claim_at"])
+    return run
+
+
+def _queue_behind(run: Run, unlocked: bool) -> bool:
+    """Returns whether the session is locked."""
+    live = Run.objects.filter(session_id=run.session_id, parent=None, status__in=ACTIVE)
+    if unlocked and live.exists():
+        run.status = Status.QUEUED
+        return False
+    if not lock_session(run):
+        raise SessionNotFoundError(run.session_id)
+    if run.parent_id is None and _has_root_before(run):
+        run.status = Status.QUEUED
+    return True
+
+
+def _note_agent(run: Run) -> None:
+    Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
+
+
+def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | None, unlocked: bool) -> Run:
+    """One statement for a run with a session of its own. Nobody else can know of that session: there is no lock to
+    take, and nothing to be queued behind; and what another submit has written already is no error of the statement,
+    which would spoil the caller's transaction."""
+    if session is not None:
+        return _insert_run(run, message, session)
+    with transaction.atomic():
+        return _insert_run(run, message, None, is_locked=_queue_behind(run, unlocked))
+
+
+def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
+    row = clock.stamp(run)
+    columns, values, params = postgres.insertable(row)
+    params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
+    if session is None and not is_locked:
+        params["session"] = str(run.session_id)
+        beside = "SELECT created_at, updated_at FROM ravi_session WHERE id = %(session)s::uuid"
+    elif session is None:
+        params |= {"session": str(run.session_id), "agent": run.agent}
+        beside = f"""UPDATE ravi_session SET agent = %(agent)s::text, updated_at = {NOW} FROM run
+  WHERE ravi_session.id = %(session)s::uuid RETURNING ravi_session.created_at, updated_at"""  # noqa: S608
+    else:
+        names, its, more = postgres.insertable(clock.stamp(session))
+        params |= more
+        beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
+    told = outbox.of_submit(run, message)
+    if told:
+        params |= {"topic": outbox.TOPIC, "event": encode(outbox.body(told[0])).decode()}
+    rows = postgres.execute(
+        f"""
+WITH run AS (
+  INSERT INTO ravi_run ({columns}, claim_at) VALUES ({values}, {claim_at_sql("%(run_priority)s::int")})
+  ON CONFLICT DO NOTHING RETURNING id, created_at, claim_at
+), session AS (
+  {beside}
+), message AS (
+  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
+  SELECT id, %(message_id)s::text, %(body)s::jsonb, {NOW} FROM run
+){_TOLD if told else ""}
+SELECT run.created_at, run.claim_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
+        params,
+    )
+    if not rows:
+        raise IntegrityError(f"the id or the idempotency key of run {run.id} is taken, or its session is not free")
+    if told:
+        outbox.hint_on_commit()
+    run.created_at, run.claim_at, *times = rows[0]
+    _is_stored(run)
+    if session is not None:
+        session.created_at, session.updated_at = times
+        _is_stored(session)
+    return run
+
+
+_TOLD = f""", told AS (
+  INSERT INTO ravi_outboxevent (topic, body, created_at) SELECT %(topic)s::text, %(event)s::jsonb, {NOW} FROM run
+)"""  # noqa: S608
+
+
+def _is_stored(row: Any) -> None:
+    row._state.adding, row._state.db = False, alias()
+
+
+def create_session(session: Session) -> Session:
+    """Write a conversation's row; its times are the database's."""
+    clock.stamp(session).save(force_insert=True)
+    return session
+
+
+def lock_session(run: Run) -> bool:
+    """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here. Returns
+    whether the session may have new runs: it is there, and is not being erased."""
+    if not postgres.in_use():
+        locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
+        return locked.values_list("id").first() is not None
+    sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
+    return bool(postgres.execute(sql, [str(run.session_id)]))
+
+
+def active_root(run: Run) -> QuerySet[Run]:
+    return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
+
+
+def _has_root_before(run: Run) -> bool:
+    if not postgres.in_use():
+        return active_root(run).exists() or _queued(run).exists()
+    params = {"session": str(run.session_id), "agent": run.agent}
+    return bool(postgres.execute(_ROOTS_BEFORE, params))
+
+
+_ROOTS_BEFORE = " UNION ALL ".join(  # each part has an index
+    f"(SELECT 1 FROM ravi_run WHERE {_HERE} AND status IN ({statuses}) LIMIT 1)"  # noqa: S608
+    for statuses in (_ACTIVE, "'queued'")
+)
+
+
+def _queued(run: Run) -> QuerySet[Run]:
+    return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
+
+
+def promote(run: Run) -> list[UUID]:
+    """The session's next queued run of this agent, if any, becomes pending. Under the session's lock, as
+    `create_run`."""
+    if run.parent_id is not None:
+        return []
+    lock_session(run)
+    if postgres.in_use():
+        return _promote_postgres(run)
+    next_id: UUID | None = _queued(run).order_by("id").values_list("id", flat=True).first()
+    if next_id is None or active_root(run).exists():
+        return []
+    Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
+    return [next_id]
+
+
+def _promote_postgres(run: Run) -> list[UUID]:
+    """The same in one statement, behind the one that took the lock: this one sees what was committed by then."""
+    rows = postgres.execute(
+        f"""
+UPDATE ravi_run SET status = 'pending', claim_at = {claim_at_sql("priority")}
+WHERE status = 'queued' AND id = (SELECT id FROM ravi_run WHERE {_HERE} AND status = 'queued' ORDER BY id LIMIT 1)
+  AND NOT EXISTS (SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}))
+RETURNING id""",  # noqa: S608
+        ageing() | {"session": str(run.session_id), "agent": run.agent},
+    )
+    return [row[0] for row in rows]
+
+
+def orphaned() -> QuerySet[Run]:
+    """Queued runs whose session has no active run any more."""
+    active = Run.objects.filter(
+        session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
+    )
+    return Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")
+
+
+def orphans(limit: int) -> list[Run]:
+    """A guard behind the promotions: finds nothing unless one was lost."""
+    return list(orphaned()[:limit])
+
+
+def promote_orphan(run: Run) -> list[UUID]:
+    """For a run that was queued without the session's lock, after its commit: the run before it may have ended."""
+    with transaction.atomic():
+        promoted = promote(run)
+        _note_agent(run)
+        return promoted

@@ -1,0 +1,184 @@
+"""Submitting: Session, Run and message are written in the caller's transaction; the hint goes out on commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError
+
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ChatPayload,
+    ExecutionBudget,
+    IdempotencyMismatchError,
+    Message,
+    Priority,
+)
+from ravi_django.kernel.canonical import digest_of
+from ravi_django.models import Run, Session, Status, uuid7
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.runs import hints, sessions
+from ravi_django.runtime.runs.checks import (
+    address_of,
+    budget_of,
+    deadline_of,
+    message_of,
+    metadata_of,
+    priority_of,
+    scope_of,
+    session_of,
+    tenant_of,
+)
+
+
+def submit(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    user: Any = None,
+    tenant: str = "",
+    idempotency_key: str | None = None,
+    priority: str | Priority = "normal",
+    budget: ExecutionBudget | Mapping[str, Any] | None = None,
+    deadline: datetime | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Run:
+    """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
+
+    The variables of an agent that is a row are given as `metadata={"variables": {…}}`.
+
+    Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
+    to (user, agent), a repeat returns the first run. A `session` of one's own continues that conversation; without
+    one a new session is made.
+
+    Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError and
+    IdempotencyMismatchError; nothing is written then.
+    """
+    run, _ = submit_once(
+        agent,
+        input,
+        session=session,
+        user=user,
+        tenant=tenant,
+        idempotency_key=idempotency_key,
+        priority=priority,
+        budget=budget,
+        deadline=deadline,
+        metadata=metadata,
+    )
+    return run
+
+
+asubmit = sync_to_async(submit)
+
+
+def submit_once(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    user: Any = None,
+    tenant: str = "",
+    idempotency_key: str | None = None,
+    priority: str | Priority = "normal",
+    budget: ExecutionBudget | Mapping[str, Any] | None = None,
+    deadline: datetime | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    send: Any = None,
+    run_id: UUID | None = None,
+    said: Mapping[str, Any] | None = None,
+    find: Callable[[AgentId], specs.Found] = specs.find,
+) -> tuple[Run, bool]:
+    """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
+    safe to repeat; `find` gives the agent, or raises: a surface asks there whether the user may run it. `said` is the
+    body of a message to `session`: the idempotency key is then scoped to (user, session), and a repeat has the same
+    body."""
+    agent_id = address_of(agent)
+    found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
+    message = message_of(agent_id, input)
+    owner = user if user is not None and user.is_authenticated else None
+    found = session_of(session, owner)
+    run = Run(
+        id=run_id or uuid7(),
+        agent=str(agent_id),
+        owner=owner,
+        tenant=tenant_of(tenant) or (found.tenant if found else ""),
+        priority=priority_of(priority).value,
+        budget=budget_of(budget),
+        deadline=deadline_of(deadline),
+        metadata=metadata_of(metadata),
+    )
+    if idempotency_key is not None:
+        place = agent_id if said is None or found is None else f"session:{found.id}"
+        run.idempotency_scope = scope_of(owner, place, idempotency_key)
+        run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
+        if (first := first_of(run)) is not None:
+            return first, False
+    found_agent = found_agent or find(agent_id)
+    found_agent.check_variables(run.metadata)
+    run.agent_version = found_agent.version
+    session_row = found or _new_session(run, message)
+    run.session = session_row
+    try:
+        sessions.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
+    except IntegrityError:
+        if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
+            return first, False
+        raise
+    hints.on_commit(run.id, send if run.status == "pending" else lambda _: _promote(run, send or hints.send))
+    return run, True
+
+
+def _promote(run: Run, send: Any) -> None:
+    for promoted in sessions.promote_orphan(run):
+        if promoted == run.id:
+            run.status = Status.PENDING
+        send(promoted)
+
+
+# ----------------------------------------------------------------------------------------------- what was given
+
+
+def _new_session(run: Run, message: Message) -> Session:
+    text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
+    return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
+
+
+def _boot(run: Run, message: Message) -> dict[str, Any]:
+    """The message as the run's inbox holds it."""
+    if not message.correlation_id:
+        message = message.model_copy(update={"correlation_id": str(run.session_id)})
+    return message.model_dump(mode="json")
+
+
+# ------------------------------------------------------------------------------------------------ idempotency
+
+
+def _request_digest(run: Run, message: Message, session: Any) -> str:
+    body = {
+        "payload": message.payload.model_dump(mode="json"),
+        "session": str(session.id if isinstance(session, Session) else session or ""),
+        "priority": run.priority,
+        "budget": run.budget,
+        "deadline": run.deadline.isoformat() if run.deadline else None,
+        "metadata": run.metadata,
+    }
+    return digest_of(body)
+
+
+def first_of(run: Run) -> Run | None:
+    """The run that the key belongs to already. Raises IdempotencyMismatchError when it was asked something else."""
+    if run.idempotency_scope is None:
+        return None
+    first = Run.objects.select_related("session").filter(idempotency_scope=run.idempotency_scope).first()
+    if first is not None and first.request_digest != run.request_digest:
+        raise IdempotencyMismatchError(
+            f"this idempotency key belongs to run {first.id}, which was submitted with another body; use a new key"
+        )
+    return first

@@ -1,0 +1,108 @@
+"""Waking runs, and locking several of them: what every other part of the store builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db.models import Case, F, Value, When
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import Run, Status
+from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db.postgres import NOW
+
+T = TypeVar("T")
+
+RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": ""}
+URGENT = max(Priority).value
+
+
+def ready(delay_s: float = 0.0, most: int = URGENT) -> dict[str, Any]:
+    """The changes that make a run pending, and claimable after `delay_s`. `claim_at` is that time, less the head start
+    of the row's priority, or of `most` where that is lower."""
+    starts = {one: clock.after(delay_s - min(one, most) * conf.PRIORITY_HEAD_START_S) for one in Priority}
+    claim_at = Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
+    due = clock.after(delay_s) if delay_s > 0 else None
+    return {"status": Value(Status.PENDING.value), "wake_at": due, "claim_at": claim_at}
+
+
+def claim_at_sql(priority: str) -> str:
+    """`claim_at` of a run that becomes ready now, in SQL; `ageing` has the parameters."""
+    return f"({NOW} - {priority} * make_interval(secs => %(head_start_s)s::float8))"
+
+
+def ageing(most: int = URGENT) -> dict[str, str | None]:
+    return {"now": postgres.present(), "head_start_s": repr(float(conf.PRIORITY_HEAD_START_S)), "most": str(most)}
+
+
+def touch(run_ids: Iterable[UUID]) -> None:
+    """Wake runs, whatever they do: a suspended one becomes pending, any other will not suspend unseeing."""
+    for run_id in sorted(set(run_ids)):
+        Run.objects.filter(id=run_id).update(**woken())
+
+
+def woken(most: int = URGENT) -> dict[str, Any]:
+    changes = {
+        name: Case(When(status=Status.SUSPENDED, then=to), default=F(name)) for name, to in ready(0, most).items()
+    }
+    return {"wake_seq": F("wake_seq") + 1, "hints": 0, "hint_after": None, **changes}
+
+
+# The same in SQL; `ageing` has its parameters.
+WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
+  claim_at = CASE WHEN status = 'suspended' THEN {claim_at_sql("least(priority, %(most)s::int)")} ELSE claim_at END,
+  wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
+  status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END"""
+
+
+def lock(run_ids: Iterable[UUID]) -> None:
+    """Lock several runs, in the order of their ids."""
+    wanted = sorted(set(run_ids))
+    if len(wanted) > 1:
+        list(Run.objects.select_for_update(no_key=True).filter(id__in=wanted).order_by("id").values_list("id"))
+
+
+def lock_to_delete(run_id: UUID) -> None:
+    """In the deleter's transaction: nobody has written for the run whom its rows do not show, and nobody will."""
+    list(Run.objects.select_for_update().filter(id=run_id).values_list("id"))
+
+
+def status_held(run_id: UUID | str) -> Status | None:
+    """A run's status, and the run held against its deletion until the caller's transaction ends; all else that writes
+    it goes on. None when there is none."""
+    if postgres.in_use():
+        rows = postgres.execute("SELECT status FROM ravi_run WHERE id = %s::uuid FOR KEY SHARE", [str(run_id)])
+        return Status(rows[0][0]) if rows else None
+    status = Run.objects.filter(id=run_id).values_list("status", flat=True).first()
+    return None if status is None else Status(status)
+
+
+class NotLocked(Exception):
+    """A write needs these runs too, and has others locked already: taken now, they could close a circle of waits."""
+
+    def __init__(self, run_ids: Iterable[UUID]) -> None:
+        self.run_ids = set(run_ids)
+        super().__init__()
+
+
+def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
+    """Raise NotLocked unless all of them are."""
+    if missing := set(run_ids) - held:
+        raise NotLocked(missing)
+
+
+def locking(run_ids: Iterable[UUID], write: Callable[[set[UUID]], T]) -> T:
+    """One transaction with these runs locked; `write` is told which. Where it finds that it needs more (NotLocked),
+    all is undone, the locks too, and begun again with those. Only the runs of one tree are asked for: it ends."""
+    held = set(run_ids)
+    while True:
+        try:
+            with transaction.atomic():
+                lock(held)
+                return write(held)
+        except NotLocked as more:
+            held |= more.run_ids

@@ -1,0 +1,143 @@
+"""Schedules and the ticks that were seen to: who moves a schedule on submits what came of it, in the same transaction.
+
+The guard is a compare-and-set on `next_at`, and under it unique (schedule, tick). SKIP LOCKED only keeps schedulers
+that come at once from waiting for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Coalesce, Greatest
+from django.utils import timezone
+
+from ravi_django.db import connection, transaction
+from ravi_django.models import Schedule, ScheduleTick
+from ravi_django.runtime.db import clock, postgres
+
+ROWS = 5_000  # changed or deleted in one statement, at most
+
+
+def present() -> datetime:
+    """Now, by the clock of stored times."""
+    if (fixed := clock.fixed()) is not None:
+        return fixed
+    if postgres.in_use():
+        now: datetime = postgres.execute("SELECT statement_timestamp()", [])[0][0]
+        return now
+    return timezone.now()  # the database is in this process
+
+
+Due = tuple[datetime, UUID, datetime]  # when a schedule was due, its id, the present
+
+
+def due(limit: int, behind: Due | None = None) -> list[Due]:
+    """Schedules whose tick has come, the longest due first, `behind` one of them. Read through a partial index of
+    those that are enabled."""
+    rows = _due()
+    if behind is not None:
+        at, last, _ = behind
+        rows = rows.filter(Q(due_at__gt=at) | Q(id__gt=last), due_at__gte=at)
+    found: QuerySet[Any, Any] = rows.annotate(present=clock.now()).order_by("due_at", "id")
+    return list(found.values_list("due_at", "id", "present")[:limit])
+
+
+def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:
+    """The schedule with its owner and session, and the present; None when another has it, or it is due no more."""
+    rows = _due().filter(id=schedule_id).annotate(present=clock.now())
+    row = _free(rows).select_related("owner", "session").first()
+    return None if row is None else (row, vars(row)["present"])
+
+
+def _due() -> QuerySet[Schedule]:
+    return Schedule.objects.filter(enabled=True, due_at__lte=clock.now())
+
+
+def advance(row: Schedule, next_at: datetime | None, due_at: datetime | None, last_at: datetime) -> bool:
+    """Go from the tick that was read to the next one; False when somebody else did, or it was switched off."""
+    rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
+    return bool(rows.update(next_at=next_at, due_at=due_at, seen_at=None, last_at=last_at))
+
+
+def put_off(row: Schedule, error: str, seconds: float, seen_at: datetime) -> None:
+    """No tick can be told from the row as it is, here and now: its tick is left for another, or for later."""
+    rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
+    rows.update(due_at=clock.after(seconds), seen_at=Coalesce("seen_at", Value(seen_at)), error=error)
+
+
+def leave(begun: datetime) -> None:
+    """What is due and was not seen to: it counts as seen from then on, so that waiting its turn is no downtime. Those
+    that somebody has at this moment are not waited for, where the database can tell; else all lock in one order."""
+    can_tell = connection.features.has_select_for_update_skip_locked
+    while True:
+        with transaction.atomic():
+            rows = _due().filter(seen_at=None)
+            found = _free(rows.order_by("due_at")) if can_tell else rows.order_by("id").select_for_update()
+            ids = list(found.values_list("id", flat=True)[:ROWS])
+            Schedule.objects.filter(id__in=ids).update(seen_at=Greatest("due_at", Value(begun)))
+        if len(ids) < ROWS:
+            break
+
+
+def _free(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+    """Locked, without those that others have locked."""
+    if not connection.features.has_select_for_update_skip_locked:
+        return rows
+    return rows.select_for_update(skip_locked=True, of=("self",), no_key=True)
+
+
+def seen(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
+    """Which of these ticks were seen to before."""
+    return set(ScheduleTick.objects.filter(schedule=row, at__in=ticks).order_by().values_list("at", flat=True))
+
+
+def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
+    """Keep what came of them; the last one's error is the schedule's. Raises IntegrityError when one is there."""
+    present = clock.fixed()
+    for tick in ticks:
+        if present is not None:
+            tick.created_at = present
+    ScheduleTick.objects.bulk_create(ticks)
+    if ticks and ticks[-1].error != row.error:
+        Schedule.objects.filter(id=row.id).update(error=ticks[-1].error)
+
+
+def lock(schedule_id: UUID) -> Schedule | None:
+    found: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=schedule_id).first()
+    return found
+
+
+def lock_named(*, owner: Any, tenant: str, name: str) -> Schedule | None:
+    rows = Schedule.objects.select_for_update(no_key=True, of=("self",))
+    found: Schedule | None = rows.filter(owner=owner, tenant=tenant, name=name).first()
+    return found
+
+
+def insert(row: Schedule) -> Schedule:
+    """Raises IntegrityError when its owner has one of that name."""
+    row.save(force_insert=True)
+    return row
+
+
+def write(row: Schedule, fields: Sequence[str]) -> None:
+    row.save(update_fields=fields)
+
+
+def remove(schedule_id: UUID) -> None:
+    Schedule.objects.filter(id=schedule_id).delete()
+
+
+def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:
+    return ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s))
+
+
+def prune_ticks(older_than_s: float) -> int:
+    """Delete at most ROWS of them; returns how many. Call it until that is 0."""
+    found = list(old_ticks(older_than_s).order_by("id").values_list("id", flat=True)[:ROWS])
+    rows: QuerySet[Any] = ScheduleTick.objects.filter(id__in=found)
+    deleted: int = rows._raw_delete(rows.db) if found else 0
+    return deleted

@@ -1,0 +1,278 @@
+"""The rows of deliveries. On PostgreSQL each kind is one statement for all followers; elsewhere they are created in
+bulk. The caller has locked the runs and sessions that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Model
+from django.db.models.expressions import DatabaseDefault
+
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import Follow, InboxMessage, Run, Session, Signal, Status
+from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db.postgres import NOW, as_text, cast
+from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.journal.entries import encode
+from ravi_django.runtime.runs.waking import WOKEN, ageing, claim_at_sql, woken
+
+SIGNAL = "new_feed_item"
+PRIORITY = Priority.LOW  # what somebody waits for comes before ten thousand feeds
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message as followers get it, and what the signal beside it says. Of many followers the same object."""
+
+    id: str  # the inbox's: a repeat is the same message
+    body: Mapping[str, Any]  # the kernel Message
+    payload: Mapping[str, Any]  # the signal's
+    by: UUID | None = None  # the run that has published it, which is not told
+
+    @property
+    def key(self) -> str:
+        return f"pub:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A live run that gets a message and a signal."""
+
+    follow_id: UUID
+    letter: Letter
+    run_id: UUID
+    session_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that begins with a message."""
+
+    follow_id: UUID
+    letter: Letter
+    run_id: UUID
+    session_id: UUID
+    fresh: bool  # the session is new, too
+    status: Status
+    version: int | None  # of the agent's spec
+
+
+def tell(told: Sequence[Told]) -> list[UUID]:
+    """Message, signal and wake-up, once for each run and message; returns the runs that can be claimed."""
+    if not told:
+        return []
+    if not postgres.in_use():
+        return _tell_by_orm(told)
+    places, letters = _letters([one.letter for one in told])
+    rows = [[str(one.run_id), places[one.letter.id]] for one in told]
+    params = ageing(PRIORITY) | {"rows": _text(rows), "letters": letters}
+    return [run_id for run_id, status in postgres.execute(_TELL, params) if status == Status.PENDING]
+
+
+def begin(begun: Sequence[Begun]) -> list[UUID]:
+    """Runs with their first message, and the sessions of those that have none; returns those that can be claimed."""
+    if not begun:
+        return []
+    if outbox.is_on():
+        _tell_outbox(begun)
+    if not postgres.in_use():
+        return _begin_by_orm(begun)
+    places, letters = _letters([one.letter for one in begun])
+    rows = [
+        [
+            str(one.follow_id),
+            str(one.run_id),
+            str(one.session_id),
+            one.fresh,
+            one.status.value,
+            one.version,
+            places[one.letter.id],
+        ]
+        for one in begun
+    ]
+    sql, params = _begin_statement()
+    postgres.execute(sql, params | ageing() | {"rows": _text(rows), "letters": letters})
+    return [one.run_id for one in begun if one.status == Status.PENDING]
+
+
+def note_delivered(homes: Sequence[tuple[UUID, UUID]]) -> None:
+    """Where the follows were delivered to, and when, where that counts."""
+    if not homes:
+        return
+    if postgres.in_use():
+        params = {"now": postgres.present(), "rows": _text([[str(one) for one in pair] for pair in homes])}
+        postgres.execute(_NOTE, params)
+        return
+    Follow.objects.filter(id__in=[follow_id for follow_id, _ in homes], every_s__gt=0).update(last_at=clock.now())
+    moved = [Follow(id=follow_id, home_id=session_id) for follow_id, session_id in homes]
+    Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)
+
+
+def _letters(given: Sequence[Letter]) -> tuple[dict[str, int], str]:
+    """Each different letter once, and its place by its id."""
+    unique = {letter.id: letter for letter in given}
+    documents = [[letter.id, letter.body, letter.payload] for letter in unique.values()]
+    return {name: place for place, name in enumerate(unique)}, _text(documents)
+
+
+def _text(rows: Any) -> str:
+    return encode(rows).decode()
+
+
+# ------------------------------------------------------------------------------------------------- on PostgreSQL
+
+_LETTERS = """letter AS MATERIALIZED (
+  SELECT place - 1 AS place, one ->> 0 AS id, one -> 1 AS body, one -> 2 AS payload
+  FROM jsonb_array_elements(%(letters)s::jsonb) WITH ORDINALITY AS given(one, place)
+)"""
+_TELL = f"""
+WITH {_LETTERS}, given AS (
+  SELECT (one ->> 0)::uuid AS run_id, (one ->> 1)::int AS place FROM jsonb_array_elements(%(rows)s::jsonb) AS one
+), sent AS (
+  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
+  SELECT given.run_id, letter.id, letter.body, {NOW} FROM given JOIN letter USING (place)
+  ON CONFLICT DO NOTHING RETURNING run_id, message_id
+), told AS (
+  INSERT INTO ravi_signal (run_id, name, payload, key, woke, created_at)
+  SELECT sent.run_id, '{SIGNAL}', letter.payload, 'pub:' || letter.id, true, {NOW}
+  FROM sent JOIN letter ON letter.id = sent.message_id
+  ON CONFLICT DO NOTHING
+)
+UPDATE ravi_run SET {WOKEN}
+FROM (SELECT DISTINCT run_id FROM sent) AS woken WHERE ravi_run.id = woken.run_id
+RETURNING ravi_run.id, ravi_run.status"""  # noqa: S608 - of our own names
+_NOTE = f"""
+UPDATE ravi_follow SET last_at = CASE WHEN every_s > 0 THEN {NOW} END, home_id = (one ->> 1)::uuid
+FROM jsonb_array_elements(%(rows)s::jsonb) AS one WHERE ravi_follow.id = (one ->> 0)::uuid
+RETURNING ravi_follow.id"""  # noqa: S608
+
+
+def _begin_statement() -> tuple[str, dict[str, str | None]]:
+    whose = {"agent": "f.agent", "owner_id": "f.owner_id", "tenant": "f.tenant", "created_at": NOW}
+    runs, run_values, params = _columns(
+        Run(priority=PRIORITY.value),
+        whose
+        | {
+            "id": "g.run_id",
+            "session_id": "g.session_id",
+            "status": "g.status",
+            "metadata": "f.metadata",
+            "agent_version": "g.version",
+            "claim_at": claim_at_sql("%(run_priority)s::int"),
+        },
+    )
+    sessions, session_values, more = _columns(
+        Session(), whose | {"id": "g.session_id", "title": "left(f.topic, 200)", "updated_at": NOW}
+    )
+    sql = f"""
+WITH {_LETTERS}, g AS MATERIALIZED (
+  SELECT (one ->> 0)::uuid AS follow_id, (one ->> 1)::uuid AS run_id, (one ->> 2)::uuid AS session_id,
+    (one ->> 3)::boolean AS fresh, one ->> 4 AS status, (one ->> 5)::int AS version, (one ->> 6)::int AS place
+  FROM jsonb_array_elements(%(rows)s::jsonb) AS one
+), sessions AS (
+  INSERT INTO ravi_session ({sessions})
+  SELECT {session_values} FROM g JOIN ravi_follow f ON f.id = g.follow_id WHERE g.fresh
+), spoken AS (
+  UPDATE ravi_session SET agent = f.agent, updated_at = {NOW}
+  FROM g JOIN ravi_follow f ON f.id = g.follow_id WHERE NOT g.fresh AND ravi_session.id = g.session_id
+), runs AS (
+  INSERT INTO ravi_run ({runs}) SELECT {run_values} FROM g JOIN ravi_follow f ON f.id = g.follow_id RETURNING id
+), messages AS (
+  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
+  SELECT g.run_id, letter.id, letter.body, {NOW} FROM g JOIN letter USING (place)
+)
+SELECT count(*) FROM runs"""  # noqa: S608
+    return sql, params | more
+
+
+def _columns(row: Model, said: Mapping[str, str]) -> tuple[str, str, dict[str, str | None]]:
+    """The columns of many new rows, what goes into them where it is `said` in SQL, else what `row` has."""
+    values: dict[str, str] = {}
+    params: dict[str, str | None] = {}
+    fields: Any = row._meta.concrete_fields
+    for one in fields:
+        value = getattr(row, one.attname)
+        if one.column in said:
+            values[one.column] = said[one.column]
+        elif not isinstance(value, DatabaseDefault):
+            name = f"{row._meta.model_name}_{one.column}"
+            values[one.column] = f"%({name})s::{cast(one)}"
+            params[name] = as_text(one, value)
+    return ", ".join(f'"{column}"' for column in values), ", ".join(values.values()), params
+
+
+# ---------------------------------------------------------------------------------------------- through the ORM
+
+
+def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
+    known = set(
+        InboxMessage.objects.filter(
+            run_id__in=[one.run_id for one in told], message_id__in={one.letter.id for one in told}
+        ).values_list("run_id", "message_id")
+    )
+    new = {(one.run_id, one.letter.id): one for one in told if (one.run_id, one.letter.id) not in known}.values()
+    InboxMessage.objects.bulk_create(_message(one) for one in new)
+    Signal.objects.bulk_create(
+        (
+            clock.stamp(Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=one.letter.key))
+            for one in new
+        ),
+        ignore_conflicts=True,
+    )
+    ids = {one.run_id for one in new}
+    Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
+    return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
+
+
+def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
+    follows = Follow.objects.in_bulk([one.follow_id for one in begun])
+    Session.objects.bulk_create(
+        clock.stamp(
+            Session(
+                id=one.session_id,
+                owner_id=follows[one.follow_id].owner_id,
+                tenant=follows[one.follow_id].tenant,
+                agent=follows[one.follow_id].agent,
+                title=follows[one.follow_id].topic[:200],
+            )
+        )
+        for one in begun
+        if one.fresh
+    )
+    for agent in {follows[one.follow_id].agent for one in begun if not one.fresh}:
+        spoken = [one.session_id for one in begun if not one.fresh and follows[one.follow_id].agent == agent]
+        Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
+    Run.objects.bulk_create(clock.stamp(_run(one, follows[one.follow_id])) for one in begun)
+    InboxMessage.objects.bulk_create(_message(one) for one in begun)
+    return [one.run_id for one in begun if one.status == Status.PENDING]
+
+
+def _run(one: Begun, follow: Follow) -> Run:
+    return Run(
+        id=one.run_id,
+        agent=follow.agent,
+        session_id=one.session_id,
+        owner_id=follow.owner_id,
+        tenant=follow.tenant,
+        status=one.status,
+        priority=PRIORITY.value,
+        metadata=follow.metadata,
+        agent_version=one.version,
+    )
+
+
+def _message(one: Told | Begun) -> InboxMessage:
+    message: InboxMessage = clock.stamp(
+        InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
+    )
+    return message
+
+
+def _tell_outbox(begun: Sequence[Begun]) -> None:
+    """Whoever listens to the event bus is told of these runs as of any other."""
+    follows = Follow.objects.in_bulk([one.follow_id for one in begun])
+    events = [outbox.of_submit(_run(one, follows[one.follow_id]), one.letter.body) for one in begun]
+    outbox.write([event for told in events for event in told])

@@ -1,0 +1,140 @@
+"""Follow topics from a site's own code: add, remove and list follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+from ravi_django import access
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ForbiddenError,
+    InvalidInputError,
+    TopicId,
+)
+from ravi_django.kernel.checks import check_whole
+from ravi_django.models import Follow, Session, uuid7
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.runs.checks import address_of, metadata_of, session_of, tenant_of
+from ravi_django.runtime.social import follow_rows
+
+MAX_EVERY_S = 366 * 24 * 3600
+
+
+def follow(
+    agent: Agent | AgentId | str,
+    topic: TopicId | str,
+    *,
+    user: Any = None,
+    tenant: str = "",
+    session: Session | UUID | str | None = None,
+    every_s: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+) -> tuple[Follow, bool]:
+    """Have `agent` follow `topic` (`type/source`) for `user`; (the follow, whether it is new). Inside the caller's
+    transaction.
+
+    It is the agent's and the user's, and with `session` of that conversation alone. Following again gives the same
+    row, with the `every_s` and the `metadata` that are given now. `every_s`: deliver at most once in so many seconds,
+    all in one message; 0 leaves it as it is, at first each at once. `metadata` is that of the runs which deliveries
+    start, as `submit` takes it.
+
+    Raises InvalidInputError (with `field`), AgentNotFoundError, SessionNotFoundError and, where the site's policy
+    refuses, ForbiddenError; nothing is written then.
+    """
+    return add(agent, topic, user=user, tenant=tenant, session=session, every_s=every_s or None, metadata=metadata)
+
+
+def add(
+    agent: Agent | AgentId | str,
+    topic: TopicId | str,
+    *,
+    user: Any,
+    tenant: str,
+    session: Session | UUID | str | None,
+    every_s: int | None,
+    metadata: Mapping[str, Any] | None,
+) -> tuple[Follow, bool]:
+    """`follow`, where an `every_s` of 0 is one that was given."""
+    row = _row(agent, topic, user, tenant, session)
+    row.every_s, row.metadata = check_whole("every_s", every_s or 0, 0, MAX_EVERY_S), metadata_of(metadata)
+    found = specs.find(row.agent)
+    found.check_variables(row.metadata)
+    access.check_follow(owner_of(user), found, topic_of(topic))
+    return follow_rows.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
+
+
+def unfollow(
+    agent: Agent | AgentId | str,
+    topic: TopicId | str,
+    *,
+    user: Any = None,
+    tenant: str = "",
+    session: Session | UUID | str | None = None,
+) -> bool:
+    """Delete the follow of exactly this agent, user, tenant and session, and what it was still to be given; whether
+    there was one. Inside the caller's transaction.
+
+    Raises InvalidInputError (with `field`) and SessionNotFoundError.
+    """
+    row = _row(agent, topic, user, tenant, session)
+    return follow_rows.remove_follow(row.follower, row.topic)
+
+
+def followers(
+    topic: TopicId | str, tenant: str = "", after: UUID | None = None, limit: int | None = None
+) -> Iterator[Follow]:
+    """The follows of a topic in the order of their ids, those beyond the id `after`, at most `limit`. They are read
+    page by page, however many there are."""
+    return follow_rows.followers(str(topic_of(topic)), tenant_of(tenant), after=after, limit=limit)
+
+
+def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID | str | None) -> Follow:
+    try:
+        address = str(address_of(agent))
+    except InvalidInputError as error:
+        raise InvalidInputError(str(error), field="agent") from None
+    owner = owner_of(user)
+    own = session_of(session, owner)
+    if own is not None and own.tenant and tenant and tenant != own.tenant:
+        raise InvalidInputError(f"session {own.id} is of another tenant than {tenant!r}", field="session")
+    place = tenant_of(tenant) or (own.tenant if own else "")
+    session_id = own.id if own else None
+    owner_id = None if owner is None else owner.pk
+    return row_of(address, topic_of(topic), owner_id, place, session_id=session_id, home_id=session_id)
+
+
+def row_of(
+    agent: str, topic: TopicId, owner_id: Any, tenant: str, *, session_id: UUID | None, home_id: UUID | None
+) -> Follow:
+    """A follow that is not saved."""
+    return Follow(
+        id=uuid7(),
+        agent=agent,
+        topic=str(topic),
+        owner_id=owner_id,
+        tenant=tenant,
+        session_id=session_id,
+        home_id=home_id,
+        follower=follow_rows.follower_of(agent, owner_id, tenant, session_id),
+    )
+
+
+def topic_of(given: TopicId | str) -> TopicId:
+    """A topic from its text, `type/source` or `namespace/type/source`; a type alone is its source "default", as of
+    TopicId. Raises InvalidInputError for the field `topic`."""
+    if isinstance(given, TopicId):
+        return given
+    try:
+        return TopicId(given) if isinstance(given, str) and "/" not in given else TopicId.parse(given)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"topic: {error}", field="topic") from None
+
+
+def owner_of(user: Any) -> Any:
+    """None is the site itself. Raises ForbiddenError for a user who is not logged in."""
+    if user is not None and not user.is_authenticated:
+        raise ForbiddenError("an anonymous user may neither follow nor emit")
+    return user

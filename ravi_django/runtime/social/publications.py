@@ -1,0 +1,200 @@
+"""The social graph, for a site's own code: who follows a topic, and publishing to it. `graph` is the same for agents.
+
+Topics are a tenant's own: what is emitted goes to the followers of the same tenant, and to nobody else.
+
+What was published: one row a message, in the transaction of whoever publishes. Its fan-out begins behind that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from django.db.models import Exists, OuterRef, QuerySet
+from pydantic_core import from_json, to_json
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    AgentId,
+    ControlPayload,
+    IdempotencyMismatchError,
+    InputTooLargeError,
+    InvalidInputError,
+    Message,
+    TopicId,
+)
+from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.messages import PayloadBase
+from ravi_django.models import FeedItem, Follow, Publication, uuid7
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn, is_storable
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease.inbox import noted
+from ravi_django.runtime.runs.checks import tenant_of
+from ravi_django.runtime.social import fan_out
+from ravi_django.runtime.social.follows import owner_of, topic_of
+from ravi_django.runtime.teams.messages import payload_of
+
+MAX_ID = 200  # characters of a message id
+# Publications that each follow from the one before. Agents that follow each other in a circle would publish for ever,
+# and pay for it; of those that go one way, a handful stand in a row.
+MAX_HOPS = 8
+
+
+# ----------------------------------------------------------------------------------------------------- following
+
+
+# ---------------------------------------------------------------------------------------------------- publishing
+
+
+def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "", id: str | None = None) -> Publication:
+    """Publish `data` to those of the tenant who follow `topic` now; returns its row at once. Inside the caller's
+    transaction: rolled back with it, delivered after its commit.
+
+    `data`: a text, or JSON; a Message gives its payload. At most RAVI["MAX_INPUT_BYTES"] bytes as JSON. `id`, of the
+    user's own on this topic, makes it safe to repeat: the same message is published once.
+
+    Raises InvalidInputError (with `field`), InputTooLargeError, and IdempotencyMismatchError when the id has another
+    message; nothing is written then.
+    """
+    place, owner = topic_of(topic), owner_of(user)
+    message_id = uuid4().hex if id is None else checked_id(id)
+    try:
+        value = from_json(to_json(value_of(data)))
+    except ValueError as error:
+        raise InvalidInputError(f"data is not JSON: {error}", field="data") from None
+    if not is_storable(value):
+        raise InvalidInputError("data holds a NUL character, or a number that no database can store", field="data")
+    payload = payload_for(data, value)
+    made = publication_of(place, payload, message_id, tenant_of(tenant), publisher_of(owner))
+    made.owner = owner
+    with transaction.atomic():
+        row, new = create_publication(made)
+        if new and row.last is not None:
+            transaction.on_commit(partial(fan_out.hint, row.id), robust=True)
+    return row
+
+
+def publication_of(
+    topic: TopicId,
+    payload: PayloadBase,
+    message_id: str,
+    tenant: str,
+    publisher: str,
+    sender: AgentId | None = None,
+    hops: int = 0,
+) -> Publication:
+    """A publication that is not saved."""
+    own = uuid7()
+    note = {"publication": str(own), **noted(hops)}  # the message's id is its publisher's alone
+    message = Message(id=message_id, target=topic, sender=sender, payload=payload, metadata=note)
+    body = message.model_dump(mode="json")
+    return Publication(
+        id=own,
+        topic=str(topic),
+        tenant=tenant,
+        message_id=message_id,
+        scope=scope_of(str(topic), tenant, publisher, message_id),
+        digest=digest_of(body["payload"]),
+        body=body,
+    )
+
+
+def publisher_of(owner: Any) -> str:
+    return "system" if owner is None else f"user:{owner.pk}"
+
+
+# --------------------------------------------------------------------------------------------------- what was given
+
+
+def value_of(data: Any) -> Any:
+    """What is published of `data`."""
+    given = data.payload if isinstance(data, Message) else data
+    return given.model_dump(mode="json") if isinstance(given, PayloadBase) else given
+
+
+def payload_for(data: Any, value: Any) -> PayloadBase:
+    """What followers are given of `data`, whose value as plain JSON is `value`. Raises InvalidInputError,
+    InputTooLargeError."""
+    if isinstance(data, Message | PayloadBase):
+        payload = type(data.payload if isinstance(data, Message) else data).model_validate(value)
+    else:
+        payload = payload_of(value["text"] if _is_text(value) else value)
+    if isinstance(payload, ControlPayload):
+        raise InvalidInputError("a control message is sent to one run, not emitted; use ctx.send", field="data")
+    if (size := len(to_json(value))) > conf.MAX_INPUT_BYTES:
+        raise InputTooLargeError(f"data has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="data")
+    return payload
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str)
+
+
+def checked_id(id: Any) -> str:
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not is_storable(id):
+        raise InvalidInputError(f"id must be a string of 1 to {MAX_ID} characters, none of them NUL", field="id")
+    return id
+
+
+ROWS = 1_000  # deleted in one statement, at most
+
+
+def scope_of(topic: str, tenant: str, publisher: str, message_id: str) -> str:
+    """Where a message id stands for one message: a publisher's, on one topic of a tenant."""
+    return hashlib.sha256("\0".join((topic, tenant, publisher, message_id)).encode()).hexdigest()
+
+
+def publish(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, publication: Publication) -> int:
+    """Record an emit, and the publication with it; the last entry says what has come of it: its id and how many
+    followers it has, or that the message id belongs to another message."""
+    emitted = entries[-1]
+    with transaction.atomic():
+        # Before the fence, whose row is to tell of it: nobody holds a new publication and waits for this run.
+        try:
+            row, new = create_publication(publication)
+            emitted.request = {**emitted.request, "publication": str(row.id), "followers": row.followers, "new": new}
+        except IdempotencyMismatchError as error:
+            emitted.result, emitted.error = None, {"type": type(error).__name__, "message": str(error)}
+        store_big_values(entries)
+        return fence.append(lease, entries, turns)
+
+
+def create_publication(publication: Publication) -> tuple[Publication, bool]:
+    """Write a publication in the caller's transaction; (the row, whether it is new). Its followers are those of now;
+    with none it is done. Raises IdempotencyMismatchError when its scope has another message."""
+    followers = Follow.objects.filter(topic=publication.topic, tenant=publication.tenant)
+    publication.last = followers.order_by("-id").values_list("id", flat=True).first()
+    if publication.last is not None:
+        publication.followers = followers.filter(id__lte=publication.last).count()
+    else:
+        publication.done_at = clock.now()
+    with transaction.atomic():
+        Publication.objects.bulk_create([clock.stamp(publication)], ignore_conflicts=True)
+        row: Any = Publication.objects.get(scope=publication.scope)
+    if row.digest != publication.digest:
+        raise IdempotencyMismatchError(
+            f"message id {row.message_id!r} belongs to another message on {row.topic}; use a new id"
+        )
+    return row, row.id == publication.id
+
+
+def old_publications(older_than_s: float) -> QuerySet[Publication]:
+    """Those that are delivered to all, and wait in nobody's digest. With one goes what its message id stands for."""
+    waiting = FeedItem.objects.filter(publication_id=OuterRef("id"))
+    past = Publication.objects.filter(done_at__lt=clock.after(-older_than_s))
+    return past.filter(~Exists(waiting))
+
+
+def prune_publications(older_than_s: float) -> int:
+    """Delete at most ROWS of them; returns how many. Call it until that is 0."""
+    found = list(old_publications(older_than_s).order_by("id").values_list("id", flat=True)[:ROWS])
+    rows: QuerySet[Any] = Publication.objects.filter(id__in=found)
+    deleted: int = rows._raw_delete(rows.db) if found else 0
+    return deleted

@@ -1,0 +1,244 @@
+"""What a source must be like to work, by its kind: said where it is edited, before it fails.
+
+Adding a source in Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from pydantic_core import to_json
+
+from ravi_django.capabilities.feeds import adapter, drop, fields, signatures
+from ravi_django.capabilities.feeds.parse import NEWEST
+from ravi_django.conf import conf
+from ravi_django.kernel import AgentNotFoundError, InvalidInputError
+from ravi_django.kernel.secrets import secret_names
+from ravi_django.models import Session, Source
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.lease.waits import check_name
+from ravi_django.runtime.sources import rows as source_rows
+from ravi_django.runtime.sources import saves, secrets
+from ravi_django.runtime.sources.items import TODAY
+from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.users import permits
+
+Fault = tuple[str, str]  # the field, and what is wrong with it in words
+
+OPTIONS_BYTES = 64 * 1024
+LEAST_S = 60  # between two polls of somebody else's server
+EVERYWHERE = ("edits", "metadata", "max_items_a_day")
+WRITTEN_HERE = (STATE, MOVED, TODAY)  # options that nobody types, nor are they shown among those that are
+SECRET_LEAST, SECRET_MOST = 16, 150  # characters; the column holds two, and the comma between them
+POLLED = frozenset({Source.Kind.FEED, Source.Kind.DROP, Source.Kind.ADAPTER})
+
+
+def faults_of(source: Source) -> Iterator[Fault]:
+    """What is wrong with a source that was typed in; its owner is who it will run as."""
+    options = source.options
+    if not isinstance(options, dict):
+        yield "options", 'a JSON object like {"edits": true}'
+        return
+    yield from _agent(source)
+    yield from _options(typed(options))
+    yield from _names(source.kind, typed(options))
+    if source._state.adding:
+        for name in written(options):
+            yield "options", f"{name} is written here, by what a source brings, and is not typed: leave it out"
+    try:
+        check_name(source.signal)
+    except InvalidInputError as error:
+        yield "signal", str(error)
+    least = LEAST_S if source.kind in (Source.Kind.FEED, Source.Kind.ADAPTER) else 1
+    if source.kind in POLLED and (source.every_s is None or source.every_s < least):
+        yield "every_s", f"{least} seconds or more"
+    if source.kind in _OF_KIND:
+        yield from _OF_KIND[source.kind](source)
+
+
+def typed(options: Any) -> dict[str, Any]:
+    """The options without those that are written here."""
+    given = options if isinstance(options, dict) else {}
+    return {name: value for name, value in given.items() if name not in WRITTEN_HERE}
+
+
+def written(options: Any) -> dict[str, Any]:
+    """Those alone."""
+    given = options if isinstance(options, dict) else {}
+    return {name: given[name] for name in WRITTEN_HERE if name in given}
+
+
+def _agent(source: Source) -> Iterator[Fault]:
+    try:
+        found = specs.find(source.agent)
+    except AgentNotFoundError:
+        yield "agent", f"There is no agent {source.agent}, or it is switched off."
+        return
+    metadata = source.options.get("metadata", {})
+    if not isinstance(metadata, dict):
+        yield "options", f"metadata must be an object, not {metadata!r}"
+        return
+    try:
+        found.check_variables(metadata)
+    except InvalidInputError as error:
+        yield "options", f"metadata: {error}"
+
+
+def _options(options: dict[str, Any]) -> Iterator[Fault]:
+    for place in secret_names(options):
+        yield "options", f"{place} looks like a key or a password, and is shown here: keep it in the environment"
+    if not isinstance(options.get("edits", False), bool):
+        yield "options", f"edits must be true or false, not {options['edits']!r}"
+    if not _is_number(options.get("max_items_a_day", 1)):
+        yield "options", f"max_items_a_day must be a number from 1 on, not {options['max_items_a_day']!r}"
+    if (size := len(to_json(options))) > OPTIONS_BYTES:
+        yield "options", f"{size} bytes, the limit is {OPTIONS_BYTES}"
+
+
+def _names(kind: str, options: dict[str, Any]) -> Iterator[Fault]:
+    known = _NAMES.get(kind)
+    if known is None:  # an adapter's are its own
+        return
+    for name in options:
+        if name not in (*EVERYWHERE, *known):
+            yield "options", f"there is no option {name} of a {kind}; there are: {', '.join((*EVERYWHERE, *known))}"
+
+
+def _is_number(value: Any, most: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _feed(source: Source) -> Iterator[Fault]:
+    if not _is_number(source.options.get("newest", 1), NEWEST):
+        yield "options", f"newest must be a number from 1 to {NEWEST}, not {source.options['newest']!r}"
+    try:
+        parts = urlsplit(source.location)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_web = False
+    if not is_web or any(char.isspace() for char in source.location):
+        yield "location", "The feed's address: https://example.com/feed.xml"
+    elif parts.username is not None or parts.password is not None:
+        yield "location", "An address without a name and password: it is shown here."
+
+
+def _webhook(source: Source) -> Iterator[Fault]:
+    if source.location:
+        yield "location", "Leave it empty: the address to post to is made here."
+    if source.secret and source._state.adding:  # a row's may be two, with a comma between them
+        yield from _secret(source.secret)
+    if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
+        yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
+    yield from (("options", fault) for fault in fields.faults(source.options))
+
+
+def _secret(secret: str) -> Iterator[Fault]:
+    if "," in secret or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
+        wanted = f"{SECRET_LEAST} to {SECRET_MOST} characters and no comma (it has {len(secret)} characters)"
+        yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
+
+
+def _model(source: Source) -> Iterator[Fault]:
+    named = saves.named_models()
+    model = named.get(source.location.lower())
+    if model is None:
+        known = ", ".join(sorted(model._meta.label for model in named.values())) or "none"
+        yield "location", f"A model that RAVI['SOURCE_MODELS'] names; those are: {known}"
+        return
+    if source.owner is not None and not permits(source.owner, saves.permission_of(model)):
+        yield "location", f"The owner may not see {model._meta.label}: {saves.permission_of(model)}"
+    yield from (("options", fault) for fault in saves.field_faults(model, source.options.get("fields")))
+
+
+def _drop(source: Source) -> Iterator[Fault]:
+    try:
+        drop.resolve(source.location, conf.DROP_ROOTS)
+    except drop.DropError as error:
+        yield "location", str(error)
+    yield from (("options", fault) for fault in fields.faults(source.options))
+
+
+def _adapter(source: Source) -> Iterator[Fault]:
+    try:
+        adapter.find_source_adapter(source.location)
+    except LookupError as error:
+        yield "location", str(error.args[0])
+
+
+_PATHS = (*fields.PATHS, "keep")
+_NAMES: dict[str, tuple[str, ...]] = {
+    Source.Kind.FEED: ("newest",),
+    Source.Kind.WEBHOOK: ("scheme", *_PATHS),
+    Source.Kind.MODEL: ("fields",),
+    Source.Kind.DROP: _PATHS,
+}
+_OF_KIND: dict[str, Callable[[Source], Iterator[Fault]]] = {
+    Source.Kind.FEED: _feed,
+    Source.Kind.WEBHOOK: _webhook,
+    Source.Kind.MODEL: _model,
+    Source.Kind.DROP: _drop,
+    Source.Kind.ADAPTER: _adapter,
+}
+
+
+def add_source(
+    kind: str,
+    location: str,
+    agent: str,
+    *,
+    user: Any = None,
+    tenant: str = "",
+    name: str = "",
+    signal: str = "new_source_item",
+    every_s: int = 900,
+    options: Mapping[str, Any] | None = None,
+    secret: str = "",
+    session: Session | UUID | None = None,
+) -> Source:
+    """Have `agent` told of what is new at `location`, as a run of `user` (None: the system) in `session`, or in one
+    that its first item makes. `kind` is feed, webhook, model, drop or adapter; see docs/sources.md for their options.
+
+    Raises InvalidInputError, whose `field` names what is wrong; nothing is written then.
+    """
+
+    if kind not in Source.Kind.values:
+        raise InvalidInputError(f"kind must be one of {', '.join(Source.Kind.values)}, not {kind!r}", field="kind")
+    source = Source(
+        kind=kind,
+        location=location,
+        agent=str(agent),
+        owner=user if user is not None and user.is_authenticated else None,
+        tenant=tenant,
+        name=(name or location or str(agent))[:200],
+        signal=signal,
+        every_s=every_s,
+        options=dict(options or {}),
+        secret=secret,
+        home=_home(session, user, tenant),
+    )
+    for field, fault in faults_of(source):
+        raise InvalidInputError(f"{field}: {fault}", field=field)
+    try:
+        source.clean_fields()
+    except ValidationError as error:
+        field, faults = next(iter(error.message_dict.items()))
+        raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
+    source.secret = secrets.seal(secret) if secret else ""
+    return source_rows.add_source(source)
+
+
+def _home(session: Session | UUID | None, user: Any, tenant: str) -> Session | None:
+    """One of the owner's own."""
+    if session is None:
+        return None
+    wanted = session.id if isinstance(session, Session) else session
+    owner_id = getattr(user, "pk", None)
+    found: Session | None = Session.objects.filter(id=wanted, owner_id=owner_id, tenant=tenant).first()
+    if found is None:
+        raise InvalidInputError("session: there is no such session of this owner and tenant", field="session")
+    return found

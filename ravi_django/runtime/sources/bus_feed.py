@@ -1,0 +1,62 @@
+"""Events become the signals of a run: an agent that aggregates what happens on the site."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+from ravi_django.kernel import Event, IllegalTransitionError
+from ravi_django.models import Run
+from ravi_django.runtime.events.bus import EVENTS, NotYet
+from ravi_django.runtime.events.site import get_bus
+from ravi_django.runtime.runs import signals
+from ravi_django.runtime.sources import unread
+
+
+async def feed_agent(
+    run: Run | UUID | str,
+    *,
+    topic: str = EVENTS,
+    types: str = "*",
+    signal: str = "new_source_item",
+    group: str | None = None,
+    after: str | None = None,
+) -> str:
+    """Send a run, of an InformationAgent for one, each event of these types as a signal, whose payload is the event as
+    JSON: once, however often the event comes. Events about runs of its tree and about others of its agent are left
+    out: each would make the next, by itself or by what it makes another run do. What else the run sets going tells of
+    itself as anything does.
+
+    While the run has RAVI["SOURCE_UNREAD"] of these signals unread, the events wait on the bus.
+
+    Reads as the group `agent:<run>` unless told otherwise, so that it goes on where it was after a restart. Returns
+    the subscription's id; events for a run that has ended come to nothing.
+    """
+    run_id = str(run.id if isinstance(run, Run) else run)
+    tree, agent = (str(run.tree_id), run.agent) if isinstance(run, Run) else await sync_to_async(_whose)(run_id)
+
+    async def tell(event: Event) -> None:
+        if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
+            await sync_to_async(_signal)(run_id, signal, event)
+
+    return await get_bus().subscribe(topic, tell, types=types, group=group or f"agent:{run_id}", after=after)
+
+
+def _whose(run_id: str) -> tuple[str, str | None]:
+    """Its tree and its agent."""
+    close_old_connections()
+    run = Run.objects.only("root", "agent").filter(id=run_id).first()
+    return (run_id, None) if run is None else (str(run.tree_id), run.agent)
+
+
+def _signal(run_id: str, name: str, event: Event) -> None:
+    payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
+    close_old_connections()  # a database that was restarted since must not fail every event from then on
+    if unread.is_full(run_id, name):
+        raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
+    with suppress(IllegalTransitionError):
+        signals.signal(run_id, name, payload, key=f"event:{event.id}"[:64])

@@ -1,0 +1,94 @@
+"""A thread for one call that may hang: one that reads a directory whose server is away hangs for as long as that is.
+
+Given up, it holds up nobody: neither other calls nor, as a daemon, the end of the process.
+
+An event loop for one coroutine, on the thread that calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_at_work: set[Hashable] = set()
+_lock = threading.Lock()
+
+
+class Hangs(Exception):
+    """The call took too long, or the one before it hangs still."""
+
+
+async def on_own_thread(key: Hashable, function: Callable[[], T], within_s: float) -> T:
+    """Call it; raises what it raises, and Hangs after so many seconds. What was given up goes on, and until it ends
+    no other is begun under its key in this process: what hangs costs one thread, however often it is tried."""
+    with _lock:
+        if key in _at_work:
+            raise Hangs("an earlier call hangs in it still; see to the disk or the server that it is on")
+        _at_work.add(key)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+    try:
+        threading.Thread(target=_call, args=(key, function, done), name="ravi-own", daemon=True).start()
+    except RuntimeError:  # no thread can be had
+        _leave(key)
+        raise
+    answer = asyncio.wrap_future(done)
+    try:
+        await asyncio.wait({answer}, timeout=within_s)
+        if not answer.done():
+            raise Hangs(f"there was no answer within {within_s:g} s; see to the disk or the server that it is on")
+        return answer.result()
+    finally:
+        answer.cancel()
+
+
+def _call(key: Hashable, function: Callable[[], T], done: Future[T]) -> None:
+    try:
+        answer = function()
+    except BaseException as error:
+        _leave(key)
+        done.set_exception(error)
+    else:
+        _leave(key)
+        done.set_result(answer)
+
+
+def _leave(key: Hashable) -> None:
+    with _lock:
+        _at_work.discard(key)
+
+
+def _after_fork() -> None:
+    """The threads are the parent's."""
+    global _at_work, _lock
+    _at_work, _lock = set(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+END_S = 1.0  # what tasks that are left have, to hear that they are cancelled
+
+
+def run_alone(coroutine: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, but tasks that take no notice of being cancelled are left behind, where that waits for ever."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(coroutine)
+    finally:
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=END_S))
+            loop.run_until_complete(asyncio.wait({loop.create_task(loop.shutdown_asyncgens())}, timeout=END_S))
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()

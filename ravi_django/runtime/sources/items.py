@@ -1,0 +1,151 @@
+"""The items that a source has brought: which are known, which are new, and how many a day."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, Max, Min, QuerySet
+from django.utils import timezone
+
+from ravi_django.capabilities.feeds import Item
+from ravi_django.models import Source, SourceItem
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import storable
+
+A_DAY = 2_000  # items that are told, new or edited, of sources that strangers write
+TODAY = "told_today"  # the option that counts them: {date, items}
+ENOUGH = (
+    "as many of its items were told today, new or edited, as its option max_items_a_day allows; the rest is taken "
+    "tomorrow, if still there"
+)
+SEEN_S = 24 * 3600.0  # that an item is still there is written down so often
+ROWS = 5_000  # deleted in one transaction, at most
+
+
+def items_known(source: Source, items: Sequence[Item]) -> Iterator[tuple[str, SourceItem]]:
+    found = SourceItem.objects.filter(source=source, identity__in=[item.identity for item in items])
+    return ((row.identity, row) for row in found)
+
+
+def items_seen(rows: Collection[SourceItem]) -> None:
+    """They are still there: no query unless for one that was seen a day ago."""
+    before = (clock.fixed() or timezone.now()) - timedelta(seconds=SEEN_S)
+    if old := [row.id for row in rows if row.seen_at < before]:
+        SourceItem.objects.filter(id__in=old).update(seen_at=clock.now())
+
+
+def is_outdated(row: SourceItem, signed_at: datetime | None) -> bool:
+    """Whether words that were signed then are older than those that the item has: an old delivery sent again is no
+    edit."""
+    return signed_at is not None and row.signed_at is not None and signed_at < row.signed_at
+
+
+def record_items(source: Source, items: Sequence[Item], signed_at: datetime | None = None) -> None:
+    """Whoever got past the lock fails here, by the constraint, and nobody is told twice."""
+    present = clock.fixed()
+    rows = [
+        SourceItem(
+            source=source,
+            identity=item.identity,
+            digest=item.digest,
+            title=item.title,
+            url=item.url,
+            signed_at=signed_at,
+        )
+        for item in items
+    ]
+    for row in rows:
+        if present is not None:
+            row.seen_at = present
+    SourceItem.objects.bulk_create(rows)
+
+
+def record_edits(rows: list[SourceItem], items: Sequence[Item], signed_at: datetime | None = None) -> None:
+    for row, item in zip(rows, items, strict=True):
+        row.digest, row.title, row.url = item.digest, item.title, item.url
+        row.revision += 1
+        row.changed_at = clock.now()
+        row.signed_at = signed_at or row.signed_at
+    SourceItem.objects.bulk_update(rows, ["digest", "title", "url", "revision", "changed_at", "signed_at"])
+
+
+def item_body(source: Source, item: Item, revision: int) -> dict[str, Any]:
+    about = {"source": source.name, "source_id": str(source.id), "identity": item.identity, "revision": revision}
+    body: dict[str, Any] = storable({**item.to_json(), **about})
+    return body
+
+
+# ----------------------------------------------------------------------------------------------------- so many a day
+
+
+def room_today(source: Source) -> int | None:
+    """How many items of it may still be told today (UTC); None: as many as there are."""
+    most = most_a_day(source)
+    return None if most is None else max(0, most - _told_today(source))
+
+
+def count_today(source: Source, told: int) -> None:
+    if told and most_a_day(source) is not None:
+        counted = {"date": _today().isoformat(), "items": _told_today(source) + told}
+        source.options = {**source.options, TODAY: counted}
+        Source.objects.filter(id=source.id).update(options=source.options)
+
+
+def most_a_day(source: Source) -> int | None:
+    given = source.options.get("max_items_a_day")
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    return A_DAY if source.kind in (Source.Kind.FEED, Source.Kind.WEBHOOK) else None
+
+
+def _told_today(source: Source) -> int:
+    """Nonsense, which somebody else has written there, counts for nothing."""
+    counted = source.options.get(TODAY)
+    if not isinstance(counted, dict) or counted.get("date") != _today().isoformat():
+        return 0
+    items = counted.get("items")
+    return items if isinstance(items, int) and not isinstance(items, bool) and items > 0 else 0
+
+
+def _today() -> date:
+    return (clock.fixed() or timezone.now()).date()
+
+
+# ------------------------------------------------------------------------------------------------------ letting go
+
+
+def count_old_items(older_than_s: float) -> int:
+    """How many `prune_items` would delete."""
+    return sum(_old(source_id, before, older_than_s).count() for source_id, before in _with_old(older_than_s))
+
+
+def prune_items(older_than_s: float) -> int:
+    """Delete those not seen for so long, while others of the source were: what is in its last answer stays, however
+    old that is. A model's stay, whose revisions count on; and GitHub's, whose signatures do not age. ROWS in one
+    transaction; returns how many."""
+    gone = 0
+    for source_id, before in _with_old(older_than_s):
+        rows, last = _old(source_id, before, older_than_s), ""
+        while found := list(rows.filter(identity__gt=last).order_by("identity").values_list("id", "identity")[:ROWS]):
+            gone += rows.filter(id__in=[row_id for row_id, _ in found]).delete()[0]  # seen again meanwhile, it stays
+            last = found[-1][1]
+    return gone
+
+
+def _with_old(older_than_s: float) -> list[tuple[UUID, datetime]]:
+    """The sources that have such items, and when the last of them was seen at most. One query, in which each item is
+    read once; the bound is a constant for those that follow."""
+    rows = SourceItem.objects.exclude(source__kind=Source.Kind.MODEL)
+    rows = rows.exclude(source__in=Source.objects.filter(kind=Source.Kind.WEBHOOK, options__scheme="github"))
+    by_source = rows.order_by().values("source").annotate(first=Min("seen_at"), latest=Max("seen_at"))
+    there = timedelta(seconds=2 * SEEN_S)
+    old = by_source.filter(first__lt=clock.after(-older_than_s)).filter(first__lt=F("latest") - there)
+    return [(source_id, latest - there) for source_id, latest in old.values_list("source", "latest")]
+
+
+def _old(source_id: UUID, before: datetime, older_than_s: float) -> QuerySet[SourceItem]:
+    rows = SourceItem.objects.filter(source=source_id, untold__isnull=True, seen_at__lt=before)
+    return rows.filter(seen_at__lt=clock.after(-older_than_s))

@@ -1,0 +1,273 @@
+"""Polling: sources that are due are read, their agents told, and the next time is set. Each source for itself: one that
+hangs or fails holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from ravi_django.capabilities.feeds.fetch import TURN_S
+from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
+from ravi_django.conf import conf
+from ravi_django.models import Source
+from ravi_django.runtime.db.threads import DatabaseThreads
+from ravi_django.runtime.runs import background
+from ravi_django.runtime.sources import rows as source_rows
+from ravi_django.runtime.sources import telling, unread
+from ravi_django.runtime.sources.hanging import run_alone
+from ravi_django.runtime.sources.pollers import Polling, pollers
+from ravi_django.runtime.sources.telling import UNREAD, UNREAD_S
+
+log = logging.getLogger("ravi.sources")
+
+BOUND_S = 50.0  # no poll begins later in a task; what has begun is seen through, and the next task begins beside it
+LOOK_S = 2.0  # while one takes its time, others become due
+WHOLE_S = 190.0  # of one poll, and RAVI["SOURCE_TIMEOUT_S"]: it is given up then, whatever it waits for
+LEASE_S = 60.0  # a poller that is killed holds its sources for so long
+RENEWALS = 3  # of a lease, by who is alive
+PER_HOST = 5  # polls of one server that wait for their turn
+AFTER_S = 30.0  # for what a poll does when its items are told: less than is left of its lease by then
+BACK_S = 24 * 3600.0  # the longest pause after failures
+AT_ONCE = 50  # runs of one sweep, for what those before have left unread
+DB_THREADS = 2
+
+_at_work = threading.Lock()
+_servers: Counter[str] = Counter()  # that are being asked, in this process
+_servers_lock = threading.Lock()
+
+
+def poll_due(limit: int | None = None, *, bound_s: float = BOUND_S) -> int:
+    """Poll what is due until nothing is, `limit` polls were made or `bound_s` seconds are over; returns how many were
+    made. While one takes what is due, a second call in the process returns at once. Polls that hang hold up neither: to
+    end one that hears of no end is left to the process's."""
+    if not _at_work.acquire(blocking=False):
+        return 0
+    polls = _Polls(limit, bound_s, _at_work.release)
+    try:
+        return run_alone(polls.run())
+    finally:
+        polls.takes_no_more()
+
+
+def sweep() -> None:
+    """Hint the polls when something is due; one query."""
+    if source_rows.any_source_due(pollers()):
+        background.hint("ravi.poll_sources")
+
+
+def sweep_unread() -> list[UUID]:
+    """Begin runs for what runs that have ended were told and have not read; one query where there is none. Returns
+    them; they are hinted."""
+    begun = []
+    for source_id in unread.left_unread(AT_ONCE):
+        try:
+            run_id = telling.tell_unread(source_id)
+        except Exception as error:
+            log.warning("source %s: its unread items wait: %s", source_id, error, extra={"action": "sources.unread"})
+            continue
+        if run_id is not None:
+            begun.append(run_id)
+    return begun
+
+
+class _Polls:
+    """The polls of one task."""
+
+    def __init__(self, limit: int | None, bound_s: float, done_taking: Callable[[], None] = lambda: None) -> None:
+        self._left = limit
+        self._begun = time.monotonic()
+        self._give_up = self._begun + bound_s
+        self._whole_s = WHOLE_S + float(conf.SOURCE_TIMEOUT_S)
+        self._done_taking: Callable[[], None] | None = done_taking
+        self._room = 4 * int(conf.SOURCE_CONCURRENCY)  # some wait for their server's turn
+        self._pollers = pollers()
+        self._asked: Counter[str] = Counter()  # servers, by these polls
+        self._held: dict[UUID, Source] = {}  # that are being read
+        self._renewing = asyncio.Lock()
+        self._made = 0
+
+    async def run(self) -> int:
+        self._database = DatabaseThreads(DB_THREADS, "ravi-sources")
+        self._polling = Polling()
+        running: set[asyncio.Task[None]] = set()
+        renewals = asyncio.create_task(self._renew())
+        try:
+            while True:
+                for source in await self._claimed(self._room - len(running)):
+                    running.add(asyncio.create_task(self._poll(source)))
+                if not running or self._is_drained():
+                    return self._made
+                done, running = await asyncio.wait(running, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (renewals, *running):
+                task.cancel()
+            await asyncio.gather(renewals, *running, return_exceptions=True)
+            self._leave_all()
+            self._polling.close()
+            self._database.close()
+
+    def takes_no_more(self) -> None:
+        """What is left to do holds up nobody."""
+        done_taking, self._done_taking = self._done_taking, None
+        if done_taking is not None:
+            done_taking()
+
+    def _is_drained(self) -> bool:
+        stopped_s = background.stopped_s(self._begun)
+        return stopped_s is not None and stopped_s >= float(conf.DRAIN_S)
+
+    async def _claimed(self, room: int) -> list[Source]:
+        """More work, when there is room for a good deal of it: each look is a query."""
+        wanted = min(room, self._room if self._left is None else self._left)
+        if self._left == 0 or time.monotonic() > self._give_up or background.stopped_s(self._begun) is not None:
+            self.takes_no_more()
+            return []
+        if wanted <= 0 or (room < self._room // 4 and wanted == room):
+            return []
+        found = await self._database.call(source_rows.claim_sources, list(self._pollers), wanted, LEASE_S)
+        full = await self._database.call(unread.full_sources, [source.id for source in found]) if found else set()
+        behind = [source for source in found if source.id in full]
+        if behind:
+            await self._database.call(source_rows.put_off, behind, UNREAD_S, UNREAD)
+        taken = [source for source in found if source.id not in full and self._admit(source)]
+        if len(taken) + len(behind) < len(found):
+            kept = {source.id for source in taken} | full
+            crowd = [source for source in found if source.id not in kept]
+            pause = 1.0 + PER_HOST * float(conf.SOURCE_GAP_S) * random.uniform(1, 2)  # noqa: S311
+            await self._database.call(source_rows.put_off, crowd, pause)
+        if self._left is not None:
+            self._left -= len(taken)
+        self._held |= {source.id: source for source in taken}
+        return taken
+
+    async def _renew(self) -> None:
+        """What is being read stays ours. What is being told does not become another's in that time, or is told once
+        all the same."""
+        while True:
+            await asyncio.sleep(LEASE_S / RENEWALS)
+            async with self._renewing:
+                try:
+                    await self._database.call(source_rows.renew_sources, list(self._held.values()), LEASE_S)
+                except Exception as error:
+                    log.warning("the sources are held no longer: %s", error, extra={"action": "sources.not_renewed"})
+
+    async def _let_go(self, source: Source) -> None:
+        """It is read: from now on its lease keeps the time that it has."""
+        async with self._renewing:
+            self._held.pop(source.id, None)
+
+    def _admit(self, source: Source) -> bool:
+        """Not so many of one server that they crowd out the others."""
+        server = _server(source)
+        with _servers_lock:
+            if server and (self._asked[server] >= PER_HOST or _servers[server] > self._asked[server]):
+                return False  # what this process began before is there still: one at a time
+            self._asked[server] += 1
+            _servers[server] += 1
+        return True
+
+    def _leave(self, source: Source) -> None:
+        with _servers_lock:
+            self._asked[_server(source)] -= 1
+            _servers[_server(source)] -= 1
+
+    def _leave_all(self) -> None:
+        """Also what was taken and, by an error meanwhile, never begun."""
+        global _servers
+        with _servers_lock:
+            _servers -= self._asked  # keeps what is above 0
+            self._asked.clear()
+
+    async def _poll(self, source: Source) -> None:
+        try:
+            await self._polled(source)
+        except NotItsTurn:
+            await self._written(source, source_rows.put_off, [source], _spread(TURN_S))
+        except SourceError as error:
+            await self._written(source, _failed, source, error)
+        except Exception as error:
+            log.exception("the poll of source %s failed", source.id, extra={"action": "sources.failed"})
+            await self._written(source, _failed, source, SourceError(f"{type(error).__name__}: {error}"))
+        self._made += 1
+
+    async def _polled(self, source: Source) -> None:
+        try:
+            polled = await self._within_bounds(source)
+        finally:
+            self._leave(source)
+            await self._let_go(source)
+        if not await self._database.call(_tell, source, polled):
+            return
+        if polled.after is not None:
+            note = await self._polling.on_thread(source, polled.after, within_s=AFTER_S)
+            polled = replace(polled, note=note or polled.note)
+        await self._database.call(_read, source, polled)
+
+    async def _within_bounds(self, source: Source) -> Polled:
+        """Code of the site's own may take no notice of being cancelled: it is not waited for."""
+        polling = asyncio.ensure_future(self._pollers[source.kind](source, self._polling))
+        try:
+            done, _ = await asyncio.wait({polling}, timeout=self._whole_s)
+        finally:
+            polling.cancel()
+        if not done:
+            raise SourceError(f"the poll took longer than {self._whole_s:g} s")
+        return polling.result()
+
+    async def _written(self, source: Source, write: Callable[..., object], *args: object) -> None:
+        """A failure that cannot be written down is its source's alone; it comes again when its lease is over."""
+        try:
+            await self._database.call(write, *args)
+        except Exception:
+            log.exception("source %s: how its poll ended is lost", source.id, extra={"action": "sources.not_written"})
+
+
+def _server(source: Source) -> str:
+    if source.kind != Source.Kind.FEED:
+        return ""
+    try:
+        return urlsplit(source.location).netloc.lower()
+    except ValueError:
+        return ""
+
+
+# ------------------------------------------------------------------------------------------------------ the results
+
+
+def _tell(source: Source, polled: Polled) -> bool:
+    """The items first, and only then that they were read: a poll that is cut off in between is made again. False: what
+    is left of them is for later."""
+    told = telling.tell(source, polled.items)
+    if told.again_in_s:
+        source_rows.put_off([source], _spread(told.again_in_s), told.error)
+        return False
+    if told.error:
+        raise SourceError(told.error)
+    return True
+
+
+def _read(source: Source, polled: Polled) -> None:
+    every_s = source.every_s if polled.next_in_s is None else polled.next_in_s
+    source_rows.source_polled(source, polled, _spread(max(every_s, polled.wait_s, 1.0)))
+
+
+def _failed(source: Source, error: SourceError) -> None:
+    every_s = max(source.every_s, 1)
+    pause = max(every_s, min(every_s * 2.0 ** min(source.failures, 20), BACK_S))  # not more often than one that works
+    source_rows.source_failed(source, str(error), _spread(max(pause, error.retry_after or 0.0)), gone=error.gone)
+    log.info("source %s: %s", source.id, error, extra={"action": "sources.no_items"})
+
+
+def _spread(seconds: float) -> float:
+    """A little later, each by its own chance: not all at once for ever."""
+    return seconds * random.uniform(1.0, 1.1)  # noqa: S311

@@ -1,0 +1,174 @@
+"""How a source is polled, by its kind.
+
+Polling by the site's own code: the adapter that a source names.
+
+Polling a directory for files: they are told first, and put aside only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from ravi_django.capabilities.feeds.adapter import check_polled, find_source_adapter
+from ravi_django.capabilities.feeds.drop import MOST, Drop, DropError, Taken
+from ravi_django.capabilities.feeds.fetch import Fetcher
+from ravi_django.capabilities.feeds.parse import NEWEST, parse
+from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
+from ravi_django.conf import conf
+from ravi_django.models import Source
+from ravi_django.runtime.sources.hanging import Hangs, on_own_thread
+from ravi_django.runtime.sources.rows import STATE
+
+T = TypeVar("T")
+
+THREAD_S = 60.0  # what a poll does on a thread is given up after this
+PARSERS = 2  # feeds that are parsed at a time: that takes the CPU
+WAIT_S = 60.0  # that a feed waits for its turn to be parsed
+
+
+class Polling:
+    """What the polls of one event loop share; close it in the end."""
+
+    def __init__(self) -> None:
+        self.fetcher = Fetcher(
+            allow_addresses=conf.SOURCE_NETWORKS,
+            max_bytes=int(conf.SOURCE_MAX_BYTES),
+            timeout_s=float(conf.SOURCE_TIMEOUT_S),
+            at_once=int(conf.SOURCE_CONCURRENCY),
+            gap_s=float(conf.SOURCE_GAP_S),
+        )
+        self._parsers = asyncio.Semaphore(PARSERS)
+
+    async def on_thread(
+        self, source: Source, function: Callable[..., T], *args: Any, within_s: float | None = None
+    ) -> T:
+        """Run what may hang, such as a disk, and knows no database, on a thread of its own. Raises SourceError after 60
+        seconds or `within_s`, and at once while what an earlier poll of the source began there has not ended."""
+        try:
+            return await on_own_thread(source.id, partial(function, *args), THREAD_S if within_s is None else within_s)
+        except Hangs as error:
+            raise SourceError(str(error)) from None
+
+    async def on_parser(self, source: Source, function: Callable[..., T], *args: Any) -> T:
+        """`on_thread` for what takes the CPU: two at a time. Raises NotItsTurn when there is no room for 60 seconds."""
+        waiting = asyncio.timeout(WAIT_S)
+        try:
+            async with waiting, self._parsers:
+                waiting.reschedule(None)
+                return await self.on_thread(source, function, *args)
+        except TimeoutError:
+            if not waiting.expired():
+                raise
+            raise NotItsTurn(f"too much else was read for {WAIT_S:g} s") from None
+
+    def close(self) -> None:
+        self.fetcher.close()
+
+
+Poller = Callable[[Source, Polling], Awaitable[Polled]]
+
+_pollers: dict[str, Poller] = {}
+
+
+def register_poller(kind: str, poller: Poller) -> None:
+    """Have sources of this kind polled by `async (source, polling) -> Polled`. It raises SourceError when there is
+    nothing to be had; it writes nothing: what it returns is told and recorded for it, again after a crash."""
+    _pollers[str(kind)] = poller
+
+
+def pollers() -> dict[str, Poller]:
+    return dict(_pollers)
+
+
+async def poll_feed(source: Source, polling: Polling) -> Polled:
+    found = await polling.fetcher.fetch(source.location, etag=source.etag, modified=source.modified)
+    if found.body is None:
+        # A 304 may leave out what it says of the feed: then that stays true.
+        return Polled((), found.etag or None, found.modified or None, found.max_age, found.moved)
+    items = await polling.on_parser(source, parse, found.body, found.kind, found.url, _newest(source.options))
+    return Polled(items, found.etag, found.modified, found.max_age, found.moved)
+
+
+def _newest(options: dict[str, Any]) -> int:
+    given = options.get("newest")
+    return min(max(given, 1), NEWEST) if isinstance(given, int) else NEWEST
+
+
+register_poller(Source.Kind.FEED, poll_feed)
+
+POLL_S = 120.0  # a poll that takes longer is given up: the source's lease ends not long after
+
+
+async def poll_adapter(source: Source, polling: Polling) -> Polled:
+    try:
+        adapter = find_source_adapter(source.location)
+    except LookupError as error:
+        raise SourceError(str(error.args[0])) from None
+    options = copy.deepcopy(source.options)
+    state = options.pop(STATE, None)
+    try:
+        async with asyncio.timeout(POLL_S):
+            found = await adapter.poll(state if isinstance(state, dict) else {}, options)
+    except TimeoutError:
+        raise SourceError(f"the adapter {source.location} took longer than {POLL_S:g} s") from None
+    try:
+        return check_polled(found)
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"the adapter {source.location}: {error}") from None
+
+
+register_poller(Source.Kind.ADAPTER, poll_adapter)
+
+AT_ONCE_BYTES = 16 * 1024 * 1024  # of items held in memory; what lies beyond is for the next poll
+
+
+async def poll_drop(source: Source, polling: Polling) -> Polled:
+    return await polling.on_thread(source, _look, source.location, dict(source.options))
+
+
+def _look(location: str, options: dict[str, object]) -> Polled:
+    try:
+        with Drop(location, conf.DROP_ROOTS) as drop:
+            names = drop.names()
+            taken = list(_taken(drop, names, options))
+    except DropError as error:
+        raise SourceError(str(error)) from None
+    items = [item for file in taken for item in file.items]
+    is_rest = len(names) == MOST or len(taken) < len(names)
+    return Polled(items, next_in_s=1.0 if is_rest and taken else None, after=lambda: _put_aside(location, taken))
+
+
+def _taken(drop: Drop, names: Sequence[str], options: dict[str, object]) -> Sequence[Taken]:
+    found: list[Taken] = []
+    size = 0
+    for name in names:
+        file = drop.take(name, options, most=int(conf.SOURCE_MAX_BYTES), most_text=int(conf.MAX_INPUT_BYTES))
+        if file is None:
+            continue
+        found.append(file)
+        size += sum(len(item.text) + 4 * len(str(item.extra)) for item in file.items)
+        if size > AT_ONCE_BYTES:
+            break
+    return found
+
+
+def _put_aside(location: str, taken: Sequence[Taken]) -> str:
+    """After a crash before this, the same files are read again, and known. Returns what went wrong, in words."""
+    wrong = [file.error for file in taken if file.error]
+    try:
+        with Drop(location, conf.DROP_ROOTS) as drop:
+            for file in taken:
+                try:
+                    drop.put_aside(file)
+                except DropError as error:
+                    wrong.append(str(error))
+    except DropError as error:
+        wrong.append(str(error))
+    return "\n".join(wrong)
+
+
+register_poller(Source.Kind.DROP, poll_drop)

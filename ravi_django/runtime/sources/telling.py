@@ -1,0 +1,293 @@
+"""What a source has brought is told to its agent: each item once, by a signal of its live run or by a new run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from ravi_django.capabilities.feeds import Item
+from ravi_django.db import connection, transaction
+from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, InvalidInputError, Message
+from ravi_django.models import ACTIVE, Run, Session, Signal, Source, Status, uuid7
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.sessions import create_run, create_session
+from ravi_django.runtime.runs.waking import touch
+from ravi_django.runtime.sources.items import (
+    ENOUGH,
+    count_today,
+    is_outdated,
+    item_body,
+    items_known,
+    items_seen,
+    record_edits,
+    record_items,
+    room_today,
+)
+from ravi_django.runtime.sources.unread import Unread, carry, full_sources, take_first, unread_in
+
+BATCH = 200  # items of one transaction
+UNREAD = "its run has as many items unread as RAVI['SOURCE_UNREAD'] allows; more are taken when it has read some"
+UNREAD_S = 60.0  # until it is looked again
+ENOUGH_S = 3600.0
+GONE = "it was switched off or deleted meanwhile"
+TRIES = 4  # a run that was found may end before it is locked
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of a source's items."""
+
+    new: int = 0
+    changed: int = 0
+    runs_to_hint: tuple[UUID, ...] = ()  # told on commit already
+    error: str = ""  # why not all were told: of the others nothing is recorded, and they are to be told again
+    again_in_s: float = 0.0  # with an error that is no failure: seconds until it is worth while
+
+
+class _NotHere(Exception):
+    """The run that was found, or the room for a new one, is not there any more: look again."""
+
+
+def tell(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime | None = None) -> Told:
+    """Record what is new of `items`, oldest first, and tell the source's agent in the same transaction: a Signal of
+    the source's name to its live run, else one new run whose first message is the first item. One transaction for
+    200 items; inside a caller's, that one.
+
+    What was told is never told again; an edit is when the source's option `edits` is true, as it is of a model's
+    saves, and not when it was signed (`signed_at`) before what the item says now. When the agent is not there or
+    switched off, the owner is not active, the run has too much unread or the source has brought enough for a day,
+    nothing more is recorded and the source's `error` says so.
+    """
+    source_id = source if isinstance(source, UUID) else source.id
+    new = changed = 0
+    runs: list[UUID] = []
+    once = list({item.identity: item for item in items}.values())
+    for start in range(0, len(once), BATCH):
+        told = _tell_batch(source_id, once[start : start + BATCH], signed_at)
+        new, changed = new + told.new, changed + told.changed
+        runs += told.runs_to_hint
+        if told.error:
+            return Told(new, changed, tuple(dict.fromkeys(runs)), told.error, told.again_in_s)
+    return Told(new, changed, tuple(dict.fromkeys(runs)))
+
+
+def _tell_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime | None) -> Told:
+    with transaction.atomic():
+        # One at a time a source: of two that bring the same item the second finds it there.
+        source = _locked(source_id)
+        if source is None:
+            return Told(error=GONE)
+        known = dict(items_known(source, items))
+        items_seen(known.values())
+        news = [item for item in items if item.identity not in known]
+        edits = [item for item in items if item.identity in known and known[item.identity].digest != item.digest]
+        edits = [item for item in edits if not is_outdated(known[item.identity], signed_at)]
+        if not news and not edits:
+            return Told()
+        addressee = _addressee(source)
+        if isinstance(addressee, str):
+            return _refused(source, addressee)
+        if full_sources([source.id]):
+            return _refused(source, UNREAD, UNREAD_S)
+        are_edits_told = source.options.get("edits", source.kind == Source.Kind.MODEL) is True
+        room = room_today(source)
+        news, left = _within(room, news)
+        if are_edits_told:  # of those that are left the words are not written down: they are edits tomorrow too
+            edits, later = _within(None if room is None else room - len(news), edits)
+            left += later
+        record_items(source, news, signed_at)
+        record_edits([known[item.identity] for item in edits], edits, signed_at)
+        bodies = [item_body(source, item, 1) for item in news]
+        if are_edits_told:
+            bodies += [item_body(source, item, known[item.identity].revision) for item in edits]
+        count_today(source, len(bodies))
+        run_id = _deliver(source, addressee.version, bodies) if bodies else None
+        told = Told(len(news), len(edits), () if run_id is None else (run_id,))
+        return replace(_refused(source, ENOUGH, ENOUGH_S), **_counts(told)) if left else told
+
+
+def _within(room: int | None, items: list[Item]) -> tuple[list[Item], list[Item]]:
+    """Those that there is room for, and the others."""
+    return (items, []) if room is None else (items[:room], items[room:])
+
+
+def _counts(told: Told) -> dict[str, Any]:
+    return {"new": told.new, "changed": told.changed, "runs_to_hint": told.runs_to_hint}
+
+
+def _refused(source: Source, error: str, again_in_s: float = 0.0) -> Told:
+    Source.objects.filter(id=source.id).update(error=error)
+    return Told(error=error, again_in_s=again_in_s)
+
+
+def _locked(source_id: UUID) -> Source | None:
+    rows = Source.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
+    return rows.filter(id=source_id, enabled=True).first()
+
+
+def tell_unread(source_id: UUID) -> UUID | None:
+    """Begin a run for what the source's last one has left unread; None when there is nothing to begin, or nobody to
+    begin it with. The source's `error` says the latter."""
+    with transaction.atomic():
+        source = _locked(source_id)
+        if source is None or source.home_id is None:
+            return None
+        addressee = _addressee(source)
+        if isinstance(addressee, str):
+            _refused(source, addressee)
+            return None
+        try:
+            with transaction.atomic():
+                return _begin(source, addressee.version, [])
+        except _NotHere:
+            return None
+
+
+# -------------------------------------------------------------------------------------------------- who is told
+
+
+def _addressee(source: Source) -> Any:
+    """The agent that a new run would be made with; a text says why there can be none."""
+    from ravi_django.runtime.catalog import specs
+
+    if source.owner is not None and not source.owner.is_active:
+        return f"the owner, {source.owner}, is not active; give the source to another, or switch it off"
+    try:
+        found = specs.find(source.agent)
+        found.check_variables(_metadata(source))
+    except AgentNotFoundError:
+        return f"there is no agent {source.agent}, or it is switched off; register it, or name another"
+    except InvalidInputError as error:
+        return f"agent {source.agent} cannot be run with the option metadata: {error}"
+    return found
+
+
+def _metadata(source: Source) -> dict[str, Any]:
+    given = source.options.get("metadata")
+    return given if isinstance(given, dict) else {}
+
+
+def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
+    for _ in range(TRIES):
+        try:
+            with transaction.atomic():  # undone, its locks go too: the next are taken with none of a run held
+                live = _live(source)
+                if live is not None:
+                    _signal(source, live, bodies)
+                    return live
+                return _begin(source, version, bodies)
+        except _NotHere:
+            continue
+    left = source.home_id
+    _set_home(source, None)  # it is taken, by a run of somebody else's
+    run_id = _begin(source, version, bodies)
+    if left is not None:
+        carry(unread_in(source, left), run_id)
+    return run_id
+
+
+def _live(source: Source) -> UUID | None:
+    """The run that is to be told, locked. Outside of the source's own session it is one that waits for this very
+    signal, and that session is the source's from now on."""
+    found = None
+    if source.home_id is not None:
+        here = _runs(source).filter(session_id=source.home_id, status__in=ACTIVE)
+        found = here.values_list("id", "session_id").first()
+    found = found or _waiting(source)
+    if found is None:
+        return None
+    run_id, session_id = found
+    locked = Run.objects.select_for_update(no_key=True, of=("self",)).filter(id=run_id, agent=source.agent)
+    if not locked.filter(status__in=ACTIVE).values_list("id").first():  # it has ended, or is another agent's now
+        raise _NotHere
+    if session_id != source.home_id:
+        if source.home_id is not None:
+            carry(unread_in(source, source.home_id), run_id)
+        _set_home(source, session_id)
+    return UUID(str(run_id))
+
+
+def _runs(source: Source) -> QuerySet[Run]:
+    return Run.objects.filter(agent=source.agent, owner_id=source.owner_id, tenant=source.tenant, parent=None)
+
+
+def _waiting(source: Source) -> tuple[UUID, UUID] | None:
+    rows = _runs(source).filter(status=Status.SUSPENDED).order_by("-id")
+    if connection.features.supports_json_field_contains:
+        rows = rows.filter(waiting_on__contains=[{"kind": "signal", "name": source.signal}])
+    for run_id, session_id, waits in rows.values_list("id", "session_id", "waiting_on")[:BATCH]:
+        if any(wait.get("kind") == "signal" and wait.get("name") == source.signal for wait in waits or ()):
+            return run_id, session_id
+    return None
+
+
+def _signal(source: Source, run_id: UUID, bodies: list[dict[str, Any]]) -> None:
+    rows = [Signal(run_id=run_id, name=source.signal, payload=body, key=_key(body)) for body in bodies]
+    Signal.objects.bulk_create(rows, ignore_conflicts=True)
+    touch([run_id])
+    hints.on_commit(run_id)
+
+
+def _key(body: dict[str, Any]) -> str:
+    return hashlib.sha256(f"{body['source_id']}\0{body['identity']}\0{body['revision']}".encode()).hexdigest()
+
+
+def _begin(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
+    """A run in the source's session, with all that the ones before it have left unread, the oldest first. One that
+    would be queued behind another is none: that other may never end."""
+    left, home_id = Unread(), source.home_id
+    if home_id is None:
+        home = Session(owner=source.owner, tenant=source.tenant, agent=source.agent, title=source.name)
+        home_id = create_session(home).id
+        _set_home(source, home_id)
+    else:
+        list(Session.objects.select_for_update(no_key=True).filter(id=home_id).values_list("id"))
+        left = unread_in(source, home_id)  # under the lock: none of these runs begins anew meanwhile
+    run = Run(
+        id=uuid7(),
+        agent=source.agent,
+        owner=source.owner,
+        tenant=source.tenant,
+        session_id=home_id,
+        agent_version=version,
+        metadata=_metadata(source),
+    )
+    message = left.boot
+    if message is None and left.signals:
+        key, payload = take_first(left)
+        message = _boot(source, payload if isinstance(payload, dict) else {"data": payload}, key)
+    elif message is None:
+        if not bodies:
+            raise _NotHere
+        message = _boot(source, bodies[0], _key(bodies[0]))
+        bodies = bodies[1:]
+    create_run(run, message)
+    if run.status == Status.QUEUED:
+        raise _NotHere
+    carry(left, run.id)
+    if bodies:
+        _signal(source, run.id, bodies)
+    else:
+        hints.on_commit(run.id)
+    return run.id
+
+
+def _boot(source: Source, body: dict[str, Any], key: str) -> dict[str, Any]:
+    message = Message(
+        id=key[:32],
+        target=AgentId.parse(source.agent),
+        payload=DataPayload(data=body),
+        correlation_id=str(source.home_id),
+    )
+    return message.model_dump(mode="json")
+
+
+def _set_home(source: Source, session_id: Any) -> None:
+    source.home_id = session_id
+    Source.objects.filter(id=source.id).update(home_id=session_id)

@@ -1,0 +1,133 @@
+"""Ended trees: their sequence is kept, its tokens collapsed, in one compressed blob each.
+
+The event stream of a tree, as far as rows know about it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from pydantic_core import to_json
+
+from ravi_django.db import transaction
+from ravi_django.models import TERMINAL, Blob, Run
+from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.journal.append import save_blobs
+from ravi_django.runtime.journal.entries import make_blob
+from ravi_django.runtime.streams.buffer import EventBuffer
+from ravi_django.runtime.streams.frames import collapse
+from ravi_django.runtime.streams.reading import archived
+
+PAGE = 5000  # frames read at a time
+MOST = 50  # trees in one transaction
+
+
+def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
+    """Keep what the buffer has of these trees, by id the epoch that they ended under; mark them published, and let the
+    buffer go of them before long."""
+    trees = list(ended)
+    for start in range(0, len(trees), MOST):
+        some = {tree: ended[tree] for tree in trees[start : start + MOST]}
+        buffer.expire(mark_many_published(_archives(buffer, some)))
+
+
+def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob | None, int]]:
+    """By tree its archive and its epoch. Not of one whose end the buffer has lost: the sweep publishes it again."""
+    from ravi_django.runtime.streams.table import DatabaseBuffer
+
+    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
+        return {tree: (None, epoch) for tree, epoch in ended.items()}
+    found: dict[str, tuple[Blob | None, int]] = {}
+    for (tree, epoch), page in zip(ended.items(), buffer.read_many(list(ended), PAGE), strict=True):
+        frames = _rest(buffer, tree, page)
+        if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):
+            found[tree] = (_blob(frames), epoch)
+    return found
+
+
+def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    page: list[dict[str, Any]] | None = frames
+    while page and len(page) == PAGE:
+        page = buffer.read(tree, frames[-1]["seq"], PAGE)
+        frames += page or []
+    if frames and frames[0]["seq"] > 1:  # the buffer has lost what came before a retry
+        frames = [*(frame for frame in archived(tree) if frame["seq"] < frames[0]["seq"]), *frames]
+    return frames
+
+
+def _blob(frames: list[dict[str, Any]]) -> Blob:
+    return make_blob(to_json(collapse(frames)), compress=True)
+
+
+def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False) -> Run | None:
+    """Reserve `count` event numbers above all that may have been used, so that a lost buffer never leads to a number
+    used twice. Returns the root, with the new mark; None when there is none, or `skip_locked` and another transaction
+    has locked its row."""
+    with transaction.atomic():
+        root = Run.objects.select_for_update(no_key=True, skip_locked=skip_locked).filter(id=tree_id).first()
+        if root is not None:
+            root.event_mark += count
+            root.save(update_fields=["event_mark"])
+    return root
+
+
+def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:
+    """The end that the root came to under `epoch` is out; the frames, without the single tokens, are kept. False when
+    the run was retried since (its stream goes on), or another transaction has locked its row."""
+    with transaction.atomic():
+        if archive is not None:
+            save_blobs([archive])
+        ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
+        ended = ended.filter(id=tree_id, lease_epoch=epoch, status__in=TERMINAL)
+        marked = Run.objects.filter(id__in=ended.values("id"))
+        return bool(marked.update(published_at=clock.now(), archive=archive))
+
+
+def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
+    """The same for several trees, by id the archive and the epoch; returns those that were marked."""
+    if postgres.in_use() and all(blob is not None for blob, _ in archives.values()):
+        rows = postgres.execute(_MARK, {"now": postgres.present(), "archives": _documents(archives)})
+        return [str(row[0]) for row in rows]
+    return [tree for tree, (blob, epoch) in sorted(archives.items()) if mark_published(tree, blob, epoch)]
+
+
+_MARK = f"""
+WITH given AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(%(archives)s::jsonb) AS g(tree uuid, epoch bigint, blob text, body text, size bigint)
+), stored AS (
+  INSERT INTO ravi_blob (id, body, encoding, size, created_at)
+  SELECT blob, decode(body, 'base64'), 'json+zlib', size, {NOW} FROM given ON CONFLICT DO NOTHING
+), locked AS MATERIALIZED (
+  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE ravi_run SET published_at = {NOW}, archive_id = given.blob
+FROM given, locked
+WHERE locked.id = given.tree AND ravi_run.id = locked.id
+  AND lease_epoch = given.epoch AND status IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
+RETURNING ravi_run.id"""  # noqa: S608 - built from constants
+
+
+def _documents(archives: Mapping[str, tuple[Blob | None, int]]) -> str:
+    """As JSON: however many there are, it is the same statement."""
+    return to_json(
+        [
+            {"tree": tree, "epoch": epoch, "blob": blob.id, "body": b64encode(blob.body).decode(), "size": blob.size}
+            for tree, (blob, epoch) in archives.items()
+            if blob is not None
+        ]
+    ).decode()
+
+
+def unpublished(limit: int, older_than_s: float) -> list[UUID]:
+    """Ended trees whose last frame may not be out."""
+    return list(unpublished_trees(older_than_s).values_list("id", flat=True)[:limit])
+
+
+def unpublished_trees(older_than_s: float) -> QuerySet[Run]:
+    rows = Run.objects.filter(published_at=None, parent=None, finished_at__lt=clock.after(-older_than_s))
+    return rows.order_by("finished_at")

@@ -1,0 +1,130 @@
+"""The short-lived, numbered event buffer of each run tree: in Valkey or Redis, or in a table for a site without.
+
+Both are synchronous and safe from any thread. The numbers of a tree rise by one. Deltas of an older epoch than one
+already seen for their run are refused, so a zombie cannot stream. Durable frames follow from rows that the fence let
+in: they are taken whatever their epoch, once by their key. An end that a retry has overtaken is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from ravi_django.conf import broker_url, conf
+from ravi_django.runtime.streams.frames import Frame
+
+POLL_S = 5.0  # a hint may be lost: readers look again after this long anyway
+
+
+@dataclass(slots=True)
+class Batch:
+    """Frames of one tree, in order."""
+
+    tree: str
+    frames: list[Frame]
+    mark: int  # numbers up to here are reserved on the root's row
+    fresh: bool  # nothing was ever published for this tree
+    restart: bool = False  # the buffer was lost: number on from the mark
+    writer: str = ""  # a batch whose answer was lost is sent again by its writer; its frames are counted
+    first: int = 0  # frames that the writer has sent before this batch
+    skip_locked: bool = False  # do not wait for another transaction that has locked the root's row
+
+
+class Lost(Exception):
+    """The tree's numbers are gone from the buffer."""
+
+
+class MarkReached(Exception):
+    """More numbers must be reserved first; `at` is the last one used."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        super().__init__(at)
+
+
+class Locked(Exception):
+    """Another transaction has locked the root's row: try again later."""
+
+
+class EventBuffer(Protocol):
+    def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
+        """For each batch its numbers (0: a copy of a durable frame, -1: refused), or Lost, MarkReached or Locked."""
+        ...
+
+    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
+        """Frames with a number above `after`, in order; None when the buffer does not have the tree."""
+        ...
+
+    def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
+        """The first frames of each tree, in one round trip; none when the buffer does not have it."""
+        ...
+
+    def expire(self, trees: Sequence[str]) -> None:
+        """The trees have ended and are archived: let go of their frames before long."""
+        ...
+
+    def forget(self, trees: Sequence[str]) -> None:
+        """The rows of these trees are deleted: let go of all their frames now."""
+        ...
+
+    def ping(self) -> None:
+        """Raise when the buffer cannot be reached."""
+        ...
+
+    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Hints that there may be more to read; also yields from time to time by itself."""
+        ...
+
+
+def stream_url() -> str | None:
+    """The Redis address for streams: the setting, else the channel layer's, else the broker's, else none."""
+    if conf.STREAM_URL:
+        return str(conf.STREAM_URL)
+    layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {})
+    if "redis" in layer.get("BACKEND", "").lower():
+        for host in layer.get("CONFIG", {}).get("hosts", []):
+            if isinstance(host, str):
+                return host
+            if isinstance(host, dict) and "address" in host:
+                return str(host["address"])
+            if isinstance(host, tuple | list):
+                return f"redis://{host[0]}:{host[1]}/0"
+    broker = broker_url()
+    return broker if conf.ENGINE == "celery" and broker.startswith(("redis://", "rediss://")) else None
+
+
+_buffers: dict[str | None, EventBuffer] = {}
+
+
+def get_buffer() -> EventBuffer:
+    """The buffer of this site; one object a process and address."""
+    url = stream_url()
+    if url not in _buffers:
+        if url is None:
+            _buffers[url] = import_string("ravi_django.runtime.streams.table.DatabaseBuffer")()
+        else:
+            _buffers[url] = import_string("ravi_django.runtime.streams.valkey.ValkeyBuffer")(url)
+    return _buffers[url]
+
+
+def forget_buffers() -> None:
+    """After a fork: connections of the parent are not ours."""
+    _buffers.clear()
+
+
+@asynccontextmanager
+async def ticking(seconds: float) -> AsyncIterator[AsyncIterator[None]]:
+    """Hints by the clock alone."""
+
+    async def ticks() -> AsyncIterator[None]:
+        while True:
+            await asyncio.sleep(seconds)
+            yield
+
+    yield ticks()

@@ -1,0 +1,257 @@
+"""What a websocket, SSE or polling client sees: plain JSON frames, numbered over the whole run tree by the buffer.
+
+Durable frames derive from journal rows, so that they can be made again after a crash; their key, (run, journal seq,
+index), lets the buffer drop the second copy. Deltas, and the starts of calls, live in the buffer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
+from ravi_django.agents.curation import CURATED
+from ravi_django.kernel import AgentStep
+from ravi_django.models import Run
+from ravi_django.runtime.journal.entries import encode
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.shown import nameless
+
+OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
+CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who a frame is from; the same for all frames of one lease."""
+
+    tree: str  # root run id: whose sequence numbers it
+    run: str
+    agent: str
+    parent: str | None
+    depth: int
+    epoch: int
+
+    @classmethod
+    def of(cls, run: Run, epoch: int | None = None) -> Source:
+        return cls(
+            tree=str(run.tree_id),
+            run=str(run.id),
+            agent=run.agent,
+            parent=str(run.parent_id) if run.parent_id else None,
+            depth=run.depth,
+            epoch=run.lease_epoch if epoch is None else epoch,
+        )
+
+
+@dataclass(slots=True)
+class Frame:
+    """A frame on its way to the buffer, which numbers it."""
+
+    source: Source
+    type: str
+    data: dict[str, Any]
+    key: str = ""  # set for durable frames
+
+    def encoded(self) -> bytes:
+        """The body as JSON; what an agent put in that is no JSON goes as its text."""
+        return encode(self.body())
+
+    def body(self) -> dict[str, Any]:
+        source = self.source
+        return {
+            "type": self.type,
+            "run": source.run,
+            "agent": source.agent,
+            "parent": source.parent,
+            "depth": source.depth,
+            "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **self.data,
+        }
+
+    def absorb(self, later: Frame) -> bool:
+        """Take in a later delta of the same call, so that many tokens cost one frame."""
+        mine, its = self.data, later.data
+        if (
+            self.type != later.type
+            or "text" not in mine
+            or "call" not in mine
+            or self.source != later.source
+            or (mine["call"], mine["attempt"]) != (its.get("call"), its.get("attempt"))
+        ):
+            return False
+        mine["text"] += its["text"]
+        return True
+
+
+def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:
+    """A piece of a model's text. A new `attempt` of the same `call` replaces what the former one said."""
+    return Frame(source, type, {"text": text, "call": call, "attempt": attempt})
+
+
+def progress(source: Source, step: AgentStep, content: Any = None) -> Frame:
+    return Frame(source, "progress", {"step": step.value, "content": content})
+
+
+def stream_done(source: Source, reason: str) -> Frame:
+    """The end of a tree's stream. A retry leads to another, of a later `attempt`: only the newest ends it."""
+    data = {"reason": reason, "attempt": str(source.epoch)}
+    return Frame(source, "stream.done", data, key=f"{source.run}:done:{source.epoch}")
+
+
+def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
+    """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
+    found = [*_closed_by(entry), *_of_entry(entry)]
+    place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
+    is_hidden = hidden.is_marked(entry.kind, entry.request, entry.result, entry.name)
+    for type, data in found:
+        if type == "request":
+            data["root"] = source.tree
+        elif is_hidden and type not in ("request.closed", "board"):
+            data[hidden.MARK] = True
+    return [Frame(source, type, data, key=f"{source.run}:{place}:{index}") for index, (type, data) in enumerate(found)]
+
+
+def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The requests that were open when the run ended, or began anew: nobody waits for their answers any more."""
+    if not entry.kind.startswith("run.") or not isinstance(entry.result, dict):
+        return []
+    return [_closed({"id": request_id, "status": "cancelled"}) for request_id in entry.result.get("closed", ())]
+
+
+def authors(rows: Sequence[Any], sources: dict[Any, Source]) -> list[Source]:
+    """The source of each of these journal rows, oldest first. `sources` by run are those behind the last row; the call
+    makes them those before the first one. What a handed-over run did before is its former agent's."""
+    found = []
+    for row in reversed(rows):
+        if row.kind == "run.handoff" and row.error is None:
+            sources[row.run_id] = replace(sources[row.run_id], agent=row.result["from"])
+        found.append(sources[row.run_id])
+    return found[::-1]
+
+
+def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    if entry.phase != "result":
+        return [_step(AgentStep.PAUSED, _paused(entry))] if entry.phase == "paused" else []
+    match entry.kind:
+        case "run.started":
+            return [_step(AgentStep.STARTED, None)]
+        case "llm.call" if SUMMARY_SCOPE in entry.path:  # a summary is no answer to the user
+            return []
+        case "llm.call" if entry.error is None:
+            return [("completion", _completion(entry))]
+        case "chat.output":
+            said = {"type": "text", "text": (entry.result or {}).get("text", "")}
+            return [("completion", {"content": [said], "usage": {}, "cost": None, "call": entry.path})]
+        case "tool.call":
+            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *_of_board(entry)]
+        case "run.completed":
+            return [_step(AgentStep.DONE, None)]
+        case "run.retried" if entry.error is None:  # by a person: no error, but a new start
+            asked = (entry.result or {}).get("opened", ())  # again: the failure had closed them
+            return [_step(AgentStep.STARTED, {"status": "retried"}), *(("request", nameless(one)) for one in asked)]
+        case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
+            error = entry.error or {}
+            code, message = error.get("type", "Error"), error.get("message", "")
+            return [
+                _step(AgentStep.ERROR, {"status": entry.kind.removeprefix("run."), "type": code, "message": message}),
+                ("error", {"code": code, "message": message}),
+            ]
+        case _:
+            return _of_waiting(entry)
+
+
+def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    result = entry.result or {}
+    match entry.kind:
+        case "run.suspended":
+            return [_step(AgentStep.PAUSED, result)]
+        case "run.paused":
+            return [_step(AgentStep.PAUSED, {"status": "paused", **result})]
+        case "run.unpaused":
+            return [_step(AgentStep.STARTED, {"status": "unpaused"})]
+        case "child.spawned" if entry.error is None:
+            return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
+        case "run.handoff" if entry.error is None:  # the callee's `started` is next
+            return [_step(AgentStep.HANDOFF, {"agent": entry.name, "from": result.get("from")})]
+        case "request.opened":
+            return [("request", nameless(result))]
+        case "request.closed" | "ask_human":
+            return [_closed(result)]
+        case "log" if entry.name == CURATED:
+            return [_step(AgentStep.DONE, {"item": result})]
+        case "approval" if "id" in result:  # else nobody was asked
+            return [_closed(result)]
+        case _:
+            return []
+
+
+_UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by what is recorded as the answer's action
+
+
+def _closed(result: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What became of a request; who answered it, its readers find."""
+    answer = result.get("answer") or result
+    status = answer.get("status") or _UNANSWERED.get(answer.get("action", ""), "answered")
+    return "request.closed", {"id": result.get("id"), "status": status}
+
+
+def _of_board(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    task = (entry.result or {}).get("board")
+    return [] if task is None else [("board", {"task": task})]
+
+
+def _step(step: AgentStep, content: Any) -> tuple[str, dict[str, Any]]:
+    return "progress", {"step": step.value, "content": content}
+
+
+def _completion(entry: Any) -> dict[str, Any]:
+    usage = entry.usage
+    result = entry.result or {}
+    return {
+        "content": result.get("content", []),
+        "usage": usage.model_dump() if usage else {},
+        "cost": None if entry.cost is None else float(entry.cost),
+        "call": entry.path,
+        **{key: result[key] for key in ("finish_reason",) if key in result},  # where it is not "stop"
+    }
+
+
+def _tool_result(entry: Any) -> dict[str, Any]:
+    if entry.error is not None:
+        text, is_error = str(entry.error.get("message", "")), True
+    else:
+        result = entry.result or {}
+        text = "\n".join(block.get("text", "") for block in result.get("content", []) if block.get("type") == "text")
+        is_error = bool(result.get("is_error"))
+    call_id = (entry.request or {}).get("call_id", "")
+    return {"tool": entry.name, "call_id": call_id, "is_error": is_error, "text": text[:CLIP], "path": entry.path}
+
+
+def _paused(entry: Any) -> dict[str, Any]:
+    result = entry.result or {}
+    waited = {"request": result["id"]} if result.get("pause") == "input" else {"child": result.get("run")}
+    call_id = (entry.request or {}).get("call_id", "")
+    return {"tool": entry.name, "call_id": call_id, "path": entry.path, "attempt": result.get("attempt"), **waited}
+
+
+def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The sequence as it is kept once the tokens have expired: neighbouring deltas of a call become one `text.delta`
+    that says which numbers it stands for, `from_seq` to `seq`."""
+    kept: list[dict[str, Any]] = []
+    for frame in frames:
+        last = kept[-1] if kept else None
+        if last is not None and _same_call(last, frame):
+            last.setdefault("from_seq", last["seq"])
+            last["seq"] = frame["seq"]
+            last["text"] += frame["text"]
+        else:
+            kept.append(dict(frame))
+    return kept
+
+
+def _same_call(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    same = all(a.get(key) == b.get(key) for key in ("type", "run", "call", "attempt"))
+    return same and a["type"] in ("text.delta", "reasoning.delta")

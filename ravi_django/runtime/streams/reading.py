@@ -1,0 +1,141 @@
+"""Reading a run tree's events: one page, or following them. WebSocket, SSE and polling all come through here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+from ravi_django.kernel import AgentId, InvalidInputError, NotFoundError, TopicId
+from ravi_django.models import Run
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.journal.entries import blob_value
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.buffer import get_buffer
+from ravi_django.runtime.streams.shown import named
+
+PAGE = 500
+
+
+def page(
+    tree: UUID | str, after: int = 0, limit: int = PAGE, *, whole: bool = False
+) -> tuple[list[dict[str, Any]], bool]:
+    """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
+    with what is hidden from owners, see `hidden.sees`."""
+    found, done = _page(tree, after, limit)
+    return _shown(found, whole=whole), done
+
+
+def _shown(found: list[dict[str, Any]], *, whole: bool) -> list[dict[str, Any]]:
+    shown = named(found) if whole else [hidden.frame(frame) for frame in named(found)]
+    return [_gap(frame, whole=whole) if frame["type"] == "stream.gap" else frame for frame in shown]
+
+
+def _gap(frame: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """A gap's snapshot has frames too."""
+    snapshot = frame["snapshot"]
+    return {**frame, "snapshot": {**snapshot, "frames": _shown(snapshot["frames"], whole=whole)}}
+
+
+def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    found = _read(tree, after, limit)
+    done = _is_end(tree, found, limit)
+    if done and not found:  # the last frames may have come between the look at them and the look at the root
+        found = _read(tree, after, limit)
+        done = not found or _is_end(tree, found, limit)
+    return found, done
+
+
+def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
+    found = get_buffer().read(str(tree), after, limit)
+    if found is None:
+        return archived(tree, after, limit)
+    if found and found[0]["seq"] > after + 1:  # what came before a retry may be in the archive alone
+        earlier = [frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]]
+        found = [*earlier, *found][:limit]
+    return found
+
+
+def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
+    """The last frame is `stream.done` (or was read before), and the root is terminal: a retry goes on after it."""
+    if len(found) >= limit:
+        return False
+    if found and found[-1]["type"] != "stream.done":
+        return False
+    root = Run.objects.only("status", "published_at", "lease_epoch").get(id=tree)
+    if not root.is_terminal:
+        return False
+    if found:  # the newest end: an earlier one was followed by a retry
+        newest = str(root.lease_epoch)
+        return bool(found[-1].get("attempt", newest) == newest)
+    return root.published_at is not None
+
+
+def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+    """The frames above `after` that were kept when the stream last ended."""
+    root = Run.objects.select_related("archive").get(id=tree)
+    if root.archive is None:
+        return []
+    return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
+
+
+async def follow(tree: UUID | str, after: int = 0, *, whole: bool = False) -> AsyncIterator[dict[str, Any]]:
+    """Every frame above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
+    async with get_buffer().watch(str(tree)) as hints:
+        while True:
+            found, done = await readers().call(page, tree, after, whole=whole)
+            for frame in found:
+                yield frame
+                after = frame["seq"]
+            if done:
+                return
+            if not found:
+                await anext(hints)
+
+
+# ---------------------------------------------------------------------------------------------------- topics
+
+STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree
+PROGRESS = "agent.progress"  # TopicId(PROGRESS, run id): the steps of the run's whole tree
+
+_TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("progress",)}
+
+
+async def follow_topic(
+    topic: TopicId, *, user: Any, run: UUID | str | None = None, after: int = 0
+) -> AsyncIterator[dict[str, Any]]:
+    """The frames of one topic, ending with `stream.done`.
+
+    An agent's stream is resolved inside the tree of `run`; a progress topic names its run itself. Raises
+    NotFoundError when `user` may not see that run, InvalidInputError for another kind of topic.
+    """
+    if topic.type not in _TYPES:
+        raise InvalidInputError(
+            f"topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}", field="topic"
+        )
+    wanted = topic.source if topic.type == PROGRESS else run
+    tree = await readers().call(_visible_tree, wanted, user)
+    async for frame in follow(tree, after, whole=hidden.sees(user)):
+        if frame["type"] == "stream.done" or is_of_topic(frame, topic):
+            yield frame
+
+
+def is_of_topic(frame: dict[str, Any], topic: TopicId) -> bool:
+    """Whether a frame of the tree belongs to the topic."""
+    if frame["type"] not in _TYPES[topic.type]:
+        return False
+    if topic.type == PROGRESS:
+        return True
+    agent = AgentId.parse(frame["agent"])
+    return (agent.key, agent.namespace) == (topic.source, topic.namespace)
+
+
+def _visible_tree(run: UUID | str | None, user: Any) -> UUID:
+    try:
+        found = Run.objects.for_user(user).filter(id=UUID(str(run))).first()
+    except ValueError:
+        found = None
+    if found is None:
+        raise NotFoundError(f"there is no run {run} of yours")
+    tree: UUID = found.tree_id
+    return tree

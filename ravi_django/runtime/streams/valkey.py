@@ -1,0 +1,243 @@
+"""The event buffer in Valkey or Redis: number, append and hint in one script, pipelined for all trees of a flush."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from pydantic_core import from_json
+
+from ravi_django.conf import conf
+from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
+
+LINGER_S = 5.0  # a subscription connection outlives its last reader by this
+RETRY_S = 0.5
+
+# KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under,
+# w:<writer>: how many frames it has sent), stream of frames, set of durable keys.
+# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, first,
+# then run, epoch, key, body for each frame. Behind its end only a later epoch of the root's goes on with a stream: what
+# another process still had of a child would come after "last". Who finds it restarted already has nothing to announce.
+_APPEND = """
+local n = redis.call('HGET', KEYS[1], 'n')
+if not n then
+  if ARGV[1] == 'fresh' then n = 0
+  elseif ARGV[1] == 'restart' then n = tonumber(ARGV[2])
+  else return 'lost' end
+end
+n = tonumber(n)
+if ARGV[1] == 'restart' and redis.call('EXISTS', KEYS[1]) == 1 then return {} end
+if ARGV[1] ~= 'restart' and n + (#ARGV - 6) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
+local first, out = n, {}
+local root, ended = string.sub(ARGV[4], 7, -2), tonumber(redis.call('HGET', KEYS[1], 'end') or '-1')
+local writer, had = 'w:' .. ARGV[5], 0
+if ARGV[5] ~= '' then had = math.max(0, (redis.call('HGET', KEYS[1], writer) or 0) - ARGV[6]) end
+for k = 1, had do out[k] = 0 end
+for i = 7 + 4 * had, #ARGV, 4 do
+  local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
+  if ARGV[i] == root and epoch > ended then ended = -1 end
+  local done = string.find(key, ':done:', 1, true)
+  if epoch < seen and (key == '' or done) then
+    out[#out + 1] = -1
+  elseif key ~= '' and redis.call('SISMEMBER', KEYS[3], key) == 1 then
+    out[#out + 1] = 0
+  elseif ended >= 0 then
+    out[#out + 1] = -1
+  else
+    n = n + 1
+    redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3])
+    out[#out + 1] = n
+    if key ~= '' then redis.call('SADD', KEYS[3], key) end
+    if done then ended = epoch end
+  end
+  if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
+end
+redis.call('HSET', KEYS[1], 'n', n, 'end', ended)
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], writer, ARGV[6] + #out) end
+for k = 1, 3 do redis.call('EXPIRE', KEYS[k], ARGV[3]) end
+if n > first then redis.call('PUBLISH', ARGV[4], n) end
+return out
+"""
+
+
+class ValkeyBuffer:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
+        self._script = self._client.register_script(_APPEND)
+        self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
+
+    def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
+        pipe = self._client.pipeline(transaction=False)
+        for batch in batches:
+            start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
+            args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree), batch.writer, batch.first]
+            for frame in batch.frames:
+                args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
+            self._script(keys=_keys(batch.tree), args=args, client=pipe)
+        return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
+
+    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
+        meta, stream, _ = _keys(tree)
+        pipe = self._client.pipeline(transaction=False)
+        pipe.exists(meta)
+        pipe.xrange(stream, min=f"({after}-0" if after > 0 else "-", count=limit)
+        exists, rows = pipe.execute()
+        if not exists:
+            return None
+        return _frames(rows)
+
+    def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
+        pipe = self._client.pipeline(transaction=False)
+        for tree in trees:
+            pipe.xrange(_keys(tree)[1], count=limit)
+        return [_frames(rows) for rows in pipe.execute()]
+
+    def expire(self, trees: Sequence[str]) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for tree in trees:
+            for key in _keys(tree):
+                pipe.expire(key, conf.STREAM_DONE_TTL_S)
+        pipe.execute()
+
+    def forget(self, trees: Sequence[str]) -> None:
+        if trees:
+            self._client.unlink(*(key for tree in trees for key in _keys(tree)))
+
+    def ping(self) -> None:
+        self._client.ping()
+
+    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        loop = asyncio.get_running_loop()
+        hub = self._hubs.get(loop)
+        if hub is None:
+            hub = self._hubs[loop] = _Hub(self._url)
+        return hub.watch(_channel(tree))
+
+
+def _keys(tree: str) -> list[str]:
+    return [f"ravi:{{{tree}}}:m", f"ravi:{{{tree}}}:s", f"ravi:{{{tree}}}:k"]
+
+
+def _frames(rows: Any) -> list[dict[str, Any]]:
+    return [{"seq": int(number.split(b"-")[0]), **from_json(fields[b"f"])} for number, fields in rows]
+
+
+def _channel(tree: str) -> str:
+    return f"ravi:{{{tree}}}"
+
+
+def _outcome(reply: Any) -> list[int] | Exception:
+    if reply == b"lost":
+        return Lost()
+    if reply and reply[0] == b"mark":
+        return MarkReached(int(reply[1]))
+    return [int(number) for number in reply]
+
+
+class _Hub:
+    """One subscription connection for all readers of an event loop, however many sockets it serves.
+
+    Readers only enter and leave their names, without an await: one that goes away at any moment leaves nothing
+    behind. A task of the hub's own keeps the subscriptions in step.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._changed = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def watch(self, channel: str) -> AsyncIterator[AsyncIterator[None]]:
+        event = asyncio.Event()
+        self._watchers.setdefault(channel, set()).add(event)
+        self._touch()
+        try:
+            yield self._hints(event)
+        finally:
+            self._watchers[channel].discard(event)
+            if not self._watchers[channel]:
+                del self._watchers[channel]
+            self._touch()
+
+    async def _hints(self, event: asyncio.Event) -> AsyncIterator[None]:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):  # before 3.12 wait_for may swallow a cancellation
+                    await event.wait()
+            event.clear()
+            yield
+
+    def _touch(self) -> None:
+        """The set of channels may have changed; no task is kept when there is none."""
+        self._changed.set()
+        if self._keeper is None and self._watchers:
+            self._keeper = asyncio.create_task(self._keep(), context=Context())
+            self._keeper.add_done_callback(self._kept)
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        self._keeper = None
+        if not (keeper.cancelled() or keeper.cancelling()):
+            self._touch()
+
+    async def _keep(self) -> None:
+        client = redis.asyncio.from_url(self._url, socket_connect_timeout=2, health_check_interval=15)
+        # The confirmation of a subscription is a hint too: what was published before it was not heard.
+        pubsub = client.pubsub(ignore_subscribe_messages=False)
+        reader: asyncio.Task[None] | None = None
+        subscribed: set[str] = set()
+        me = asyncio.current_task()
+        assert me is not None
+        try:
+            # redis-py can swallow a cancellation, hence the question.
+            while not me.cancelling() and (self._watchers or await self._change_within(LINGER_S)):
+                self._changed.clear()
+                wanted = set(self._watchers)
+                try:
+                    if new := wanted - subscribed:
+                        await pubsub.subscribe(*new)
+                    if gone := subscribed - wanted:
+                        await pubsub.unsubscribe(*gone)
+                except (redis.RedisError, OSError):  # readers go by the clock until it is back
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                subscribed = wanted
+                reader = reader or asyncio.create_task(self._read(pubsub))
+                if not me.cancelling():
+                    await self._changed.wait()
+        finally:
+            if reader is not None:
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+            with suppress(redis.RedisError, OSError):
+                await pubsub.aclose()
+                await client.aclose()
+
+    async def _change_within(self, seconds: float) -> bool:
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        return bool(self._watchers)
+
+    async def _read(self, pubsub: Any) -> None:
+        """Turn published hints into events. redis-py reconnects and subscribes again by itself; what was missed
+        meanwhile is found by the readers' own clock."""
+        me = asyncio.current_task()
+        while me is not None and not me.cancelling():
+            try:
+                message = await pubsub.get_message(timeout=None)
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            if message is not None:
+                for event in self._watchers.get(message["channel"].decode(), ()):
+                    event.set()

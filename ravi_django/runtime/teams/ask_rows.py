@@ -1,0 +1,244 @@
+"""Runs among themselves: questions with one outcome each, and messages.
+
+Every function here writes two runs: it locks both in the order of their ids before the fence locks its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.models import (
+    Ask,
+    AskKind,
+    HumanRequest,
+    InboxMessage,
+    JournalEntry,
+    Run,
+    Status,
+)
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.db.clock import present
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn, internalize
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.runs.sessions import active_root, create_run
+from ravi_django.runtime.runs.waking import lock, locking, require, touch
+from ravi_django.runtime.teams import slots
+from ravi_django.runtime.teams.slots import awaited
+
+# ------------------------------------------------------------------------------------------------------ asks
+
+
+def open_ask(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    ask: Ask,
+    message: dict[str, Any] | None,
+    resumed: list[UUID] | None = None,
+) -> int:
+    """Deliver the question and open the cell that its outcome is written to, once. `message` None waits for the
+    target's end alone. What is known already (the target has ended, or replied; the wait would close a cycle) is the
+    outcome at once.
+
+    Paused runs that the asker then waits for go on, see `slots.let_go`, and are put into `resumed`.
+    """
+    store_big_values(entries)
+
+    def write(held: set[UUID]) -> int:
+        let_go.clear()  # of a try that was undone
+        first = fence.append(lease, entries, turns)
+        target = Run.objects.get(id=ask.target_id)
+        ahead = {} if target.is_terminal else awaited(target.id)
+        if ask.asker_id in ahead or ask.asker_id == target.id:
+            error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
+            _settle(ask, AskKind.TARGET_FAILED, error)
+        else:
+            new = message is not None and _deliver_here(target, message)
+            _settle_at_once(ask, target, known=not new)
+            if ask.outcome is None:
+                let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
+                touch([target.id])  # one that was never woken would not look for who asks it when it ends
+        clock.stamp(ask).save(force_insert=True)
+        if ask.outcome is not None:
+            touch([lease.run_id])  # so that the facts are read again
+        return first
+
+    let_go: list[UUID] = [] if resumed is None else resumed
+    return locking({lease.run_id, ask.target_id}, write)
+
+
+def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
+    """Put the message into the run's inbox; False when it is there already. Nobody reads that of an ended run."""
+    if InboxMessage.objects.filter(run=target, message_id=message["id"]).exists():
+        return False
+    if not target.is_terminal:
+        InboxMessage.objects.create(run=target, message_id=message["id"], body=message)
+    return True
+
+
+def _settle_at_once(ask: Ask, target: Run, *, known: bool) -> None:
+    if ask.message_id:
+        replies = JournalEntry.objects.filter(run=target, kind="ask.replied", name=ask.message_id)
+        reply = replies.order_by("seq").first()
+        if reply is not None:
+            internalize([reply])
+            _settle(ask, AskKind.REPLIED, (reply.result or {}).get("result"))
+            return
+    if target.is_terminal and known:
+        _settle(ask, ENDS[Status(target.status)], end_result(target.status, target.output, target.error))
+    elif target.is_terminal:
+        error = {"type": "Ended", "message": f"run {target.id} is {target.status}; it reads no more messages"}
+        _settle(ask, AskKind.TARGET_FAILED, error)
+
+
+def _settle(ask: Ask, outcome: AskKind, result: Any) -> None:
+    ask.outcome, ask.result, ask.settled_at = outcome, result, clock.now()
+
+
+def settle_asks(
+    target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None, held: set[UUID]
+) -> list[UUID]:
+    """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
+    open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
+    askers = list(open_asks.values_list("asker_id", flat=True))
+    if not askers:
+        return []
+    require(askers, held)
+    open_asks.update(outcome=ENDS[status], result=end_result(status, output, error), settled_at=clock.now())
+    touch(askers)
+    return sorted(set(askers))
+
+
+def time_out_ask(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, ask_id: UUID, late: str | None = None
+) -> int:
+    """Record that no outcome came in time; `late`, when given, that a reply after it is no message, see `reply`.
+    Raises NotDue when one has, or when the target's tree waited for people: that time is added to the deadline."""
+    store_big_values(entries)
+    with transaction.atomic():
+        first = fence.append(lease, entries, turns)
+        ask = Ask.objects.select_for_update().get(id=ask_id)
+        if ask.outcome is not None:
+            raise NotDue(None)
+        now = present()
+        until = (ask.deadline or now) + _waited_for_people(ask, now)
+        if until > now:  # while a request is open that is but a moment: look again, but not all the time
+            raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
+        noted = {"result": {"late": late}} if late else {}
+        Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
+        return first
+
+
+def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
+    """How long, since the ask, somebody in the target's tree had a request open."""
+    below = _descendants(ask.target)
+    total, covered = timedelta(), ask.created_at
+    requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present).order_by("created_at")
+    for begun, ended, status in requests.values_list("created_at", "answered_at", "status"):
+        if ended is None and status != HumanRequest.Status.PENDING:
+            continue
+        begun, ended = max(begun, covered), min(ended or present, present)
+        if ended > begun:
+            total += ended - begun
+            covered = ended
+    return total
+
+
+def _descendants(run: Run) -> set[UUID]:
+    parents = Run.objects.filter(root_id=run.tree_id).values_list("id", "parent_id")
+    children: dict[UUID, list[UUID]] = {}
+    for child, parent in parents:
+        children.setdefault(parent, []).append(child)
+    found, edge = {run.id}, [run.id]
+    while edge:
+        edge = [child for parent in edge for child in children.get(parent, [])]
+        found.update(edge)
+    return found
+
+
+ENDS = {
+    Status.COMPLETED: AskKind.REPLIED,
+    Status.FAILED: AskKind.TARGET_FAILED,
+    Status.CANCELLED: AskKind.TARGET_CANCELLED,
+}
+
+
+def end_result(status: str, output: str | None, error: dict[str, Any] | None) -> Any:
+    return output if status == Status.COMPLETED else error
+
+
+# -------------------------------------------------------------------------------------------------- messages
+
+
+def reply(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    asker_id: UUID,
+    message_id: str,
+    result: Any,
+    late: dict[str, Any],
+) -> int:
+    """Set the outcome of the ask of this very message and wake its asker. After a timeout the reply becomes an
+    ordinary message, `late`, unless the ask was a delegation's; then, and before the ask, the row alone keeps it."""
+    store_big_values(entries)
+    with transaction.atomic():
+        lock([lease.run_id, asker_id])
+        first = fence.append(lease, entries, turns)
+        asks = Ask.objects.filter(target_id=lease.run_id, asker_id=asker_id, message_id=message_id)
+        generations = set(asks.filter(outcome=None).values_list("generation", "asker__generation"))
+        settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
+        if any(asked == current for asked, current in generations):
+            touch([asker_id])
+        elif (
+            settled or asks.filter(outcome=AskKind.TIMED_OUT, result__isnull=True).exists()
+        ):  # nobody waits for it any more
+            asker = Run.objects.get(id=asker_id)
+            if _deliver_here(asker, late) and not asker.is_terminal:
+                touch([asker_id])
+        return first
+
+
+def deliver(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, target_id: UUID, message: dict[str, Any]
+) -> int:
+    """Put a message into another run's inbox and wake it. That of an ended run is not read; the row says so."""
+    with transaction.atomic():
+        lock([lease.run_id, target_id])
+        target = Run.objects.get(id=target_id)
+        for entry in entries[-1:]:
+            entry.result = {"run": str(target_id), "delivered": not target.is_terminal}
+        store_big_values(entries)
+        first = fence.append(lease, entries, turns)
+        if _deliver_here(target, message) and not target.is_terminal:
+            touch([target_id])
+        return first
+
+
+def deliver_to_agent(
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, run: Run, message: dict[str, Any]
+) -> int:
+    """Put a message into the inbox of the agent's active run in the session; `run` becomes that run when none is."""
+    with transaction.atomic():
+        active = active_root(run).values_list("id", flat=True).first()
+        if active is not None:
+            lock([lease.run_id, active])
+            now = Run.objects.get(id=active)
+            if not now.is_terminal and now.agent == run.agent:  # a handoff makes it another's
+                return deliver(lease, entries, turns, target_id=active, message=message)
+        for entry in entries[-1:]:
+            entry.result = {"run": str(run.id), "delivered": True}
+        store_big_values(entries)
+        first = fence.append(lease, entries, turns)
+        create_run(run, message)
+        return first

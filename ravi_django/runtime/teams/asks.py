@@ -1,0 +1,261 @@
+"""Runs among themselves: ask, join, send, reply. A reply belongs to the ask of the message that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ravi_django.agents.delegate import DROP, LATE
+from ravi_django.kernel import (
+    AgentId,
+    AskOutcome,
+    InvalidInputError,
+    KernelError,
+    Message,
+    NotFoundError,
+    RunHandle,
+)
+from ravi_django.models import Ask, Run, uuid7
+from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.lease.appender import Write
+from ravi_django.runtime.lease.effects import Effects
+from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.waits import moment
+from ravi_django.runtime.teams import ask_rows
+from ravi_django.runtime.teams.messages import (
+    address_of,
+    body_of,
+    filled,
+    find,
+    metadata_of,
+    payload_of,
+    raise_recorded,
+    refuse,
+    run_id_of,
+)
+from ravi_django.runtime.teams.spawn import spawn
+
+Duration = float | timedelta | None
+
+__all__ = [
+    "Opening",
+    "address_of",
+    "ask",
+    "body_of",
+    "find",
+    "is_reachable",
+    "opening",
+    "outcome",
+    "raise_recorded",
+    "refuse",
+    "reply",
+    "run_id_of",
+    "send",
+    "spawn",
+    "unreachable",
+]
+
+
+# -------------------------------------------------------------------------------------------------------- ask
+
+
+async def ask(
+    ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
+) -> AskOutcome:
+    """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child of it.
+    Without a message (`join`) wait for the end alone."""
+    if isinstance(target, AgentId):
+        if message is None:
+            raise InvalidInputError("join waits for a run; give it the handle that spawn returned", field="handle")
+        boot = message
+        target = await spawn(ctx, target, boot)
+        message = _same_message(ctx, boot, target)
+    effects, path = ctx.effects, ctx.path()
+    row = await effects.recall(path, "ask", str(target.agent_id), None, None)
+    if row is not None:
+        raise_recorded(row)
+        return _outcome(row.result, target)
+    begun = effects.journal.started(path)
+    if begun is None:
+        opened = await _open(ctx, path, target, message, timeout)
+    else:
+        opened = begun.request
+    return await _settled(ctx, path, target, opened)
+
+
+def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Message | str:
+    """The message that the new child was booted with: the ask is of that very one."""
+    if isinstance(boot, Message):
+        return boot
+    known = ctx.booted.get(target.run_id)
+    return Message(id=known, target=target.agent_id, payload=payload_of(boot)) if known else boot
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An ask that is about to begin: its row, its cell, and the message to deliver with them, if any."""
+
+    entry: Entry
+    cell: Ask
+    body: dict[str, Any] | None
+    resumed: list[UUID] = field(default_factory=list)  # paused runs that go on because of it
+
+    @property
+    def write(self) -> Write:
+        return partial(ask_rows.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
+
+    def tell(self, effects: Effects) -> None:
+        """It is written: what was known at once is its outcome, and whoever has to do with it is woken."""
+        effects.facts.asks[self.cell.path] = self.cell
+        asked = [] if self.body is None else [self.cell.target_id]
+        if woken := list(dict.fromkeys([*asked, *self.resumed])):
+            effects.wake(woken)
+
+
+def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
+    effects = ctx.effects
+    body = None if message is None else filled(ctx, target.agent_id, message, path)
+    deadline = None if timeout is None else moment(ctx, timeout)
+    cell = Ask(
+        id=uuid7(),
+        asker_id=effects.lease.run_id,
+        generation=effects.lease.run.generation,
+        path=path,
+        target_id=run_id_of(target),
+        message_id="" if body is None else body["id"],
+        deadline=deadline,
+    )
+    request = {"ask": str(cell.id), "run": target.run_id, "message": cell.message_id, "until": _iso(deadline)}
+    if isinstance(message, Message) and message.metadata.get(LATE) == DROP:
+        request["late"] = DROP
+    return Opening(Entry("ask", path, str(target.agent_id), phase="started", request=request), cell, body)
+
+
+async def _open(
+    ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration
+) -> dict[str, Any]:
+    effects, begun = ctx.effects, opening(ctx, path, target, message, timeout)
+    async with effects.performing():
+        if (refusal := await unreachable(ctx, begun.cell.target_id)) is not None:
+            await refuse(ctx, Entry("ask", path, begun.entry.name), refusal)
+        await effects.record(begun.entry, begun.write)
+    begun.tell(effects)
+    return dict(begun.entry.request)
+
+
+async def outcome(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
+    """Of the ask that was begun at `path`; `opened` is its started row's request."""
+    row = await ctx.effects.recall(path, "ask", str(target.agent_id), None, None)
+    return await _settled(ctx, path, target, opened) if row is None else _outcome(row.result, target)
+
+
+async def _settled(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
+    effects = ctx.effects
+    until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
+    kind = "message" if opened["message"] else "child"
+    while True:
+        wait = Wait(kind, opened["run"], partial(_met, ctx, path, until), until)
+        cell = await effects.wait(wait, path)
+        entry = Entry("ask", path, str(target.agent_id))
+        async with effects.performing():
+            if isinstance(cell, Ask):
+                entry.result = {"kind": str(cell.outcome), "result": cell.result}
+                await effects.record(entry)
+                return _outcome(entry.result, target)
+            entry.result = {"kind": "timed_out", "result": None}
+            try:
+                write = partial(ask_rows.time_out_ask, ask_id=UUID(opened["ask"]), late=opened.get("late"))
+                await effects.record(entry, write)
+                return _outcome(entry.result, target)
+            except NotDue as error:
+                until = error.until or until
+        await effects.refresh()  # an outcome has come after all, or people are given more time
+
+
+def _met(ctx: RunState, path: str, until: datetime | None) -> Ask | bool | None:
+    cell = ctx.effects.facts.asks.get(path)
+    if cell is not None and cell.outcome is not None:
+        return cell
+    return True if until is not None and ctx.effects.present() >= until else None
+
+
+def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
+    return AskOutcome(kind=result["kind"], result=result["result"], handle=target)
+
+
+# ----------------------------------------------------------------------------------------------------- messages
+
+
+async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:
+    """Deliver a message and go on. To an address: to the agent's active run in this session, or a new one."""
+    effects, path = ctx.effects, ctx.path()
+    agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
+    row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
+    if row is not None:
+        raise_recorded(row)
+        return
+    body = filled(ctx, agent_id, message, path)
+    entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
+    async with effects.performing():
+        if isinstance(target, RunHandle):
+            target_id = run_id_of(target)
+            if (refusal := await unreachable(ctx, target_id)) is not None:
+                await refuse(ctx, entry, refusal)
+            await effects.record(entry, partial(ask_rows.deliver, target_id=target_id, message=body))
+        else:
+            found, refusal = await find(ctx, agent_id)
+            if refusal is not None:
+                await refuse(ctx, entry, refusal)
+            run = _root_in_session(ctx, agent_id)
+            run.agent_version, run.metadata = found.version, metadata_of(ctx, found, message)
+            await effects.record(entry, partial(ask_rows.deliver_to_agent, run=run, message=body))
+            target_id = UUID(entry.result["run"])
+    effects.wake([target_id])
+
+
+def _root_in_session(ctx: RunState, agent_id: AgentId) -> Run:
+    mine = ctx.effects.lease.run
+    return Run(
+        id=uuid7(),
+        agent=str(agent_id),
+        session_id=mine.session_id,
+        owner_id=mine.owner_id,
+        tenant=mine.tenant,
+        priority=mine.priority,
+    )
+
+
+async def reply(ctx: RunState, message: Message, result: Any) -> None:
+    """Answer the run that asked with this very message."""
+    effects, path = ctx.effects, ctx.path()
+    if await effects.recall(path, "ask.replied", message.id, None, None) is not None:
+        return
+    asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
+    asker_id = run_id_of(asker)
+    value = storable(result)
+    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result)), path)
+    late["causation_id"] = message.id
+    write = partial(ask_rows.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
+    async with effects.performing():
+        await effects.record(Entry("ask.replied", path, message.id, result={"result": value}), write)
+    effects.wake([asker_id])
+
+
+async def unreachable(ctx: RunState, run_id: UUID) -> KernelError | None:
+    """A run reaches those of its own owner and tenant."""
+    if await ctx.effects.database.call(is_reachable, ctx.effects.lease.run, run_id):
+        return None
+    return NotFoundError(f"there is no run {run_id} that this run may address")
+
+
+def is_reachable(run: Run, wanted: UUID) -> bool:
+    return Run.objects.filter(id=wanted, owner_id=run.owner_id, tenant=run.tenant).exists()
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,225 @@
+"""Task boards: what the agents of a conversation have set themselves to do. Every write to a board is here.
+
+A board is a thread's: that of the conversation which a person sees. The session of a spawned run counts to the one that
+it came from, so whoever looks at the root's session sees the tasks of the whole tree, nested by `parent_agent`. Within
+the thread every agent has tasks of its own, numbered from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.db.models import Max
+
+from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
+from ravi_django.db import transaction
+from ravi_django.kernel import InvalidInputError, NotFoundError
+from ravi_django.models import BoardTask, JournalEntry, Run, Session
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import storable
+
+MAX_TASKS = 100  # of one agent in a thread
+MAX_ALL = 500  # of all agents of a thread; those that add at the very same moment may pass it by one each
+MAX_TITLE = 200  # characters
+MAX_DETAIL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tool's tasks go, and what people are shown of who wrote them."""
+
+    session_id: UUID
+    agent: str
+    label: str
+    parent_agent: str
+    run_id: UUID
+
+
+def place_of(run: Run) -> Place:
+    """The place of the code that calls: told by the context variables that the agent sets inside its run; by the run
+    itself for an agent that sets none."""
+    agent = _task_agent_id.get() or run.agent
+    label = _task_agent_label.get() or agent.rpartition("/")[2]
+    return Place(
+        session_id=thread_of(_named_session(run) or run.session).id,
+        agent=storable(agent)[:302],
+        label=storable(label)[:200],
+        parent_agent=storable(_task_parent_agent_id.get() or _parent_of(run))[:302],
+        run_id=run.id,
+    )
+
+
+def _named_session(run: Run) -> Session | None:
+    """The thread's session, when it is one of the run's own owner."""
+    named = _task_thread_id.get()
+    if not named or named == str(run.session_id):
+        return None
+    try:
+        return Session.objects.filter(id=named, owner_id=run.owner_id, tenant=run.tenant).first()
+    except ValidationError:  # a correlation id that is no session's
+        return None
+
+
+def _parent_of(run: Run) -> str:
+    if run.parent_id is None:
+        return ""
+    return str(Run.objects.values_list("agent", flat=True).get(id=run.parent_id))
+
+
+def thread_of(session: Session) -> Session:
+    """The conversation that a session belongs to: its own, or for a spawned run's, that of the root."""
+    while session.parent_session is not None:
+        session = session.parent_session
+    return session
+
+
+# --------------------------------------------------------------------------------------------------- writes
+
+
+def add(place: Place, title: str, detail: str = "") -> BoardTask:
+    """Put a task on the board, under the agent's next number.
+
+    Raises InvalidInputError for a title or detail that is none, and when the board is full.
+    """
+    task = BoardTask(
+        session_id=place.session_id,
+        agent=place.agent,
+        label=place.label,
+        parent_agent=place.parent_agent,
+        run_id=place.run_id,
+        title=_title(title),
+        detail=_detail(detail),
+        created_at=clock.now(),
+        updated_at=clock.now(),
+    )
+    while True:
+        task.number = _last_number(place) + 1
+        _check_room(place, task.number)
+        try:
+            with transaction.atomic():
+                task.save(force_insert=True)
+        except IntegrityError:
+            if _last_number(place) < task.number:
+                raise
+            continue  # another run of this agent has taken the number
+        task.refresh_from_db()
+        return task
+
+
+def _last_number(place: Place) -> int:
+    own = BoardTask.objects.filter(session_id=place.session_id, agent=place.agent)
+    return own.aggregate(last=Max("number"))["last"] or 0
+
+
+def _check_room(place: Place, number: int) -> None:
+    if number > MAX_TASKS:
+        raise InvalidInputError(
+            f"the board has {MAX_TASKS} tasks of yours, which is the limit; update those", field="title"
+        )
+    if BoardTask.objects.filter(session_id=place.session_id).count() >= MAX_ALL:
+        raise InvalidInputError(f"the board has {MAX_ALL} tasks of all agents, which is the limit", field="title")
+
+
+def update(
+    place: Place, number: int, *, status: str | None = None, title: str | None = None, detail: str | None = None
+) -> BoardTask:
+    """Change a task of the agent's own; what is None stays.
+
+    Raises NotFoundError for a number that the agent has not given, InvalidInputError for a bad value or none at all.
+    """
+    changes: dict[str, Any] = {}
+    if status is not None:
+        changes["status"] = _status(status)
+    if title is not None:
+        changes["title"] = _title(title)
+    if detail is not None:
+        changes["detail"] = _detail(detail)
+    if not changes:
+        raise InvalidInputError("nothing to change: give a status, a title or a detail", field="status")
+    own = BoardTask.objects.filter(session_id=place.session_id, agent=place.agent, number=min(number, MAX_TASKS + 1))
+    if not own.update(**changes, updated_at=clock.now()):
+        raise NotFoundError(f"you have no task {number} on the board; board_list shows yours")
+    return own.get()
+
+
+def _title(value: str) -> str:
+    title = " ".join(storable(value).split())
+    if not 0 < len(title) <= MAX_TITLE:
+        raise InvalidInputError(f"a title has 1 to {MAX_TITLE} characters, not {len(title)}", field="title")
+    return title
+
+
+def _detail(value: str) -> str:
+    detail = str(storable(value)).strip()
+    if len(detail) > MAX_DETAIL:
+        raise InvalidInputError(f"a detail has at most {MAX_DETAIL} characters, not {len(detail)}", field="detail")
+    return detail
+
+
+def _status(value: str) -> str:
+    if value not in BoardTask.Status.values:
+        raise InvalidInputError(
+            f"a status is one of {', '.join(BoardTask.Status.values)}, not {value!r}", field="status"
+        )
+    return value
+
+
+def copy_past(source: Run, fork: Run) -> None:
+    """Give a fork's thread the board that its past knows: what was there before the source began, as it stands, and
+    over it what the source's own calls have made of it up to the point that the two share."""
+    tasks: dict[tuple[str, int], dict[str, Any]] = {}
+    if source.session.parent_session_id is None:
+        for task in BoardTask.objects.filter(session_id=source.session_id, created_at__lt=source.created_at):
+            tasks[task.agent, task.number] = shown(task)
+    calls = JournalEntry.objects.filter(run_id=fork.id, kind="tool.call", result__has_key="board").order_by("seq")
+    found: Iterable[Any] = calls.values_list("result", flat=True)
+    for result in found:
+        tasks[result["board"]["agent"], result["board"]["number"]] = result["board"]
+    BoardTask.objects.bulk_create(
+        BoardTask(
+            session_id=fork.session_id,
+            run_id=fork.id,
+            parent_agent=task["parent_agent"] or "",
+            **{name: task[name] for name in ("agent", "label", "number", "title", "detail", "status")},
+        )
+        for task in tasks.values()
+    )
+
+
+# --------------------------------------------------------------------------------------------------- reads
+
+
+def tasks_of(place: Place, *, all_agents: bool = False) -> Sequence[BoardTask]:
+    """The agent's tasks by number, or those of every agent of the thread."""
+    rows = BoardTask.objects.filter(session_id=place.session_id)
+    if not all_agents:
+        rows = rows.filter(agent=place.agent)
+    return list(rows.order_by("agent", "number"))
+
+
+def shown(task: BoardTask) -> dict[str, Any]:
+    """The task as REST and the `board` frame show it."""
+    return {
+        "id": str(task.id),
+        "session": str(task.session_id),
+        "agent": task.agent,
+        "label": task.label,
+        "parent_agent": task.parent_agent or None,
+        "run": None if task.run_id is None else str(task.run_id),
+        "number": task.number,
+        "title": task.title,
+        "detail": task.detail,
+        "status": str(task.status),
+        "created_at": _iso(task.created_at),
+        "updated_at": _iso(task.updated_at),
+    }
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,157 @@
+"""What passes from a run to others: addresses, messages, and refusals that every replay tells again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from ravi_django.agents.delegate import INHERITED, LATE
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    AgentNotFoundError,
+    ChatMessage,
+    ChatPayload,
+    ConflictError,
+    ControlPayload,
+    DataPayload,
+    ForbiddenError,
+    IdempotencyMismatchError,
+    InvalidInputError,
+    KernelError,
+    Message,
+    NotFoundError,
+    PermanentError,
+    RunHandle,
+    SpawnDeniedError,
+)
+from ravi_django.kernel.messages import PayloadBase
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.prompts import variables_of
+from ravi_django.runtime.journal.entries import Entry, Recorded, storable
+from ravi_django.runtime.lease.state import RunState
+
+_REFUSALS: dict[str, type[KernelError]] = {
+    one.__name__: one
+    for one in (
+        SpawnDeniedError,
+        AgentNotFoundError,
+        NotFoundError,
+        PermanentError,
+        ForbiddenError,
+        ConflictError,
+        IdempotencyMismatchError,
+    )
+}
+
+
+async def refuse(ctx: RunState, entry: Entry, error: KernelError) -> NoReturn:
+    """What the code is told now, every replay tells it again, whatever is true by then."""
+    entry.result = None
+    entry.stored.clear()
+    entry.error = {"type": type(error).__name__, "message": str(error)}
+    await ctx.effects.record(entry)
+    raise error
+
+
+def raise_recorded(row: Recorded | Entry) -> None:
+    if row.error is None:
+        return
+    kind = _REFUSALS.get(row.error.get("type", ""), PermanentError)
+    error = kind.__new__(kind)  # some make their message of other things
+    Exception.__init__(error, row.error.get("message", ""))
+    raise error
+
+
+async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
+    """The agent that a run is to be made for, or why there can be none."""
+    try:
+        return await ctx.effects.database.call(specs.find, agent_id), None
+    except AgentNotFoundError as error:
+        return specs.Found(agent_id), error
+
+
+def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
+    """What a run that this message starts is given of it: values for the variables of a spec."""
+    if found.version is None or not isinstance(message, Message):
+        return {}
+    given, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
+    if given is None and isinstance(defaults, Mapping):
+        known = {**defaults, **variables_of(ctx.effects.lease.run.metadata)}
+        given = {name: known[name] for name in found.spec.get("variables") or {} if known.get(name) is not None} or None
+    return {} if given is None else {"variables": storable(given)}
+
+
+def too_large(body: Mapping[str, Any] | None) -> PermanentError | None:
+    """Why no run can begin with the message: it holds more than may be submitted to one."""
+    if body is None:
+        return None
+    given = _given(body["payload"])
+    size = len(to_json(given))
+    if size <= conf.MAX_INPUT_BYTES:
+        return None
+    return PermanentError(f"the task has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}")
+
+
+def _given(payload: Mapping[str, Any]) -> Any:
+    """The part of a payload that is an input: a chat message's text or blocks, another one's values."""
+    if payload["kind"] != "chat":
+        return payload.get("data", payload)
+    content = payload["message"]["content"]
+    return content[0]["text"] if len(content) == 1 and "text" in content[0] else content
+
+
+def address_of(target: Any) -> AgentId:
+    address = getattr(target, "id", target)
+    if isinstance(address, AgentId):
+        return address
+    if isinstance(address, str):
+        return AgentId.parse(address)
+    raise InvalidInputError(f"the target is an agent's address, not {target!r}", field="target")
+
+
+def run_id_of(handle: RunHandle) -> UUID:
+    try:
+        return UUID(handle.run_id)
+    except ValueError:
+        raise InvalidInputError(f"{handle.run_id!r} is no run's id", field="target") from None
+
+
+def filled(
+    ctx: RunState, target: AgentId, message: Message | str, path: str, *, control: bool = False
+) -> dict[str, Any]:
+    """The message as an inbox holds it. Its id is the same on every replay; a reply to it comes to this run."""
+    run = ctx.effects.lease.run
+    if isinstance(message, Message) and isinstance(message.payload, ControlPayload) and not control:
+        raise InvalidInputError("a control message is sent, not asked or booted with; use ctx.send", field="message")
+    if isinstance(message, Message):
+        message_id = ctx.message_ids.get(message.id, message.id)
+        made = message
+    else:
+        message_id = hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
+        made = Message(target=target, payload=payload_of(message))
+    more = {
+        "id": message_id,
+        "sender": made.sender or ctx.agent_id,
+        "correlation_id": made.correlation_id or ctx.session_id,
+        "reply_to": made.reply_to or ctx.run_id,
+        "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # the asker's own affair
+    }
+    body: dict[str, Any] = storable(made.model_copy(update=more).model_dump(mode="json"))
+    return body
+
+
+def body_of(ctx: RunState, target: AgentId, value: Any) -> dict[str, Any]:
+    """Anything as a message from this run: a Message as it is, a text as chat, other JSON as data."""
+    made = value if isinstance(value, Message) else Message(target=target, payload=payload_of(value))
+    return filled(ctx, target, made, "")
+
+
+def payload_of(value: Any) -> PayloadBase:
+    if isinstance(value, str):
+        return ChatPayload(message=ChatMessage.of("user", value))
+    return DataPayload(data=value if isinstance(value, dict) else {"value": value})

@@ -1,0 +1,247 @@
+"""The slots of a tree: how many of its runs may live at once, and which one gives way to another.
+
+A run holds its slot from its spawn to its end, whatever it waits for meanwhile. Only a pause gives it away: a paused
+run is claimed by nobody, and goes on when there is room again. Slots are counted, and pauses set and lifted, under the
+lock of the tree's root.
+
+The tree's limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. An operator who lifts a
+pause is not asked whether there is room: the tree is over its limit then, until runs end. So it is when a run waits for
+a paused one, see `let_go`: its own slot may be the one that the other waits for.
+
+Who waits for whom, over any number of open asks.
+
+The end of a run's pause, for every surface. See `store/slots.py` for how one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, QuerySet
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import SpawnBudget
+from ravi_django.kernel.supervision import Priority
+from ravi_django.models import TERMINAL, Ask, JournalEntry, Run, Status
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import Entry, journal_row
+from ravi_django.runtime.lease.facts import Paused
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.waking import lock, require
+
+
+def limit_of(root: Run) -> SpawnBudget:
+    """What the root lets its tree do."""
+    return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root))
+
+
+def recorded(run: Run) -> SpawnBudget | None:
+    """What the row says of spawning: of a root for its tree, of a child for what is below it; None for nothing."""
+    return _recorded(run.budget)
+
+
+def _recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
+    budget = budget or {}
+    most, preempt = budget.get("max_agents"), budget.get("allow_preempt")
+    if most is None and preempt is None:
+        return None
+    return SpawnBudget(max_agents=most or conf.MAX_AGENTS, allow_preempt=preempt is not False)
+
+
+def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
+    """Each of them can only tighten the first."""
+    for other in filter(None, others):
+        limit = SpawnBudget(
+            max_agents=min(limit.max_agents, other.max_agents),
+            allow_preempt=limit.allow_preempt and other.allow_preempt,
+        )
+    return limit
+
+
+def live(tree_id: UUID) -> int:
+    """How many slots of the tree are taken; the root's is one of them."""
+    return Run.objects.filter(root_id=tree_id, paused_at=None).exclude(status__in=TERMINAL).count() + 1
+
+
+def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
+    """Of a run below the root, and of each between the two: its id, how many slots it and those below it have, and the
+    limit that it has set for them, as its child's row has it; None for the run itself. One query."""
+    names = ("id", "parent_id", "status", "paused_at", "budget")
+    tree = {row[0]: row[1:] for row in Run.objects.filter(root_id=run.tree_id).values_list(*names)}
+    taken = dict.fromkeys(tree, 0)
+    for run_id, (_, status, paused_at, _) in tree.items():
+        if paused_at is None and status not in TERMINAL:
+            at: UUID | None = run_id
+            while at in tree:
+                taken[at] += 1
+                at = tree[at][0]
+    found: list[tuple[UUID, int, SpawnBudget | None]] = []
+    limit, at = None, run.id
+    while at in tree:
+        found.append((at, taken[at], limit))
+        at, limit = tree[at][0], _recorded(tree[at][3])  # what a run says is on the rows of those that it makes
+    return found
+
+
+def who_gives_way(spawner: Run, priority: int) -> Run | None:
+    """The run that a child of this priority may pause: of those strictly below it the lowest, then the newest. Never
+    the spawner or one above it, none that others wait for, and none that is about to end anyway."""
+    lower = Run.objects.filter(
+        root_id=spawner.tree_id, paused_at=None, cancel_requested_at=None, priority__lt=priority
+    ).exclude(status__in=TERMINAL)
+    candidates = lower.exclude(id__in=above(spawner)).order_by("priority", "-id")
+    return next((run for run in candidates.iterator() if not is_needed(run)), None)
+
+
+def pause(run: Run, taker: Run) -> Paused:
+    """Take the slot of a locked run for another. Who drives it is to be told: it goes back at its next check."""
+    taken_by = {"run": str(taker.id), "agent": taker.agent, "priority": Priority(taker.priority).name.lower()}
+    return Paused(run, _change(run, "paused", {"taken_by": taken_by}, paused_at=clock.now()))
+
+
+def lift_pause(run_id: UUID | str) -> list[UUID]:
+    """Lift a pause, as an operator may at any time, whether there is room or not. Returns the runs to hint; nothing
+    happens to a run that is not paused."""
+    with transaction.atomic():
+        lock(to_resume(UUID(str(run_id))))
+        run = Run.objects.select_for_update(no_key=True).get(id=run_id)
+        return _unpause(run) if run.paused_at is not None else []
+
+
+def to_resume(run_id: UUID) -> set[UUID]:
+    """The runs to lock for the end of a pause."""
+    return {run_id, Run.objects.values_list("root_id", flat=True).get(id=run_id) or run_id}
+
+
+def let_go(ahead: Mapping[UUID, datetime | None], asker_id: UUID, held: set[UUID]) -> list[UUID]:
+    """Lift the pauses of what a run is about to wait for; `ahead` says since when each is paused. One that only those
+    above it wait for stays paused: they hold no slot of its. Returns the runs to hint. Raises NotLocked."""
+    asleep = [run_id for run_id, paused_at in ahead.items() if paused_at is not None]
+    if not asleep:
+        return []
+    waiting = {asker_id} | waiters(asker_id)
+    needed = [run for run in Run.objects.filter(id__in=asleep).order_by("id") if is_needed(run, waiting)]
+    require({id for run in needed for id in (run.id, run.tree_id)}, held)
+    return [run_id for run in needed if run.paused_at is not None for run_id in _unpause(run)]
+
+
+def resume_in_room(run_id: UUID) -> list[UUID]:
+    """Lift a pause when its tree has room for the run; else it goes on by itself once there is. The root and the run
+    are locked."""
+    run = Run.objects.select_related("root").get(id=run_id)
+    return _unpause(run) if run.paused_at is not None and _has_room(run.root or run) else []
+
+
+def resume_paused(tree_id: UUID) -> list[UUID]:
+    """Give a tree's free slots back to its paused runs: the highest priority first, then the oldest. In transactions of
+    its own, after the one that has freed them. Returns the runs to hint."""
+    resumed: list[UUID] = []
+    while (run := _paused(tree_id).first()) is not None:
+        with transaction.atomic():
+            lock([tree_id, run.id])
+            if not _has_room(Run.objects.get(id=tree_id)):
+                return resumed
+            if _paused(tree_id).values_list("id", flat=True).first() == run.id:
+                resumed += _unpause(Run.objects.get(id=run.id))
+    return resumed
+
+
+def trees_with_paused(limit: int) -> list[UUID]:
+    """Roots of trees that have paused runs; in any order, so that full trees never keep others from being looked at."""
+    paused = Run.objects.filter(paused_at__isnull=False).values("root_id")
+    return list(Run.objects.filter(id__in=paused).order_by("?").values_list("id", flat=True)[:limit])
+
+
+def _paused(tree_id: UUID) -> QuerySet[Run]:
+    """Those that a slot is of use to: a blocked one waits for an operator."""
+    paused = Run.objects.filter(root_id=tree_id, paused_at__isnull=False, cancel_requested_at=None)
+    return paused.exclude(status__in=[*TERMINAL, Status.BLOCKED]).order_by("-priority", "id")
+
+
+def _has_room(root: Run) -> bool:
+    return live(root.id) < limit_of(root).max_agents
+
+
+def _unpause(run: Run) -> list[UUID]:
+    _change(run, "unpaused", None, paused_at=None, hints=0, hint_after=None)
+    return [run.id]
+
+
+def _change(run: Run, what: str, result: dict[str, Any] | None, **changes: Any) -> JournalEntry:
+    """Write the change of a locked run and its row. The epoch rises unless somebody holds the lease: who does goes on
+    writing under it until it is told."""
+    epoch = run.lease_epoch + (run.status != Status.RUNNING)
+    Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
+    row: JournalEntry = journal_row(
+        Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result),
+        run_id=run.id,
+        seq=run.next_seq,
+        generation=run.generation,
+        epoch=epoch,
+        now=clock.now(),
+        start=clock.now(),
+    )
+    row.save(force_insert=True)
+    return row
+
+
+def awaited(run_id: UUID) -> dict[UUID, datetime | None]:
+    """The runs that this one waits for, and since when each of them is paused."""
+    reached: dict[UUID, datetime | None] = {}
+    edge = {run_id}
+    while edge:
+        asked = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
+        found = dict(asked.values_list("target_id", "target__paused_at"))
+        edge = found.keys() - reached.keys()
+        reached |= found
+    return reached
+
+
+def waiters(run_id: UUID) -> set[UUID]:
+    """The runs that wait for this one."""
+    reached: set[UUID] = set()
+    edge = {run_id}
+    while edge:
+        asking = Ask.objects.filter(target_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
+        edge = set(asking.values_list("asker_id", flat=True)) - reached
+        reached |= edge
+    return reached
+
+
+def above(run: Run) -> set[UUID]:
+    """The run itself and its ancestors."""
+    found, at = {run.id}, run.parent_id
+    while at is not None:
+        found.add(at)
+        at = Run.objects.values_list("parent_id", flat=True).get(id=at)
+    return found
+
+
+def is_needed(run: Run, also: Iterable[UUID] = ()) -> bool:
+    """Whether somebody else than those above it waits for it, or one of `also` that are about to."""
+    waiting = waiters(run.id) | set(also)
+    return bool(waiting) and not waiting <= above(run)
+
+
+def resume(run_id: UUID | str) -> bool:
+    """Let a paused run go on, as an operator may at any time: its tree may be over its limit then, until runs end. Says
+    whether it was paused."""
+    resumed = lift_pause(run_id)
+    for claimable in resumed:
+        hints.on_commit(claimable)
+    return bool(resumed)
+
+
+def resume_in(tree_id: UUID) -> None:
+    """A run of the tree has ended: once that is committed, one that gave way may go on. The sweep does the same should
+    this fail."""
+    transaction.on_commit(lambda: _resume_in(tree_id), robust=True)
+
+
+def _resume_in(tree_id: UUID) -> None:
+    for claimable in resume_paused(tree_id):
+        hints.on_commit(claimable)

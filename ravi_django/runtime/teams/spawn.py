@@ -1,0 +1,247 @@
+"""Child runs, as an agent's code starts them: `ctx.spawn`. See `store/spawning.py` for what is written.
+
+Child runs: their rows, and whether their tree has room for them. See `slots` for what a slot is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    CancellationError,
+    HookEvent,
+    InvalidInputError,
+    Message,
+    PermanentError,
+    Priority,
+    RunHandle,
+    SpawnBudget,
+    SpawnDeniedError,
+)
+from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.lease.facts import Paused
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.runs.sessions import create_session
+from ravi_django.runtime.runs.waking import locking, require
+from ravi_django.runtime.teams import slots
+from ravi_django.runtime.teams.messages import address_of, filled, find, metadata_of, raise_recorded, refuse, too_large
+
+
+async def spawn(
+    ctx: RunState, target: AgentId, boot: Message | str | None, priority: Priority | None = None
+) -> RunHandle:
+    """Start a child run in a session of its own, on `boot`; without it the child waits for its first message.
+
+    Raises AgentNotFoundError, and SpawnDeniedError, recorded, when the tree is too deep or has no room;
+    PermanentError, recorded, when `boot` is larger than an input may be, or lacks a variable.
+    """
+    agent_id, given = address_of(target), _checked(priority)
+    effects, path = ctx.effects, ctx.path()
+    row = await effects.recall(path, "child.spawned", str(agent_id), None, None)
+    if row is not None:
+        return _spawned(ctx, agent_id, row, boot)
+    message = None if boot is None else filled(ctx, agent_id, boot, path)
+    child_id, session_id = uuid7(), uuid7()
+    entry = Entry("child.spawned", path, str(agent_id))
+    entry.request = {"message": None if message is None else message["id"]}
+    gave_way: list[Paused] = []
+    async with effects.performing():
+        found, refusal = await find(ctx, agent_id)
+        refusal = refusal or too_large(message) or _misses_variables(ctx, found, boot) or _too_deep(ctx)
+        if refusal is None:
+            entry.result = {"run": str(child_id), "session": str(session_id)}
+            effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+            child = make_child(
+                effects.lease,
+                str(agent_id),
+                child_id,
+                session_id,
+                priority=given,
+                deadline=ctx.meta.deadline,
+                allowed=ctx.spawn_budget,
+            )
+            child.agent_version, child.metadata = found.version, metadata_of(ctx, found, boot)
+            await effects.publisher.begun(effects.source.tree)  # any process may have the child from the commit on
+            try:
+                write = partial(write_spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way)
+                await effects.record(entry, write)
+            except SpawnDeniedError as error:
+                refusal = error
+        if refusal is not None:
+            await refuse(ctx, entry, refusal)
+    for paused in gave_way:
+        effects.tell_paused(paused)
+    if message is not None:
+        ctx.booted[str(child_id)] = message["id"]
+        effects.wake([child_id])
+    await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=str(child_id))
+    return RunHandle(str(child_id), agent_id)
+
+
+def _spawned(ctx: RunState, agent_id: AgentId, row: Recorded, boot: Message | str | None) -> RunHandle:
+    raise_recorded(row)
+    ctx.booted[row.result["run"]] = row.request["message"]
+    if isinstance(boot, Message) and row.request["message"]:  # made anew by the replay, with another id
+        ctx.message_ids[boot.id] = row.request["message"]
+    return RunHandle(row.result["run"], agent_id)
+
+
+def _misses_variables(ctx: RunState, found: specs.Found, boot: Message | str | None) -> PermanentError | None:
+    try:
+        found.check_variables(metadata_of(ctx, found, boot))
+    except InvalidInputError as error:
+        return PermanentError(f"{found.address}: {error}; the message that boots it brings them")
+    return None
+
+
+def _checked(priority: Any) -> Priority | None:
+    try:
+        return None if priority is None else Priority(priority)
+    except ValueError:
+        raise InvalidInputError(f"priority is a Priority, not {priority!r}", field="priority") from None
+
+
+def _too_deep(ctx: RunState) -> SpawnDeniedError | None:
+    depth = ctx.effects.lease.run.depth + 1
+    if depth <= conf.MAX_DEPTH:
+        return None
+    return SpawnDeniedError(f"a run at depth {depth} would be below the limit of {conf.MAX_DEPTH}")
+
+
+def make_child(
+    lease: Lease,
+    agent: str,
+    child_id: UUID,
+    session_id: UUID,
+    *,
+    priority: Priority | None = None,
+    deadline: datetime | None = None,
+    allowed: SpawnBudget | None = None,
+) -> Run:
+    """The child's row: owner, tenant and, unless given, priority and the absolute deadline are its parent's; the
+    session is its own. What a parent below the root is `allowed` goes for all that is below it too."""
+    parent = lease.run
+    session = Session(
+        id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
+    )
+    return Run(
+        id=child_id,
+        agent=agent,
+        session=session,
+        root_id=parent.tree_id,
+        parent_id=parent.id,
+        depth=parent.depth + 1,
+        owner_id=parent.owner_id,
+        tenant=parent.tenant,
+        priority=parent.priority if priority is None else priority.value,
+        deadline=deadline or parent.deadline,
+        budget=None if parent.parent_id is None else _handed_down(slots.recorded(parent), allowed),
+    )
+
+
+def _handed_down(*budgets: SpawnBudget | None) -> dict[str, Any] | None:
+    given = [budget for budget in budgets if budget is not None]
+    return slots.narrowed(*given).model_dump(mode="json") if given else None
+
+
+def write_spawn(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn] = (),
+    *,
+    child: Run,
+    message: dict[str, Any] | None,
+    allowed: SpawnBudget | None = None,
+    gave_way: list[Paused] | None = None,
+) -> int:
+    """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
+
+    `allowed` is what the spawning agent's code says: at the root for the whole tree, which its row remembers, below it
+    for what this run and those below it spawn. In a full tree a HIGH or CRITICAL child takes the slot of a strictly
+    lower run, which is paused and put into `gave_way`.
+
+    Raises CancellationError when the parent is to be cancelled: the cascade would not see this child, and
+    SpawnDeniedError when the tree is full.
+    """
+    store_big_values(entries)
+    limit = _to_remember(lease.run, allowed)
+
+    def write(held: set[UUID]) -> int:
+        paused.clear()  # of a try that was undone
+        first = fence.append(lease, entries, turns)
+        if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
+            raise CancellationError("cancelled")
+        lower = _make_room(lease.run, child, allowed)
+        if lower is not None:
+            require([lower.id], held)
+            paused.append(slots.pause(lower, child))
+        if limit is not None:
+            Run.objects.filter(id=lease.run_id).update(budget=limit)
+        create_session(child.session)
+        if message is None:
+            child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
+        clock.stamp(child).save(force_insert=True)
+        if message is not None:
+            InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
+        return first
+
+    paused: list[Paused] = [] if gave_way is None else gave_way
+    # The root's, too: two spawns at once must not both find the last place.
+    first = locking({lease.run.tree_id, lease.run_id}, write)
+    if limit is not None:
+        lease.run.budget = limit
+    return first
+
+
+def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:
+    """The run whose slot the child takes; None when there is a free one. Raises SpawnDeniedError."""
+    tree = slots.limit_of(spawner.root or spawner)
+    own = slots.narrowed(tree, slots.recorded(spawner), allowed)
+    if spawner.parent_id is None:
+        tree = own
+    elif own != tree:
+        _check_below(spawner, own)
+    taken = slots.live(spawner.tree_id)
+    if taken < tree.max_agents:
+        return None
+    why = f"the tree has {taken} live runs, the limit is {tree.max_agents}"
+    if child.priority < Priority.HIGH or not own.allow_preempt:
+        raise SpawnDeniedError(f"{why}; wait for one to end, or raise max_agents")
+    found = slots.who_gives_way(spawner, child.priority)
+    if found is None:
+        name = Priority(child.priority).name
+        raise SpawnDeniedError(f"{why}, and none that could be paused has a priority below {name}; wait for one to end")
+    return found
+
+
+def _check_below(spawner: Run, own: SpawnBudget) -> None:
+    """What those between the root and the child say, each of itself and of what is below it: nobody gives way for
+    that. Raises SpawnDeniedError."""
+    for run_id, taken, said in slots.live_below(spawner):
+        limit = own if run_id == spawner.id else said
+        if limit is not None and taken >= limit.max_agents:
+            raise SpawnDeniedError(
+                f"run {run_id} and those below it are {taken} live runs, the limit is {limit.max_agents}; wait for one "
+                "to end, or raise max_agents"
+            )
+
+
+def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None:
+    """The budget that the root's row has to have: slots are given back without the agent's code. None: it has it."""
+    if allowed is None or run.parent_id is not None:
+        return None
+    known = slots.recorded(run)
+    limit = slots.narrowed(known or allowed, allowed)
+    return None if limit == known else {**(run.budget or {}), **limit.model_dump(mode="json")}

@@ -1,0 +1,1 @@
+"""The built-in tools that read or write the site's database."""

@@ -1,0 +1,279 @@
+"""A journaled tool call. See `tool_promises` for what a crash means to it, `tool_running` for where its code runs,
+`tool_results` and `tool_wholes` for what becomes of a result, `tool_caps` for what a run may spend.
+
+A tool that hands over: its result says to whom, in words for the model and as a value for the agent's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+from ravi_django.kernel import (
+    AgentId,
+    AgentNotFoundError,
+    AgentStep,
+    FinishAgentResult,
+    HookEvent,
+    HumanInput,
+    InvalidInputError,
+    Message,
+    Tool,
+    ToolArgumentsError,
+    ToolExecutionResult,
+)
+from ravi_django.kernel.content import blocks_adapter, blocks_json
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, encode, storable
+from ravi_django.runtime.lease import caps
+from ravi_django.runtime.lease.caps import KIND, Stopwatch, weight
+from ravi_django.runtime.lease.gate import ToolPaused
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.middleware import chain
+from ravi_django.runtime.people.rights import permitted
+from ravi_django.runtime.streams import frames, hidden
+from ravi_django.runtime.streams.frames import CLIP
+from ravi_django.runtime.tools import pauses, results
+from ravi_django.runtime.tools.promises import perform
+from ravi_django.runtime.tools.results import error as error_result
+from ravi_django.runtime.tools.results import is_small, result_of
+from ravi_django.runtime.tools.uncertain import decided
+
+
+async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
+    """Whatever a tool does or fails to do comes back as a result; only what ends the lease does not."""
+    effects = ctx.effects
+    name = storable(name)[:200]  # a model may make one up that no column holds
+    call_id = ctx.here().call_id
+    path = ctx.path()
+    if is_too_deep(arguments):  # before anything has to encode them; the same words in every replay
+        arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
+    row = await effects.recall(path, KIND, name, arguments, None)
+    if row is not None:
+        ctx.pass_turns(path, (row.result or {}).get("turns", 0))
+        chain.raise_refused(row.error)
+        return _decode(row, call_id or path)
+    arguments = as_recorded(name, arguments)
+    entry = Entry(KIND, path, name, request={"arguments": arguments, **hidden.of_tool(ctx.toolbox.get(name))})
+    if call_id:
+        entry.request["call_id"] = call_id
+    async with effects.performing():
+        _announce(ctx, entry)
+        effects.spent.begin(name)
+        with caps.watched() as watch:
+            result = await decided(ctx, entry)
+            if result is None:
+                result = await _through_pauses(ctx, entry, watch)
+            if entry.result is None:  # a transactional tool has recorded itself
+                if result.finish is not None:
+                    result = await effects.database.call(checked, result)
+                result = await _kept(ctx, entry, result, watch)
+                entry.elapsed_s = watch.elapsed
+                await effects.record(entry, then=partial(_tell_end, ctx, entry, result))
+            else:
+                effects.close_call(path)
+                with caps.waiting():
+                    await _tell_end(ctx, entry, result)
+        effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
+    chain.raise_refused(entry.error)
+    is_hidden = hidden.is_marked(KIND, entry.request, entry.result)
+    return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
+
+
+async def _tell_end(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:
+    await ctx.hook(HookEvent.TOOL_END, tool=entry.name, path=entry.path, is_error=result.is_error)
+
+
+async def _through_pauses(ctx: RunState, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
+    """One attempt after the other: a pause closes one, and what comes of it leads to the next."""
+    begun = ctx.effects.journal.started(entry.path)
+    if begun is not None and begun.result is not None:  # a transactional tool has committed; its middlewares run again
+        entry.attempt = begun.attempt
+        ctx.pass_turns(f"{entry.path}/", begun.result.get("turns", 0))
+        return await _made(ctx, entry, watch, _decode(begun, ""))
+    pause = pauses.resumed(ctx, entry)
+    while True:
+        told = None if pause is None else await pauses.outcome(ctx, entry, pause)
+        try:
+            return await _made(ctx, entry, watch, told)
+        except ToolPaused as paused:
+            closed = await pauses.close(ctx, entry, paused)
+        if isinstance(closed, ToolExecutionResult):
+            return closed
+        pause = closed
+
+
+async def _made(
+    ctx: RunState, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
+) -> ToolExecutionResult:
+    """`told` is a person's input for the tool, after a pause; or a result that stands for what the tool would return: a
+    child's outcome, or what a transactional tool has committed."""
+    arguments = entry.request["arguments"]
+    if told is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind a wait
+        await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
+    if isinstance(told, ToolExecutionResult) and not ctx.middleware.function:
+        return told
+    prepared = await _prepare(ctx, entry.name, arguments, told)
+    if isinstance(prepared, str):
+        return told if isinstance(told, ToolExecutionResult) else error_result(prepared)
+    tool, ready = prepared
+    performing = partial(perform, keep=partial(_keep_checked, ctx, watch))
+    if isinstance(told, ToolExecutionResult):
+        performing = partial(_handed, told)
+    if not ctx.middleware.function:
+        return await performing(ctx, tool, ready, entry)
+    return await chain.around_tool(
+        ctx,
+        tool,
+        ready,
+        entry,
+        prepare=lambda changed: _ready(ctx, tool, changed, told),
+        perform=performing,
+        to_result=result_of,
+    )
+
+
+async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> ToolExecutionResult:
+    """Stands for the tool, whose part has ended, at the end of its middlewares."""
+    return result
+
+
+# -------------------------------------------------------------------------------------------------- before it
+
+
+async def _prepare(
+    ctx: RunState, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+) -> tuple[Tool, dict[str, Any]] | str:
+    """The tool and its arguments, or words for the model on why the call is not made."""
+    tool = ctx.toolbox.get(name)
+    if tool is None:
+        known = ", ".join(ctx.toolbox.names()) or "none"
+        return f"there is no tool {name!r}; the tools are: {known}"
+    if told is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that went on to a pause was let in
+        return refusal
+    if tool.permission and not await ctx.effects.database.call(permitted, ctx.user_id, tool.permission):
+        return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
+    try:
+        return tool, _ready(ctx, tool, arguments, told)
+    except ToolArgumentsError as error:
+        return str(error)
+
+
+def _ready(
+    ctx: RunState, tool: Tool, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+) -> dict[str, Any]:
+    """What `execute` is called with. Raises ToolArgumentsError."""
+    ready = tool.validate(arguments)
+    if tool.context_parameter:
+        ready = {**ready, tool.context_parameter: ctx}
+    if tool.input_parameter:  # whatever the model has put there
+        ready = {**ready, tool.input_parameter: told}
+    return ready
+
+
+def _announce(ctx: RunState, entry: Entry) -> None:
+    shown = encode(entry.request["arguments"]).decode()
+    arguments = json.loads(shown) if len(shown) <= CLIP else {"…": shown[:CLIP]}
+    content = {
+        "tool": entry.name,
+        "arguments": arguments,
+        "call_id": entry.request.get("call_id", ""),
+        "path": entry.path,
+    }
+    frame = frames.progress(ctx.effects.source, AgentStep.TOOL_CALL, content)
+    frame.data |= hidden.of_call(entry.request)
+    ctx.effects.emit(frame)
+
+
+# --------------------------------------------------------------------------------------------------- behind it
+
+
+async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:
+    """`_keep`, off the loop when there is much of it."""
+    limit = results.limit_of(ctx.toolbox.get(entry.name))
+    if results.is_surely_small(result, limit) and is_small(list(result.content)):
+        return _keep(ctx, watch, entry, result)
+    return await asyncio.to_thread(_keep, ctx, watch, entry, result)
+
+
+def _keep_checked(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
+    """On a transactional tool's thread."""
+    return _keep(ctx, watch, entry, checked(result))
+
+
+def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
+    """Fill the entry in with what its row is to hold; returns that much of the result."""
+    if ctx.middleware.function:  # they may have put anything in
+        result = result_of(result)
+    limit = results.limit_of(ctx.toolbox.get(entry.name))
+    readable = ctx.toolbox.get(results.READER) is not None
+    if not results.is_surely_small(result, limit):
+        result = results.fit(entry, result, limit, readable=readable)
+    entry.result = {"content": blocks_json(result.content)}
+    if result.is_error:
+        entry.result["is_error"] = True
+    if result.hidden:
+        entry.result[hidden.MARK] = True
+    if (whole := results.described(entry)) is not None:
+        entry.result[results.WHOLE] = whole
+    if watch.waited >= 0.001:
+        entry.result[caps.WAITED] = round(watch.waited, 3)
+    if result.board is not None:
+        entry.result["board"] = result.board
+    if result.finish is not None:
+        entry.result[FINISH] = described(result.finish)
+    given = ctx.turns_of(entry.path) if entry.phase == "result" else ctx.turns_in(entry.path)
+    if given:
+        entry.result["turns"] = given
+    return result
+
+
+def _decode(row: Recorded, call_id: str) -> ToolExecutionResult:
+    content = blocks_adapter.validate_python(row.result["content"])
+    finish = row.result.get(FINISH)
+    return ToolExecutionResult(
+        call_id=call_id,
+        content=content,
+        is_error=row.result.get("is_error", False),
+        hidden=hidden.is_marked(KIND, row.request, row.result),
+        finish=None if finish is None else restored(finish),
+    )
+
+
+FINISH = "finish"  # in a row's result
+
+
+def checked(result: ToolExecutionResult) -> ToolExecutionResult:
+    """The result as every replay gives it; words instead when there is no such agent to hand over to. Reads the
+    database: not for the event loop."""
+    if result.finish is None:
+        return result
+    if result.is_error:
+        return result.model_copy(update={"finish": None})
+    try:
+        finish = restored(described(result.finish))
+        specs.find(finish.target if isinstance(finish.target, AgentId) else AgentId.parse(finish.target))
+    except (InvalidInputError, AgentNotFoundError) as error:
+        return error_result(f"it cannot be handed over: {error}")
+    return result.model_copy(update={"finish": finish})
+
+
+def described(finish: FinishAgentResult) -> dict[str, Any]:
+    """As the row holds it. Raises InvalidInputError."""
+    target, task = finish.target, finish.task
+    if not isinstance(target, str | AgentId):
+        raise InvalidInputError(f"target is an agent's address, not {target!r}", field="target")
+    if task is not None and not isinstance(task, str | Message):
+        raise InvalidInputError(f"task is a text or a Message, not {task!r}", field="task")
+    told = task.model_dump(mode="json") if isinstance(task, Message) else task
+    return {"target": str(target), "task": storable(told)}
+
+
+def restored(finish: dict[str, Any]) -> FinishAgentResult:
+    task = finish["task"]
+    return FinishAgentResult(
+        AgentId.parse(finish["target"]), Message.model_validate(task) if isinstance(task, dict) else task
+    )

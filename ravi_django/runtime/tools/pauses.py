@@ -1,0 +1,290 @@
+"""A tool that returns a pause. Its attempt is closed with a row, which opens what is waited for in the same commit; the
+call is nothing but rows then, and goes on as the next attempt with what came of it.
+
+What an attempt asked of the run keeps its places: the calls of the attempt after the pause of attempt 2 are numbered
+below `…/~2.`, so that code which does something else with an answer does not meet the calls of the code that asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from ravi_django.agents.delegate import outcome_as_result, without_late_reply
+from ravi_django.kernel import (
+    Addressees,
+    AgentId,
+    Effect,
+    HumanInput,
+    InvalidInputError,
+    Message,
+    PauseForChildResult,
+    PauseForInputResult,
+    RunHandle,
+    Tool,
+    ToolExecutionResult,
+)
+from ravi_django.kernel.checks import check_seconds
+from ravi_django.models import HumanRequest
+from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.lease import caps
+from ravi_django.runtime.lease.appender import Write
+from ravi_django.runtime.lease.caps import KIND
+from ravi_django.runtime.lease.gate import ToolPaused, Wait
+from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.waits import over
+from ravi_django.runtime.people import questions, requests
+from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people.questions import CLOSED, EXPIRED
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.shown import request_shown
+from ravi_django.runtime.teams import asks
+from ravi_django.runtime.tools.results import error as error_result
+from ravi_django.runtime.tools.running import place_after
+
+MAX_PAUSES = 20  # of one call: a tool that always asks again never ends
+MAX_QUESTIONS = 20  # of one pause
+MAX_KEY = 100  # characters
+
+Pause = dict[str, Any]  # the result of a paused row: what is waited for, and since which attempt
+
+
+class PauseRefused(Exception):
+    """The pause cannot be; its words are the call's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What closes an attempt: the paused row, the row that opens what is waited for, and what is written with them."""
+
+    pause: Pause
+    rows: list[Entry]
+    write: Write
+    done: Callable[[], None]  # once it is committed
+    request: HumanRequest | None = None  # to a person
+
+    def announce(self) -> None:
+        """Put the request into the rows, once it is known whom it asks."""
+        if self.request is not None:
+            until = self.request.expires_at
+            self.pause["until"] = None if until is None else until.isoformat()
+            self.rows[1].result = request_shown(self.request)
+
+
+def resumed(ctx: RunState, entry: Entry) -> Pause | None:
+    """The pause of an earlier lease that this call goes on behind."""
+    row = ctx.effects.journal.paused(entry.path)
+    if row is None:
+        return None
+    pause: Pause = row.result
+    ctx.effects.paused[entry.path] = pause
+    ctx.pass_turns(place_after(entry.path, pause), pause.get("turns", 0))
+    caps.carry(pause.get("spent_s", 0.0))
+    return pause
+
+
+async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
+    """Record that the attempt has paused, and make the entry the next one; or words on why it cannot pause."""
+    effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
+    if paused.closing is None:
+        try:
+            if isinstance(paused.pause, PauseForChildResult):
+                await effects.database.call(_check_child, ctx, paused.pause)
+            closing = _closing(ctx, tool, entry, paused.pause)
+            if closing.request is not None:
+                await requests.address(effects, closing.request)
+            closing.announce()
+        except PauseRefused as refused:
+            return error_result(str(refused))
+        effects.note(closing.rows[0])  # in one commit with the next row: nothing comes in between
+        try:
+            await effects.record(closing.rows[1], closing.write)
+        except asyncio.CancelledError:  # it is committed all the same
+            effects.started.pop(entry.path, None)
+            raise
+        closing.done()
+        pause = closing.pause
+    else:
+        pause = paused.closing.pause
+    effects.started.pop(entry.path, None)
+    effects.paused[entry.path] = pause
+    entry.attempt = int(pause["attempt"]) + 1
+    entry.request = {name: value for name, value in entry.request.items() if name != "ran_with"}
+    return pause
+
+
+async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | ToolExecutionResult:
+    """Wait for what the call goes on with: an answer for the tool, or a child's outcome, which is the call's result."""
+    if pause["pause"] == "child":
+        handle = RunHandle(pause["run"], AgentId.parse(pause["agent"]))
+        found = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
+        return outcome_as_result(handle.agent_id, found, pause["timeout"])
+    told = await _answer(ctx, entry, pause)
+    return HumanInput(told["action"], told.get("text", ""), told.get("values") or {}, told.get("by", ""))
+
+
+async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
+    effects = ctx.effects
+    place = f"@closed@request.{entry.path}.{pause['attempt']}"
+    if (known := effects.journal.system(place)) is not None:
+        return dict(known.result["answer"])
+    until = datetime.fromisoformat(pause["until"]) if pause["until"] else None
+    while True:
+        met = partial(_met, ctx, (entry.path, pause["attempt"]), pause["id"], until)
+        found = await effects.wait(Wait("request", pause["id"], met, until), entry.path)
+        told = EXPIRED if found is True else found
+        said = {"id": pause["id"], "answer": told, **hidden.of_call(entry.request)}
+        closed = Entry("request.closed", place, "input", result=said)
+        if found is not True:
+            effects.note_once(closed)  # before all that follows from it
+            return dict(told)
+        try:
+            await effects.record(closed, partial(people_rows.expire_request, request_id=UUID(pause["id"])))
+            return dict(told)
+        except NotDue as error:
+            until = error.until or until
+        await effects.refresh()  # an answer has come after all
+
+
+def _met(
+    ctx: RunState, place: tuple[str, int], request_id: str, until: datetime | None
+) -> dict[str, Any] | bool | None:
+    request = ctx.effects.facts.requests.get(place)
+    mine = request is not None and str(request.id) == request_id
+    if mine and request is not None and request.status != HumanRequest.Status.PENDING:
+        return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
+    return None if until is None else over(ctx, until)
+
+
+# ------------------------------------------------------------------------------------------------ closing an attempt
+
+
+AnyPause = PauseForInputResult | PauseForChildResult
+
+
+def closing_on_thread(ctx: RunState, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
+    """What closes a transactional tool's attempt with this pause, inside its transaction. Raises PauseRefused."""
+    if isinstance(pause, PauseForChildResult):
+        _check_child(ctx, pause)
+    closing = _closing(ctx, tool, entry, pause)
+    if closing.request is not None:
+        requests.address_on_thread(closing.request, ctx.effects.present())
+    closing.announce()
+    return closing
+
+
+def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:
+    before = ctx.effects.paused.get(entry.path)
+    number = (before["number"] if before else 0) + 1
+    if number > MAX_PAUSES:
+        raise PauseRefused(f"{entry.name} has paused {MAX_PAUSES} times in one call, which is the limit; it was ended")
+    row = Entry(KIND, entry.path, entry.name, phase="paused", attempt=entry.attempt, request=entry.request)
+    row.elapsed_s = caps.own_time()
+    row.result = {"attempt": entry.attempt, "number": number, "spent_s": round(row.elapsed_s, 3)}
+    if given := ctx.turns_in(entry.path):
+        row.result["turns"] = given
+    try:
+        ctx.effects.check_may_wait(entry.path)
+        if isinstance(pause, PauseForChildResult):
+            return _for_child(ctx, tool, row, pause)
+        return _for_input(ctx, tool, row, pause)
+    except InvalidInputError as error:
+        raise PauseRefused(f"{entry.name} cannot pause: {error}") from error
+
+
+def _check_child(ctx: RunState, pause: PauseForChildResult) -> None:
+    """On a thread. Raises PauseRefused for a run that this one may not address."""
+    if not isinstance(pause.handle, RunHandle):
+        raise PauseRefused(f"PauseForChildResult takes the handle that ctx.spawn returned, not {pause.handle!r}")
+    try:
+        reachable = asks.is_reachable(ctx.effects.lease.run, asks.run_id_of(pause.handle))
+    except InvalidInputError as error:
+        raise PauseRefused(str(error)) from error
+    if not reachable:
+        raise PauseRefused(f"there is no run {pause.handle.run_id} that this run may wait for")
+
+
+def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChildResult) -> Closing:
+    if pause.message is not None and not isinstance(pause.message, Message):
+        raise InvalidInputError(
+            "message is the Message that the child was booted with or sent, or None", field="message"
+        )
+    effects, handle = ctx.effects, pause.handle
+    seconds = None if pause.timeout is None else check_seconds("timeout", pause.timeout)
+    path = _ask_path(row.path, row.result)
+    message = None if pause.message is None else without_late_reply(pause.message)
+    opening = asks.opening(ctx, path, handle, message, seconds)
+    row.result |= {
+        "pause": "child",
+        "run": handle.run_id,
+        "agent": str(handle.agent_id),
+        "ask": opening.entry.request,
+        "timeout": seconds,
+        "again": tool is not None and tool.promised_effect is Effect.IDEMPOTENT,
+    }
+    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.tell, effects))
+
+
+def _ask_path(path: str, pause: Pause) -> str:
+    return f"{place_after(path, pause)}1"
+
+
+def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInputResult) -> Closing:
+    if tool is None or tool.input_parameter is None:
+        raise InvalidInputError(
+            "it has no parameter for the answer; annotate one `HumanInput | None`, with the default None",
+            field="request",
+        )
+    request = _request(ctx, row, pause)
+    row.result |= {"pause": "input", "id": str(request.id)}
+    opened = Entry("request.opened", f"@request.{row.path}.{row.attempt}", "input")
+    ctx.effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
+
+
+def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequest:
+    asked = _questions(pause)
+    single = isinstance(asked, str)
+    if pause.choices and not single:
+        raise InvalidInputError("choices are for a single question; ask it alone", field="choices")
+    details: dict[str, Any] = {
+        "context": questions.text_of("context", pause.context, 0, questions.MAX_CONTEXT),
+        "free_text": not pause.choices,
+    }
+    if not single:
+        details["questions"] = asked
+    return requests.new(
+        ctx.effects.lease.run,
+        row.path,
+        HumanRequest.Kind.INPUT,
+        present=ctx.effects.present(),
+        attempt=row.attempt,
+        to=None if pause.to is None else Addressees.of(pause.to),
+        text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),
+        choices=questions.choices_of(pause.choices, not pause.choices),
+        tool=row.name,
+        arguments=row.request.get("ran_with", row.request["arguments"]),
+        details=details,
+        expires_at=questions.expiry(ctx, pause.timeout),
+        hidden=bool(hidden.of_call(row.request)),
+    )
+
+
+def _questions(pause: PauseForInputResult) -> Any:
+    """The question, or several by their keys."""
+    if not isinstance(pause.request, Mapping):
+        return questions.text_of("request", pause.request, 1, questions.MAX_QUESTION)
+    if not 0 < len(pause.request) <= MAX_QUESTIONS:
+        raise InvalidInputError(f"request has 1 to {MAX_QUESTIONS} questions", field="request")
+    return {
+        questions.text_of("a question's key", key, 1, MAX_KEY): questions.text_of(
+            "request", text, 1, questions.MAX_QUESTION
+        )
+        for key, text in pause.request.items()
+    }

@@ -1,0 +1,265 @@
+"""The three promises about a crash between doing and recording; see `Effect`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+
+from ravi_django.capabilities.llm.redaction import words
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    CancellationError,
+    Effect,
+    LeaseLostError,
+    Tool,
+    ToolExecutionResult,
+    ToolRefused,
+    TransientError,
+)
+from ravi_django.models import uuid7
+from ravi_django.runtime.db.threads import may_pass
+from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.lease import paths
+from ravi_django.runtime.lease.appender import append_repeatable
+from ravi_django.runtime.lease.caps import KIND, timeout_of
+from ravi_django.runtime.lease.effects import Effects
+from ravi_django.runtime.lease.gate import NotRenewed, ToolPaused
+from ravi_django.runtime.lease.order import Commit
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.people import uncertain
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.tools import pauses
+from ravi_django.runtime.tools.pauses import PauseRefused
+from ravi_django.runtime.tools.results import error as _error
+from ravi_django.runtime.tools.results import result_of
+from ravi_django.runtime.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
+from ravi_django.runtime.tools.threads import NoThreadLeft
+from ravi_django.runtime.tools.uncertain import decide
+
+log = logging.getLogger("ravi.tools")
+
+Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the row in; returns what it holds
+
+
+async def perform(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry, *, keep: Keep) -> ToolExecutionResult:
+    """Run it, with its promise. `keep` is called with a transactional tool's result, on its thread, before the commit:
+    what it raises rolls back."""
+    match tool.promised_effect:
+        case Effect.TRANSACTIONAL:
+            return await _transactional(ctx, tool, ready, entry, keep)
+        case Effect.AT_MOST_ONCE:
+            return await _at_most_once(ctx, tool, ready, entry)
+        case _:
+            return await _idempotent(ctx, tool, ready, entry)
+
+
+async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    try:
+        return await execute(ctx, tool, ready, entry.path)
+    except NoThreadLeft as error:
+        raise _elsewhere(ctx, error) from error
+    except (ToolRefused, ToolEndedOddly) as error:
+        return _error(str(error))
+    except (TransientError, CancellationError, LeaseLostError) as error:
+        if isinstance(error, TransientError) and ctx.effects.last_attempt:
+            return _error(f"{error.type}: {error}")
+        hidden.drop_words(error, tool)
+        raise
+    except TimeoutError:
+        await _not_ours(ctx)
+        return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s")
+    except Exception as error:
+        return _error(words(error))
+
+
+async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
+    """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
+    effects = ctx.effects
+    while True:
+        started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
+        await effects.record(started)
+        effects.started[entry.path] = entry
+        not_before = None  # the tool's own code has ended, one way or the other
+        try:
+            return await execute(ctx, tool, ready, entry.path)
+        except ToolRefused as error:
+            return _error(str(error))
+        except NotRenewed:  # the fence refuses this row if another worker has the run
+            return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
+        except TimeoutError:
+            await _not_ours(ctx)
+            why = f"it did not finish within {timeout_of(tool):g} s"
+            not_before = uncertain.may_decide_at(effects, None, tool)
+        except ToolEndedOddly as error:
+            why = f"it raised {error}"
+        except Exception as error:
+            why = f"it raised {words(error)}"
+        happened = await decide(ctx, entry, why, not_before)
+        if happened is not None:
+            return happened
+
+
+def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
+    """Sends the run back for another worker, which is no failed attempt of its own. Not for an at-most-once tool: it
+    has its started row by then, and that it was not run is its result."""
+    ctx.effects.attempts = ctx.effects.lease.run.attempts - 1
+    log.error("%s", error, extra={"action": "tool.no_thread_left"})
+    return TransientError(str(error), type="NoThreadLeft", retry_after=float(conf.SWEEP_S))
+
+
+async def _not_ours(ctx: RunState) -> None:
+    """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
+    if ctx.effects.waits:
+        await ctx.effects.park()
+
+
+async def _transactional(
+    ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry, keep: Keep
+) -> ToolExecutionResult:
+    """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once.
+
+    Inside of middlewares that row is a started row with the result: they see the result after the commit, and what they
+    make of it has a row of its own. After a crash in between, they run again, and the tool does not."""
+    if inspect.iscoroutinefunction(tool.execute):
+        return _error(f"{tool.name} is transactional and must be a sync tool")
+    effects = ctx.effects
+    begun = time.monotonic()
+    row = replace(entry, id=uuid7(), phase="started") if ctx.middleware.function else entry
+    entries, turns = effects.take_pending(row)
+    written = list(entries)
+    under_way = Commit(begun=False)
+    loop = asyncio.get_running_loop()
+    last = _LastWord(lambda: loop.call_soon_threadsafe(under_way.begin))
+    first = 0
+
+    def commit() -> ToolExecutionResult | ToolPaused:
+        nonlocal first
+        with transaction.atomic():
+            with last.telling():
+                result = _called(ctx, tool, ready, entry)
+                last.check()
+                if isinstance(result, ToolPaused):
+                    return closed(result)
+                kept = replace(row, blobs=[], stored={})  # a call that is given up goes on with the row itself
+                result = keep(kept, result)
+            last.take()
+            row.result, row.digests, row.blobs = kept.result, kept.digests, kept.blobs
+            row.elapsed_s = time.monotonic() - begun
+            first = append_repeatable(effects.lease, entries, turns)
+        return result
+
+    def closed(paused: ToolPaused) -> ToolPaused:
+        """What the tool wrote before it paused commits with the pause."""
+        nonlocal first
+        last.take()
+        written[-1:] = paused.closing.rows
+        first = append_repeatable(effects.lease, written, turns, paused.closing.write)
+        return paused
+
+    try:
+        below = scope_below(entry.path, effects.paused.get(entry.path))
+        with paths.entered(below), effects.turnstile.committing(under_way):
+            result: ToolExecutionResult | ToolPaused = await on_a_thread(ctx, commit, timeout_of(tool))
+    except LeaseLostError:
+        raise
+    except BaseException as error:
+        _check_undone(ctx, error, last)
+        row.result = row.digests = None  # nothing happened
+        row.blobs = []
+        effects.notes[:0] = entries[:-1]
+        effects.turns[:0] = turns
+        if not isinstance(error, Exception):
+            raise
+        return _rolled_back(ctx, tool, error, last)
+    effects.published(written, first)
+    return await _given(effects, result, first, len(written))
+
+
+async def _given(
+    effects: Effects, result: ToolExecutionResult | ToolPaused, first: int, count: int
+) -> ToolExecutionResult:
+    """What came of a transaction, in its turn."""
+    if isinstance(result, ToolPaused):
+        result.closing.done()
+    await effects.turnstile.through(first, count)
+    if isinstance(result, ToolPaused):
+        raise result
+    return result
+
+
+def _called(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult | ToolPaused:
+    value = tool.execute(**ready)
+    if is_pause(value):
+        return ToolPaused(value, pauses.closing_on_thread(ctx, tool, entry, value))
+    return result_of(value)
+
+
+def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
+    """Raises where the transaction may have been committed, or will be."""
+    lease, rolled_back = ctx.effects.lease, last.give_up()
+    away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
+    if away or (not rolled_back and isinstance(error, TimeoutError)):
+        raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can tell
+    if not isinstance(error, Exception) and not rolled_back:
+        raise error  # what it commits must not be written a second time
+
+
+def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
+    if isinstance(error, NoThreadLeft):
+        raise _elsewhere(ctx, error) from error
+    if isinstance(error, TimeoutError) and last.raised is None:
+        return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s; rolled back")
+    return _error(str(error) if isinstance(error, ToolEndedOddly | PauseRefused) else words(error))
+
+
+class _GivenUp(Exception):
+    """Rolls back what nobody waits for any more."""
+
+
+class _LastWord:
+    """Between a transactional tool's thread and who waits for it: either the row's append begins, or the call is given
+    up and will never be committed."""
+
+    def __init__(self, on_taken: Callable[[], Any]) -> None:
+        self._on_taken = on_taken
+        self._lock = threading.Lock()
+        self._taken = False
+        self._given_up = False
+        self.raised: BaseException | None = None  # by the tool itself
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def check(self) -> None:
+        with self._lock:
+            if self._given_up:
+                raise _GivenUp
+
+    def take(self) -> None:
+        """The thread is about to append. Raises _GivenUp."""
+        with self._lock:
+            if self._given_up:
+                raise _GivenUp
+            self._taken = True
+            self._on_taken()
+
+    def give_up(self) -> bool:
+        """Whether nothing has been, and nothing will be committed; False once the append has begun."""
+        with self._lock:
+            self._given_up = not self._taken
+            return self._given_up

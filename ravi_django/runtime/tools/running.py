@@ -1,0 +1,236 @@
+"""A tool's code, run on the loop or on a thread, under its timeout. Its own exceptions come out as they are, what would
+take the worker down as an ordinary one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from django.db import connections
+
+from ravi_django.capabilities.llm.redaction import words
+from ravi_django.kernel import (
+    CancellationError,
+    PauseForChildResult,
+    PauseForInputResult,
+    Tool,
+    ToolExecutionResult,
+    ToolRefused,
+)
+from ravi_django.runtime.lease import caps, paths
+from ravi_django.runtime.lease.caps import timeout_of
+from ravi_django.runtime.lease.gate import ToolPaused
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.tools.results import is_small, result_of
+
+log = logging.getLogger("ravi.tools")
+
+GRACE_S = 3.0  # for an async tool to end once it is cancelled
+
+
+class ToolEndedOddly(Exception):
+    """A tool raised what is no error: SystemExit, a cancellation that nobody has asked for."""
+
+
+def is_pause(value: Any) -> bool:
+    return isinstance(value, PauseForInputResult | PauseForChildResult)
+
+
+async def execute(ctx: RunState, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
+    """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError, and ToolPaused."""
+    with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
+        try:
+            return await _execute(ctx, tool, ready)
+        except CancellationError as error:
+            if ctx.effects.token.cancelled:
+                raise
+            raise ToolEndedOddly(words(error)) from error
+
+
+async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
+    timeout = timeout_of(tool)
+
+    def call() -> Any:
+        ctx.effects.check_awake()  # it may have waited for long: for its started row, for a thread
+        return tool.execute(**ready)
+
+    async def called() -> Any:
+        return await call()
+
+    if inspect.iscoroutinefunction(tool.execute):
+        return await _converted(ctx, tool, await awaited(tool, called(), timeout))
+    reading = Reading(tool)
+    found = await on_a_thread(ctx, lambda: reading.result_of(call()), timeout, reading)
+    if isinstance(found, ToolExecutionResult):
+        return found
+    if is_pause(found):
+        raise ToolPaused(found)
+    return await _converted(ctx, tool, await awaited(tool, found, timeout))
+
+
+async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
+    """In a task of its own, so that code which does not let itself be cancelled holds up nobody: after a grace it is
+    left to itself, and whatever it asks of the run from then on is refused."""
+    scope = paths.current()
+    with paths.entered(None):  # the tool's own place is numbered as if there were no task
+        task = asyncio.ensure_future(_tame(awaitable, scope))
+    asked = False  # for its cancellation
+    try:
+        await asyncio.wait([task], timeout=timeout)
+        if not task.done():
+            asked = task.cancel()
+            await asyncio.wait([task], timeout=GRACE_S)
+    except asyncio.CancelledError:
+        if not task.done():
+            asked = task.cancel()
+            await _ended(task)
+        if not task.done() or task.cancelled():
+            raise
+        _cancel_again()
+    finally:
+        if not task.done():
+            _leave(tool, task, scope)
+        elif inspect.iscoroutine(awaitable):
+            awaitable.close()  # of a task that was cancelled before it began
+    if not task.done() or (asked and task.cancelled()):
+        raise TimeoutError
+    try:
+        return task.result()
+    except asyncio.CancelledError as error:
+        raise ToolEndedOddly(words(error)) from error
+
+
+async def _tame(awaitable: Any, scope: paths.Scope | None) -> Any:
+    with paths.entered(scope):
+        try:
+            return await awaitable
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise ToolEndedOddly(words(error)) from error
+
+
+def _cancel_again() -> None:
+    """It came too late for the tool: what has happened is recorded first."""
+    if (waiting := asyncio.current_task()) is not None:
+        waiting.uncancel()  # it is asked for once, and whoever asked counts
+        waiting.cancel()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Who is cancelled a second time waits no longer."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait([task], timeout=GRACE_S)
+
+
+_left: set[asyncio.Task[Any]] = set()  # the loop alone would let them be collected
+
+
+def _leave(tool: Tool, task: asyncio.Task[Any], scope: paths.Scope | None) -> None:
+    if scope is not None:
+        scope.whole.is_given_up = True
+    _left.add(task)
+    task.add_done_callback(_look_at)
+    log.warning(
+        "%s was cancelled and has not ended within %g s: it is left to itself",
+        tool.name,
+        GRACE_S,
+        extra={"action": "tool.task_left"},
+    )
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+async def _converted(ctx: RunState, tool: Tool, value: Any) -> ToolExecutionResult:
+    """The loop makes JSON of little values only."""
+    if is_pause(value):
+        raise ToolPaused(value)
+    if is_small(value):
+        return result_of(value)
+    reading = Reading(tool)
+    try:
+        found: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
+    except (TimeoutError, ToolRefused):  # the tool has ended all the same
+        return reading.given_up()
+    return found
+
+
+class Reading:
+    """Says whether a tool's code has come to its end, and only its result takes for ever to read."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.begun = False
+
+    def result_of(self, value: Any) -> Any:
+        """An awaitable, or a pause, as it is."""
+        if inspect.isawaitable(value) or is_pause(value):
+            return value
+        self.begun = True
+        return result_of(value)
+
+    def given_up(self) -> ToolExecutionResult:
+        return result_of(
+            f"[{self.tool.name} ended, but its result could not be read within {timeout_of(self.tool):g} s]"
+        )
+
+
+async def on_a_thread(
+    ctx: RunState, function: Callable[[], Any], timeout: float, reading: Reading | None = None
+) -> Any:
+    """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
+    loop = asyncio.get_running_loop()
+    begun = loop.create_future()
+
+    def begin() -> Any:
+        loop.call_soon_threadsafe(begun.set_result, None)
+        return _tamed(function)
+
+    context = copy_context()
+    with paths.entered(None):  # the task that waits is the engine's own
+        running = asyncio.ensure_future(ctx.effects.run_sync(context.run, begin))
+    try:
+        with caps.waiting():
+            await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(timeout):
+            return await running
+    except TimeoutError:
+        if reading is not None and reading.begun:
+            return reading.given_up()
+        raise
+    finally:
+        running.cancel()
+
+
+def _tamed(function: Callable[[], Any]) -> Any:
+    """Tool threads live long: a database connection that a tool opened must not stay open in one. And what is no
+    `Exception` would end whoever waits."""
+    try:
+        return function()
+    except StopIteration as error:  # no future takes it
+        raise ToolEndedOddly(words(error)) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise ToolEndedOddly(words(error)) from error
+    finally:
+        connections.close_all()
+
+
+def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
+    """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
+    above = paths.current()
+    place = f"{path}/" if pause is None else place_after(path, pause)
+    return paths.Scope(place, branches=above.branches if above else None)
+
+
+def place_after(path: str, pause: dict[str, Any]) -> str:
+    """The prefix of what is called behind a pause of the call at `path`."""
+    return f"{path}/~{pause['attempt']}."

@@ -1,0 +1,148 @@
+"""An at-most-once tool's own check: it finds out whether an uncertain effect has happened, before a person is asked.
+
+At-most-once effects that were begun and have no result: they may have happened, and a person decides.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from datetime import datetime
+from typing import Any
+
+from ravi_django.capabilities.llm.redaction import words
+from ravi_django.kernel import (
+    CancellationError,
+    DeterminismError,
+    Happened,
+    LeaseLostError,
+    NotHappened,
+    PermanentError,
+    Tool,
+    ToolExecutionResult,
+    UncertainEffectError,
+)
+from ravi_django.kernel.content import blocks_json
+from ravi_django.runtime.journal.entries import Entry, Recorded
+from ravi_django.runtime.journal.replay import check_identity
+from ravi_django.runtime.lease import paths
+from ravi_django.runtime.lease.caps import KIND, timeout_of
+from ravi_django.runtime.lease.gate import Stop, Wait
+from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.people import uncertain
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.tools.results import result_of
+from ravi_django.runtime.tools.running import awaited, on_a_thread, scope_below
+from ravi_django.runtime.tools.threads import NoThreadLeft
+
+log = logging.getLogger("ravi.tools")
+
+
+async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
+    """The check's answer on this attempt, as a person's decision would say it; None when it does not know.
+
+    The answer is journaled, and the check is asked once. It is asked no sooner than `not_before`: until then the worker
+    that began the effect may still perform it.
+    """
+    effects, path = ctx.effects, f"@checked.{entry.path}.{entry.attempt}"
+    recorded = effects.journal.system(path)
+    if recorded is not None:
+        answer = recorded.result
+    else:
+        tool = ctx.toolbox.get(entry.name)
+        if tool is None or tool.check is None or uncertain.asked(effects, entry):
+            return None
+        if not_before is not None:
+            await effects.wait(Wait("timer", "check", lambda: effects.present() >= not_before or None, not_before))
+        answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry), **hidden.of_call(entry.request)}
+        effects.note_once(Entry("effect.checked", path, entry.name, result=answer))
+    return None if answer["outcome"] == "unknown" else dict(answer)
+
+
+async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
+    check, timeout = tool.check, timeout_of(tool)
+    assert check is not None
+    with paths.entered(scope_below(entry.path, None)):
+        arguments, key = uncertain.arguments_of(entry), ctx.idempotency_key
+    try:
+        if inspect.iscoroutinefunction(check):
+            found = await awaited(tool, check(arguments, key), timeout)
+        else:
+            found = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
+    except (CancellationError, LeaseLostError, NoThreadLeft):
+        raise
+    except Exception as error:
+        log.warning("the check of %s failed: %s", tool.name, words(error), extra={"action": "tool.check_failed"})
+        return {"outcome": "unknown", "error": words(error)}
+    if isinstance(found, Happened):
+        return {"outcome": "happened", "result": blocks_json(result_of(found.result).content)}
+    if found is NotHappened or isinstance(found, NotHappened):
+        return {"outcome": "run_again"}
+    return {"outcome": "unknown"}
+
+
+async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
+    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
+    person's decision is its result. None when it is to be performed, as the next attempt."""
+    effects = ctx.effects
+    for path, row in effects.journal.open_started.items():
+        if path not in effects.asked and _same_call(row, entry):
+            raise _uncertain(entry, f"it was started at {path!r}, from where the code has moved it")
+    entry.attempt = effects.journal.next_attempt(entry.path)
+    begun = effects.journal.open_started.get(entry.path)
+    if begun is None:
+        return None
+    entry.attempt = begun.attempt
+    if "ran_with" in (begun.request or {}):
+        entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
+    decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
+    why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
+    return await decide(ctx, entry, why, decidable)
+
+
+async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | None) -> ToolExecutionResult | None:
+    """Ask the tool's check, then a person; None is "run it again", as the next attempt."""
+    effects = ctx.effects
+    effects.started.pop(entry.path, None)
+    effects.uncertain[entry.path] = entry
+    answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
+    if answer["outcome"] == "fail":
+        said = "" if hidden.of_call(entry.request) else f"{why}; "  # it is the run's error, which the owner reads
+        await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{said}a person has decided to fail the run")))
+    effects.uncertain.pop(entry.path, None)
+    if answer["outcome"] == "run_again":
+        entry.attempt += 1
+        entry.request.pop("ran_with", None)
+        return None
+    return result_of(ToolExecutionResult(content=uncertain.content_of(answer.get("result"))))
+
+
+def _same_call(row: Recorded, entry: Entry) -> bool:
+    try:
+        check_identity(row, KIND, entry.name, entry.request["arguments"])
+    except DeterminismError:
+        return False
+    return True
+
+
+async def decide_left(ctx: RunState) -> None:
+    """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
+    effects = ctx.effects
+    left = effects.left_open()
+    if left and effects.stop is not None and effects.stop.kind == Stop.Kind.LOST:
+        effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
+    for path, begun in left.items():
+        entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
+        decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
+        why = "the run's code did not wait for it"
+        answer = await checked(ctx, entry, decidable) or await uncertain.decide(ctx, entry, why, not_before=decidable)
+        if answer["outcome"] == "fail":
+            raise PermanentError(f"{entry.name} at {path!r}: a person has decided to fail the run")
+
+
+def _uncertain(entry: Entry, why: str) -> UncertainEffectError:
+    return UncertainEffectError(
+        f"{entry.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
+        path=entry.path,
+        tool=entry.name,
+    )

@@ -1,0 +1,5 @@
+"""Schedules: rows that submit runs by the clock. Guide: docs/schedules.md."""
+
+from ravi_django.runtime.schedules.schedules import disable, enable, next_ticks, remove, run_now, schedule
+
+__all__ = ["disable", "enable", "next_ticks", "remove", "run_now", "schedule"]

@@ -1,0 +1,1 @@
+"""What the surfaces share: tickets and open sockets. The runtime imports nothing of it."""

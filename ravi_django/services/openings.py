@@ -1,0 +1,199 @@
+"""Open sockets and event streams of this process. Each belongs to the credential that opened it.
+
+Every LOOK_S seconds one look renews their places in RAVI["LIMITS"] and ends those whose credential is gone, whose user
+is not active, or whose user may no longer read what is shown: one query a kind, however many are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from django.apps import apps
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.contrib.sessions.backends import cache, db, signed_cookies
+from django.core.cache import caches
+from django.db import router
+from django.db.models import Model
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+
+from ravi_django import limits
+from ravi_django.db import alias
+from ravi_django.models.base import Owned
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.streams import hidden
+
+log = logging.getLogger("ravi.openings")
+
+LOOK_S = 30.0
+LOGGED_OUT, NOT_ALLOWED = 4401, 4403  # close codes of sockets
+
+
+class Credential(NamedTuple):
+    """What opened a socket or stream, and how to find out whether it is still there."""
+
+    kind: str = ""  # SESSION, a token's model ("authtoken.token"), or "": nothing to look up
+    key: str = ""  # the session's key, the token's primary key
+    proof: str = ""  # of a session: the user's hash, which changes with the password
+
+    @classmethod
+    def of_session(cls, session: Any, user: Any) -> Credential:
+        """`session` may be None, or have no key."""
+        key = getattr(session, "session_key", None)
+        return cls(SESSION, key, _hash_of(user)) if key else cls()
+
+    @classmethod
+    def of_token(cls, token: Any) -> Credential:
+        """`token`: what the authentication class has found; only a row can be looked up."""
+        return cls(token._meta.label_lower, str(token.pk)) if isinstance(token, Model) else cls()
+
+
+SESSION = "session"
+
+
+@dataclass(eq=False, slots=True)
+class Opening:
+    """An open socket or event stream."""
+
+    user_id: Any
+    credential: Credential
+    place: str  # its key of `limits.open_one`
+    reads: Owned | None = None  # the row whose reader must be allowed; None: the surface itself looks
+    whole: bool = False  # shows what is hidden from owners
+    revoked: bool = False
+    on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
+
+    def revoke(self, code: int, reason: str) -> None:
+        self.revoked = True
+        if self.on_revoked is not None:
+            self.on_revoked(code, reason)
+
+
+_open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Opening]] = WeakKeyDictionary()
+_lookers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def watched(opening: Opening) -> AsyncIterator[Opening]:
+    """While it is open; gives its place back at the end."""
+    loop = asyncio.get_running_loop()
+    mine = _open.setdefault(loop, set())
+    mine.add(opening)
+    if loop not in _lookers:
+        _lookers[loop] = loop.create_task(_look_now_and_then(mine))
+    try:
+        yield opening
+    finally:
+        mine.discard(opening)
+        if not mine and (looker := _lookers.pop(loop, None)) is not None:
+            looker.cancel()
+        if opening.place:
+            await readers().call(limits.close_one, opening.place)
+
+
+async def _look_now_and_then(mine: Collection[Opening]) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            await look(list(mine))
+        except Exception as error:
+            log.warning("open sockets were not looked at: %s", error, extra={"action": "openings.look_failed"})
+
+
+async def look(found: Collection[Opening]) -> None:
+    """Renew the places, and end those that have lost their right."""
+    for opening, why in (await readers().call(_judged, found)).items():
+        opening.revoke(*why)
+
+
+def lost(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
+    """Those that have lost their right, with the close code and the reason. On a database thread."""
+    model: Any = get_user_model()
+    users = model._default_manager.using(alias()).in_bulk({opening.user_id for opening in found})
+    gone = _gone({opening.credential for opening in found})
+    rows = _rows(opening.reads for opening in found)
+    ended: dict[Opening, tuple[int, str]] = {}
+    for opening in found:
+        user = users.get(opening.user_id)
+        if user is None or not user.is_active:
+            ended[opening] = LOGGED_OUT, "your account is no longer active"
+        elif opening.credential in gone or not _is_proof(opening.credential, user):
+            ended[opening] = LOGGED_OUT, "you have logged out, or the token was deleted"
+        elif opening.reads is not None:
+            row = rows.get((type(opening.reads), opening.reads.pk))
+            if row is None or not row.is_for(user) or (opening.whole and not hidden.sees(user)):
+                ended[opening] = NOT_ALLOWED, "you may no longer read this"
+    return ended
+
+
+def _judged(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
+    limits.keep_open(opening.place for opening in found)
+    return lost(found)
+
+
+def _rows(wanted: Iterable[Owned | None]) -> dict[tuple[type[Owned], Any], Any]:
+    ids: dict[type[Owned], set[Any]] = defaultdict(set)
+    for row in wanted:
+        if row is not None:
+            ids[type(row)].add(row.pk)
+    kinds: dict[Any, Any] = {model: model._default_manager.only("owner", "tenant") for model in ids}
+    return {(kind, pk): row for kind, rows in kinds.items() for pk, row in rows.in_bulk(ids[kind]).items()}
+
+
+# ------------------------------------------------------------------------------------------------- credentials
+
+
+def _hash_of(user: Any) -> str:
+    return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
+
+
+def is_gone(credential: Credential, user: Any) -> bool:
+    """Whether what `user` came with is good no more."""
+    return credential in _gone({credential}) or not _is_proof(credential, user)
+
+
+def _is_proof(credential: Credential, user: Any) -> bool:
+    return credential.kind != SESSION or constant_time_compare(credential.proof, _hash_of(user))
+
+
+def _gone(credentials: Collection[Credential]) -> set[Credential]:
+    keys: dict[str, set[str]] = defaultdict(set)
+    for credential in credentials:
+        keys[credential.kind].add(credential.key)
+    there = {kind: _there(kind, found) for kind, found in keys.items()}
+    return {credential for credential in credentials if credential.key not in there[credential.kind]}
+
+
+def _there(kind: str, keys: set[str]) -> set[str]:
+    """Those of the keys that are still good."""
+    if kind == "":
+        return keys
+    if kind == SESSION:
+        return _sessions(keys)
+    model: Any = apps.get_model(kind)
+    rows = model._base_manager.using(router.db_for_write(model)).filter(pk__in=keys)  # a replica may be behind
+    return {str(pk) for pk in rows.values_list("pk", flat=True)}
+
+
+def _sessions(keys: set[str]) -> set[str]:
+    store: Any = import_module(settings.SESSION_ENGINE).SessionStore
+    if issubclass(store, signed_cookies.SessionStore):
+        return keys  # the cookie is the session: the server keeps nothing that could be gone
+    if issubclass(store, db.SessionStore):
+        model = store.get_model_class()
+        rows = model.objects.using(router.db_for_write(model)).filter(session_key__in=keys)
+        return set(rows.filter(expire_date__gt=timezone.now()).values_list("session_key", flat=True))
+    if issubclass(store, cache.SessionStore):
+        prefix = store.cache_key_prefix
+        found = caches[settings.SESSION_CACHE_ALIAS].get_many([prefix + key for key in keys])
+        return {key.removeprefix(prefix) for key in found}
+    return {key for key in keys if store().exists(key)}
