@@ -377,9 +377,9 @@ VERBS = {
     "retention": "ravi_django.runtime.lifecycle.prune:retention",
     # publish
     "ARCHIVE_S": "ravi_django.runtime.streams.publisher:ARCHIVE_S",
-    "publish_archived": "ravi_django.runtime.streams.publisher:archived",
+    "publish_archived": "ravi_django.runtime.streams.republish:archived",
     "publish_get_buffer": "ravi_django.runtime.streams.publisher:get_buffer",
-    "publish_internalize": "ravi_django.runtime.streams.publisher:internalize",
+    "publish_internalize": "ravi_django.runtime.streams.republish:internalize",
     "MAX_PAUSE_S": "ravi_django.runtime.streams.publisher:MAX_PAUSE_S",
     "MAX_WAITING": "ravi_django.runtime.streams.publisher:MAX_WAITING",
     "PUBLISH_PAGE": "ravi_django.runtime.streams.republish:PAGE",
@@ -728,10 +728,7 @@ VERBS = {
     "sweeper_fan_out": "ravi_django.runtime.engine.sweep:fan_out",
     "SWEEPER_LOCK": "ravi_django.runtime.engine.sweep:_LOCK",
     "sweeper_mail": "ravi_django.runtime.engine.sweep:mail",
-    "sweeper_model_sources": "ravi_django.runtime.engine.sweep:model_sources",
     "sweeper_relay": "ravi_django.runtime.engine.sweep:relay",
-    "sweeper_scheduler": "ravi_django.runtime.engine.sweep:scheduler",
-    "sweeper_sources": "ravi_django.runtime.engine.sweep:sources",
     "sweeper_sweep": "ravi_django.runtime.engine.sweep:sweep",
     # tickets
     "tickets_issue": "ravi_django.services.tickets:issue",
