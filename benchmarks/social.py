@@ -16,8 +16,8 @@ from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, Status, uuid7
 from ravi_django.runtime import fan_out, follow
-from ravi_django.runtime.store import follows, publications, touching
 from ravi_django.runtime.social.fan_out import deliver_batch
+from ravi_django.runtime.store import follows, publications, touching
 
 AGENT = "test/bench-follower"
 TEXT = "A headline of some length, and the two sentences that say what it is about. They are short."
