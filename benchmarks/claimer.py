@@ -8,7 +8,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from ravi_django.runtime.store import claims
+    from ravi_django.runtime.lease import claims
 
     name = f"claimer-{os.getpid()}"
     claims.claim_next(name, ["nobody/here"])  # the connection and the statements are there

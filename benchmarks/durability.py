@@ -20,7 +20,7 @@ from benchmarks.stack import Stack
 from project.process import Child, ProcessError, wait_until
 from ravi_django import signal, submit
 from ravi_django.models import Run, Status
-from ravi_django.runtime import sweeper
+from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.engine import Engine
 
 WAITER = "test/bench-waiter"
@@ -117,7 +117,7 @@ def _sweeps(samples: int) -> list[float]:
     found = []
     for _ in range(samples):
         begun = time.perf_counter()
-        sweeper.sweep(lambda run_ids: None)
+        sweep.sweep(lambda run_ids: None)
         found.append((time.perf_counter() - begun) * 1000)
     return found
 

@@ -26,10 +26,9 @@ from benchmarks.people_agents import APPROVERS
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, web
 from project.process import ProcessError, wait_until
-from ravi_django import submit
+from ravi_django import people, submit
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest, JournalEntry
-from ravi_django.runtime import human
 from ravi_django.runtime.engine.engine import Engine
 
 BY_MODEL, BY_CODE = "react/bench-payer", "test/bench-approval"
@@ -175,16 +174,16 @@ def _until(condition: Callable[[], Any]) -> Any:
 
 
 def answers(samples: int) -> list[Figure]:
-    """`human.answer` by itself, in this process: the one that counts, and one that comes too late."""
+    """`answer` by itself, in this process: the one that counts, and one that comes too late."""
     first, late = _approvers(2)
     requests = [asyncio.run(_waiting()) for _ in range(samples + WARM_UP)]
     won, lost = [], []
     for request in requests:
-        won.append(_timed(lambda request=request: human.answer(request, "approve", by=first)))
+        won.append(_timed(lambda request=request: people.answer(request, "approve", by=first)))
         lost.append(_timed(lambda request=request: _refused(request, late)))
     request = asyncio.run(_waiting())
     with CaptureQueriesContext(connection) as winning:
-        human.answer(request, "approve", by=first)
+        people.answer(request, "approve", by=first)
     with CaptureQueriesContext(connection) as losing:
         _refused(request, late)
     return [
@@ -209,7 +208,7 @@ async def _waiting() -> HumanRequest:
 
 def _refused(request: HumanRequest, user: Any) -> None:
     try:
-        human.answer(request, "approve", by=user)
+        people.answer(request, "approve", by=user)
     except ConflictError:
         return
     raise ProcessError(f"request {request.id} was answered twice")

@@ -41,7 +41,9 @@ def main() -> None:
         from django.test.utils import CaptureQueriesContext
 
         from ravi_django.models import Run
-        from ravi_django.runtime.store import claims, leases, queue, streams
+        from ravi_django.runtime.lease import claims
+        from ravi_django.runtime.runs import sessions
+        from ravi_django.runtime.streams import archive
 
         fill()
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
@@ -51,11 +53,11 @@ def main() -> None:
             cursor.execute("EXPLAIN " + captured[0]["sql"])
             look = "\n".join(row[0] for row in cursor.fetchall())
         show("The next run for a worker with room", look[look.index("Append") : look.index("CTE taken")])
-        show("A run that was hinted", Run.objects.filter(leases.claimable(), id=one).explain())
-        show("The sweep: leases whose worker is gone", leases.expired()[:500].explain())
-        show("The sweep: runs that no hint has reached", leases.ready()[:500].explain())
-        show("The sweep: queued runs that nobody promotes", queue.orphaned()[:500].explain())
-        show("The sweep: ended trees whose last frame may not be out", streams.unpublished_trees(0)[:50].explain())
+        show("A run that was hinted", Run.objects.filter(claims.claimable(), id=one).explain())
+        show("The sweep: leases whose worker is gone", claims.expired()[:500].explain())
+        show("The sweep: runs that no hint has reached", claims.ready()[:500].explain())
+        show("The sweep: queued runs that nobody promotes", sessions.orphaned()[:500].explain())
+        show("The sweep: ended trees whose last frame may not be out", archive.unpublished_trees(0)[:50].explain())
         with connection.cursor() as cursor:
             cursor.execute(
                 "EXPLAIN UPDATE ravi_run SET next_seq = next_seq + 1 "

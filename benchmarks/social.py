@@ -15,9 +15,9 @@ from benchmarks.report import Figure
 from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, Status, uuid7
-from ravi_django.runtime import fan_out, follow
+from ravi_django.runtime.runs import waking
+from ravi_django.runtime.social import fan_out, follow_rows, follows, publications
 from ravi_django.runtime.social.fan_out import deliver_batch
-from ravi_django.runtime.store import follows, publications, touching
 
 AGENT = "test/bench-follower"
 TEXT = "A headline of some length, and the two sentences that say what it is about. They are short."
@@ -60,7 +60,7 @@ class Crowd:
                 topic=self.topic,
                 owner=owner,
                 home=home,
-                follower=follows.follower_of(AGENT, owner.pk, ""),
+                follower=follow_rows.follower_of(AGENT, owner.pk, ""),
             )
             for owner, home in zip(owners, homes, strict=True)
         )
@@ -112,8 +112,8 @@ class Crowd:
 
 
 def _publication(topic: str) -> Publication:
-    place = follow.topic_of(topic)
-    made = follow.publication_of(place, follow.payload_for(TEXT, TEXT), uuid7().hex, "", "system")
+    place = follows.topic_of(topic)
+    made = publications.publication_of(place, publications.payload_for(TEXT, TEXT), uuid7().hex, "", "system")
     return publications.create_publication(made)[0]
 
 
@@ -134,7 +134,7 @@ def _one_by_one(runs: list[Run]) -> float:
                 Run.objects.select_for_update(no_key=True).filter(id=run.id).values_list("status").get()
                 InboxMessage.objects.create(run_id=run.id, message_id=body["id"], body=body)
                 Signal.objects.create(run_id=run.id, name="new_feed_item", payload={}, key=f"pub:{body['id']}")
-                touching.touch([run.id])
+                waking.touch([run.id])
 
     return _timed(lambda: deliver) / len(runs)
 

@@ -12,7 +12,7 @@ from django.db import connections
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, require, running
 from ravi_django.models import Source, SourceItem
-from ravi_django.runtime import sources
+from ravi_django.runtime.sources import poll
 
 HOSTS = 50
 AGENT = "react/bench-instant"
@@ -48,7 +48,7 @@ def _round(name: str, feeds: int) -> list[Figure]:
     """Poll until every feed was; some are put off for a moment where a server has many."""
     begun, cpu, made = time.perf_counter(), time.process_time(), 0
     while made < feeds:
-        made += sources.poll_due()
+        made += poll.poll_due()
     taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
     failed = Source.objects.exclude(error="").values_list("error", flat=True).first()
     assert failed is None, failed

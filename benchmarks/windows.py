@@ -31,7 +31,7 @@ from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.kernel import AgentId, ChatMessage, ModelResponse, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.models import Session
 from ravi_django.runtime.lease.history import _append
-from ravi_django.runtime.store import queue
+from ravi_django.runtime.runs import sessions
 
 AGENT = AgentId("react", "bench-window")
 STRATEGIES: dict[str, Callable[[], CompactionStrategy]] = {
@@ -88,7 +88,7 @@ async def _views(make: Callable[[], CompactionStrategy], turns: int) -> float:
 
 
 def _long(turns: int) -> list[Figure]:
-    session = queue.create_session(Session(agent=str(AGENT)))
+    session = sessions.create_session(Session(agent=str(AGENT)))
     said = [ChatMessage.of("assistant" if n % 2 else "user", f"turn {n} " * 20) for n in range(turns)]
     for begin in range(0, turns, 1_000):
         _append(AGENT, session.id, said[begin : begin + 1_000], "", None)
