@@ -252,7 +252,7 @@ def _was_handed(user: Any, found: specs.Found, session_id: UUID) -> bool:
     """Whether an agent that `user` may run handed this conversation over to this one, maybe by others."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
     rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)
-    handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True)]
+    handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True) if row]
     seen, new = set[str](), {str(found.address)}
     while new:
         seen |= new

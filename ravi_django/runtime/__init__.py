@@ -1,4 +1,4 @@
-"""How a run lives. The way in: `runs/submit.py`, `engine/engine.py` and `journal/append.py`."""
+"""How a run lives. The way in: `runs/submit.py`, `engine/drive.py` and `journal/append.py`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

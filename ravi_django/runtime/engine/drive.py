@@ -1,0 +1,348 @@
+"""One lease of a run: claim → load → run → settle → release. `Engine` holds many."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+from uuid import UUID
+
+from django.db import DataError
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    Agent,
+    AgentCrashError,
+    AgentNotFoundError,
+    DeterminismError,
+    HandlerError,
+    InvalidInputError,
+    LeaseLostError,
+    Message,
+    NotFoundError,
+    RunMeta,
+)
+from ravi_django.models import TERMINAL, Status
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.registry import pinned_spec
+from ravi_django.runtime.db.threads import DatabaseThreads, may_pass
+from ravi_django.runtime.engine import settle
+from ravi_django.runtime.engine.settle import Outcome
+from ravi_django.runtime.engine.story import Rounds, Story
+from ravi_django.runtime.journal import bodies
+from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.replay import Journal
+from ravi_django.runtime.lease import claims
+from ravi_django.runtime.lease import facts as lease_facts
+from ravi_django.runtime.lease import inbox as lease_inbox
+from ravi_django.runtime.lease.appender import Appender
+from ravi_django.runtime.lease.claims import SUSPECT
+from ravi_django.runtime.lease.effects import Effects
+from ravi_django.runtime.lease.facts import Paused
+from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
+from ravi_django.runtime.lease.inbox import noted
+from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel
+from ravi_django.runtime.lifecycle import generations
+from ravi_django.runtime.lifecycle.endings import Unseen
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.streams import frames, republish
+from ravi_django.runtime.streams.publisher import Publisher
+from ravi_django.runtime.teams import slots
+from ravi_django.runtime.tools.threads import ToolThreads
+
+log = logging.getLogger("ravi.engine")
+
+NEAR_S = 60.0  # a timer that is due within this time is kept by the process too; the sweep is the guarantee
+
+
+@dataclass(slots=True)
+class Active:
+    """A run that this process drives now."""
+
+    lease: Lease
+    effects: Effects
+    story: Story | None = None  # None while it waits to be driven
+    lost: bool = False
+    paused: bool = False  # its slot is another's
+
+    def give_way(self) -> None:
+        """Start no new effect, and go back once what is open is recorded."""
+        self.paused = True
+        self.effects.drain()
+
+    def cancel_task(self) -> None:
+        if self.story is not None:
+            self.story.lost = self.lost
+            self.story.cancel()
+
+
+class Driver:
+    """Drives leases, one call of `drive_lease` each. `Engine` claims them and has what they share."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    draining: bool
+    appender: Appender
+    database: DatabaseThreads
+    publisher: Publisher
+
+    def __init__(self) -> None:
+        self.active: dict[UUID, Active] = {}
+        self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
+        self._tools = ToolThreads(int(conf.TOOL_THREADS))
+        self._suspect: UUID | None = None  # the one run driven here whose workers died twice in a row
+
+    def look(self) -> None:
+        """Look for the next claimable run."""
+        raise NotImplementedError
+
+    def hint(self, run_id: UUID | str) -> asyncio.Task[bool] | None:
+        """Try for the lease of a run, in the background."""
+        raise NotImplementedError
+
+    def promote(self, run_id: UUID) -> None:
+        """Hint a run that has become claimable."""
+        raise NotImplementedError
+
+    def wake(self, run_ids: Iterable[UUID]) -> None:
+        """Hint runs that one driven here has made claimable."""
+        raise NotImplementedError
+
+    async def _drive_lease(self, lease: Lease) -> None:
+        run, is_second = lease.run, False
+        if run.crashes >= SUSPECT:
+            is_second = self._suspect is not None  # two were claimed at once
+            self._suspect = self._suspect or run.id
+        try:
+            # A paused run is here only if its worker died before it gave it back.
+            if is_second or (run.paused_at is not None and run.cancel_requested_at is None):
+                await self.database.call(settle.give_back, lease)
+                return
+            agent, active, rounds = await self._load(lease)
+            active.effects.on_progress = partial(self._past, run.id)
+            outcome = await self._run(agent, active, rounds)
+            await self._settle(active, outcome)
+        except LeaseLostError as error:
+            log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
+            if isinstance(error, NotRecorded):
+                await self._abandon(lease)
+        except settle.NotDrivable as error:
+            await self._set_aside(lease, error)
+        except Exception as error:
+            log.exception("run %s: could not be driven", lease.run_id, extra={"action": "lease.failed"})
+            if not may_pass(error):
+                await self._abandon(lease)
+        finally:
+            self._forget(lease)
+            self._past(lease.run_id)
+            ended, self.settled = self.settled, asyncio.Event()
+            ended.set()
+
+    async def _abandon(self, lease: Lease) -> None:
+        """The lease runs out, and it counts as a crash though this worker lives: the run itself may be the cause."""
+        with suppress(Exception):
+            await self.database.call(claims.abandon, lease)
+
+    def _past(self, run_id: UUID) -> None:
+        """The run has come past the place where its workers died, or its lease is over: the next suspect may begin."""
+        if self._suspect == run_id:
+            self._suspect = None
+            self.look()
+
+    def _forget(self, lease: Lease) -> None:
+        """Renew this lease no more; the same run may be leased here anew by now, and that one stays."""
+        active = self.active.get(lease.run_id)
+        if active is not None and active.lease is lease:
+            del self.active[lease.run_id]
+
+    async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
+        """Find the agent, read journal and inbox, and count the run as ours."""
+        if lease.run.crashes >= conf.MAX_ATTEMPTS:
+            raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
+        agent = await self._agent_of(lease)
+        limit = lease_inbox.limit_of(agent)
+        loaded, facts = await self.database.call(lease_facts.load_with_facts, lease, limit)
+        try:
+            inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
+            carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])
+            pinned_spec(agent, lease.run.agent_version)
+            journal = Journal(loaded.journal)
+        except DeterminismError as error:
+            raise settle.NotDrivable(error, block=True) from error
+        except Exception as error:  # no other try would end otherwise
+            raise settle.NotDrivable(HandlerError(error), block=True) from error
+        self.publisher.open(lease.run)
+        effects = Effects(
+            lease,
+            journal,
+            appender=self.appender,
+            publisher=self.publisher,
+            run_sync=self._tools.run,
+            wake=self.wake,
+            facts=facts,
+            noted={row.path for row in loaded.journal if row.path.startswith("@")},
+        )
+        effects.tell_paused = self.tell_paused
+        active = self.active[lease.run_id] = Active(lease, effects)
+        if self.draining:
+            effects.drain()
+        # What a dead worker had recorded may not be out.
+        outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
+        for row in loaded.journal if lease.run.crashes else outside:
+            self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+        effects.begin_with(loaded.unread, limit)
+        rounds = Rounds(effects, inbox, carried)
+        if lease.run.generation and effects.journal.system("@started") is None:
+            await self._begin_behind(effects, rounds)
+        await self._note_beginning(agent, effects, rounds)
+        return agent, active, rounds
+
+    async def _begin_behind(self, effects: Effects, rounds: Rounds) -> None:
+        run = effects.lease.run
+        row = await self.database.call(generations.begun_by, run)
+        if row is None:
+            return
+        rounds.begin_behind(row.result)
+        if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # who handed it over may have died over telling
+            source = replace(effects.source, agent=(row.result or {})["from"])
+            self.publisher.emit(*frames.durable(source, row, row.seq))
+
+    async def _agent_of(self, lease: Lease) -> Agent:
+        """The code's agent, or that of the spec that the run was made with."""
+        try:
+            if lease.run.agent_version is None:
+                return specs.agent_of(lease.run)
+            return await self.database.call(specs.agent_of, lease.run)
+        except (AgentNotFoundError, InvalidInputError) as error:  # another process may have its code, or a tool of it
+            raise settle.NotDrivable(error, block=False) from error
+        except NotFoundError as error:
+            raise settle.NotDrivable(error, block=True) from error
+
+    async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
+        """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
+        lease = effects.lease
+        digest, spec = pinned_spec(agent, lease.run.agent_version)
+        await bodies.keep(self.database, {digest: lambda: spec})
+        started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
+        if lease.run.agent_version is not None:
+            started.result["version"] = lease.run.agent_version
+        started.result["inbox_upto"] = rounds.first_upto or 0  # what comes later is no part of what it began on
+        started.result |= noted(rounds.hops)
+        effects.note_once(started)
+        if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
+            self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
+        if lease.epoch > 1:
+            effects.note(settle.resumed(lease))
+
+    async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
+        """Run the agent's code from the top to its end, or to what stops it."""
+        if active.lost:
+            raise LeaseLostError(active.lease.run_id, active.lease.epoch)
+        try:
+            story = active.story = Story(agent, active.effects, rounds)
+        except Exception as error:  # tools, middleware or hooks that cannot be read: no other try would end otherwise
+            raise settle.NotDrivable(HandlerError(error), block=True) from error
+        story.begin()
+        if active.lease.run.cancel_requested_at is not None:
+            self.cancel(active, active.lease.run.cancel_reason)
+        alarm = self._set_deadline(active, story.meta)
+        try:
+            return await story.end()
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    async def _settle(self, active: Active, outcome: Outcome) -> None:
+        """Record how the lease ended, tell whoever watches, and give the lease back."""
+        effects, lease = active.effects, active.lease
+        if outcome.status == Status.CANCELLED:  # the heartbeat told that, not why
+            reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
+            outcome = Outcome.of_cancel(reason or "cancelled")
+        entries, turns = effects.take_pending(*outcome.entries(lease))
+        if outcome.status not in TERMINAL:  # another process may have it next
+            await self.publisher.sent(str(lease.run.tree_id))
+        try:
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+        except Unseen:  # the code is to be given it: again from the top, by whoever has room
+            outcome, entries = Outcome(Status.PENDING), entries[:-1]
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+            settled.hints.append(lease.run_id)
+        except (DataError, ValueError, TypeError) as error:  # notes or an output that no row can hold
+            outcome = Outcome.of_error(error, lease)
+            entries, turns = outcome.entries(lease), []
+            settled = await self.database.call(settle.write, effects, outcome, entries, turns)
+        effects.published(entries, settled.first)
+        if settled.status in TERMINAL and effects.entangled:
+            self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, effects.present()))
+        if settled.status in TERMINAL and lease.run.parent_id is None:
+            self.publisher.emit(frames.stream_done(effects.source, settled.status))
+        self._forget(lease)  # whoever is hinted next may claim it again
+        if settled.status in TERMINAL and active.story is not None:
+            await active.story.tell_end(outcome)
+        self._hint_after(lease.run_id, outcome, settled)
+        await self._give_slot(active, outcome, settled)
+        if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
+            await asyncio.to_thread(hints.send_many, [lease.run_id])
+
+    def _hint_after(self, run_id: UUID, outcome: Outcome, settled: settle.Settled) -> None:
+        """What the end of this lease makes claimable, now or at a time that is near."""
+        for other in settled.hints:
+            self.promote(other)
+        if outcome.retry_in is not None:
+            self.loop.call_later(outcome.retry_in, self.hint, run_id)
+        elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
+            self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
+
+    async def _give_slot(self, active: Active, outcome: Outcome, settled: settle.Settled) -> None:
+        """To a run that gave way, when this one has ended, or its children have with a handoff; or back to itself."""
+        lease = active.lease
+        is_handoff = outcome.handoff is not None and active.effects.entangled
+        if is_handoff or (settled.status in TERMINAL and lease.run.parent_id is not None):
+            await self._resume_paused(lease.run.tree_id)
+        if active.paused and not self.draining:  # it may have been resumed before it was given back
+            self.promote(lease.run_id)
+
+    async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
+        """A run that cannot be driven here goes back for another worker, or to an operator."""
+        log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
+        settled, entries = await self.database.call(settle.set_aside, lease, error)
+        self.publisher.open(lease.run)
+        source = frames.Source.of(lease.run, lease.epoch)
+        for seq, entry in enumerate(entries, settled.first):
+            self.publisher.emit(*frames.durable(source, entry, seq))
+        if settled.status in TERMINAL and lease.run.parent_id is None:
+            self.publisher.emit(frames.stream_done(source, settled.status))
+        for other in settled.hints:
+            self.promote(other)
+        if settled.status in TERMINAL and lease.run.parent_id is not None:
+            await self._resume_paused(lease.run.tree_id)
+
+    def cancel(self, active: Active, reason: str) -> None:
+        if not active.effects.token.cancelled:
+            active.effects.token.cancel(reason or "cancelled")
+        active.cancel_task()
+
+    def tell_paused(self, paused: Paused) -> None:
+        """Whoever watches that run; and when it is driven here, it need not wait for a heartbeat."""
+        source = frames.Source.of(paused.run, paused.row.epoch)
+        self.publisher.emit(*frames.durable(source, paused.row, paused.row.seq))
+        if active := self.active.get(paused.run.id):
+            active.give_way()
+
+    async def _resume_paused(self, tree_id: UUID) -> None:
+        """A run of the tree has ended: one that gave way may go on. The sweep does the same should this fail."""
+        try:
+            self.wake(await self.database.call(slots.resume_paused, tree_id))
+        except Exception as error:
+            log.warning("tree %s: its paused runs wait for the sweep: %s", tree_id, error, extra={"action": "resume"})
+
+    def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
+        if meta.deadline is None:
+            return None
+        remaining = (meta.deadline - active.effects.present()).total_seconds()
+        return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
