@@ -91,7 +91,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
 
 
 def _origins() -> list[str]:
-    from ravi_django.ws.access import parts_of
+    from ravi_django.services.openings import parts_of
 
     given = conf.SOCKET_ORIGINS
     if not isinstance(given, list | tuple):

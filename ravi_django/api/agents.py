@@ -8,7 +8,6 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.agents.spec_kinds import CLASSES, REACT
-from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import AddressPages
@@ -16,12 +15,13 @@ from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import get_agent, known_addresses, spec_of
+from ravi_django.services import shapes
 
 
 class AgentsView(ApiView):
     @documented(
         "agents_list",
-        ok={200: serializers.AgentPageSerializer},
+        ok={200: shapes.AgentPageSerializer},
         errors=[400],
         parameters=[parameter("limit", "Agents a page, 50 when absent, at most 200.", kind=int)],
     )
@@ -33,7 +33,7 @@ class AgentsView(ApiView):
 
 
 class AgentView(ApiView):
-    @documented("agents_read", ok={200: serializers.AgentSerializer}, errors=[404])
+    @documented("agents_read", ok={200: shapes.AgentSerializer}, errors=[404])
     def get(self, request: Any, type: str, key: str, namespace: str = "") -> Response:
         """One agent."""
         address = f"{namespace}/{type}/{key}" if namespace else f"{type}/{key}"

@@ -16,8 +16,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ravi_django import limits
-from ravi_django.api import auth, errors, openapi
+from ravi_django.api import auth, openapi
 from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.services import problems
 
 
 def _non_atomic(view: Any) -> Any:
@@ -68,7 +69,7 @@ class ApiView(APIView):
             limits.count(request.user, self.limit)
 
     def get_exception_handler(self) -> Any:
-        return errors.respond
+        return problems.respond
 
     def handle_exception(self, exc: Exception) -> Response:
         response: Response = super().handle_exception(exc)

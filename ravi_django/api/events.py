@@ -14,7 +14,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django import limits
-from ravi_django.api import auth, serializers, sse
+from ravi_django.api import auth, sse
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.lookup import find_run
 from ravi_django.api.openapi import documented, parameter
@@ -23,6 +23,7 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import PAGE, page
+from ravi_django.services import shapes
 from ravi_django.services.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
@@ -43,7 +44,7 @@ class EventsView(ApiView):
 
     @documented(
         "runs_events",
-        ok={(200, "text/event-stream"): str, (200, "application/json"): serializers.FramePageSerializer},
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
         errors=[400, 404],
         parameters=[
             parameter("after", "Only events with a higher number.", kind=int),

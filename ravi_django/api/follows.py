@@ -11,7 +11,6 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.api.base import ApiView
-from ravi_django.api.fields import AgentField, IdField, NumberField, StrictSerializer, TextField, TimeField, TopicField
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
 from ravi_django.kernel import AgentId, InvalidInputError, SessionNotFoundError, TopicId
@@ -19,6 +18,15 @@ from ravi_django.models import Follow, Session
 from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.social import follow_rows, publications
 from ravi_django.runtime.social import follows as social_follows
+from ravi_django.services.fields import (
+    AgentField,
+    IdField,
+    NumberField,
+    StrictSerializer,
+    TextField,
+    TimeField,
+    TopicField,
+)
 
 FILTERS = [
     parameter("agent", "Only what this agent follows, type/key."),

@@ -10,10 +10,10 @@ from rest_framework import status
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 
-from ravi_django.api import serializers
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.openapi import documented
 from ravi_django.runtime.engine.health import Check, check_all
+from ravi_django.services import shapes
 
 FRESH_S = 1.0  # anybody may ask, and an answer costs a handful of connections
 
@@ -29,7 +29,7 @@ class HealthView(ApiView):
     def perform_authentication(self, request: Any) -> None:
         """Later, and only for the details: it may need the very database that is down."""
 
-    @documented("health", ok={200: serializers.HealthSerializer, 503: serializers.HealthSerializer}, anonymous=True)
+    @documented("health", ok={200: shapes.HealthSerializer, 503: shapes.HealthSerializer}, anonymous=True)
     def get(self, request: Any) -> Response:
         """Whether all that runs need is there; anonymous. Staff see each check."""
         checks = _checks()

@@ -11,12 +11,12 @@ from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 
 from ravi_django.api.base import ApiView
-from ravi_django.api.errors import Problem
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.capabilities.feeds import signatures
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError
 from ravi_django.runtime.sources import webhooks
+from ravi_django.services.problems import Problem
 
 REFUSED = "no such webhook, or a signature that is missing, wrong or too old"
 LATER_S = 60

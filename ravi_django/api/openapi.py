@@ -104,15 +104,6 @@ def parameter(name: str, description: str, *, kind: Any = str, enum: Any = None,
     return OpenApiParameter(name, kind, where, description=description, enum=enum)
 
 
-def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
-    """Describe a serializer field class."""
-    if not INSTALLED:
-        return lambda field: field
-    from drf_spectacular.utils import extend_schema_field
-
-    return extend_schema_field(schema)
-
-
 @lru_cache(maxsize=16)  # a prefix with arguments is the client's to vary
 def description(mount: str, script_name: str) -> dict[str, Any]:
     """The OpenAPI 3 document of the app mounted at `mount`. Kept: the code does not change."""

@@ -12,7 +12,10 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import Pages, paged
-from ravi_django.api.request_serializers import (
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime.people import answers, escalation, rights
+from ravi_django.services.request_shapes import (
     NOT_SHOWN,
     AnswerSerializer,
     ReassignSerializer,
@@ -20,9 +23,6 @@ from ravi_django.api.request_serializers import (
     RequestSerializer,
     marked,
 )
-from ravi_django.kernel import AgentId, InvalidInputError
-from ravi_django.models import HumanRequest
-from ravi_django.runtime.people import answers, escalation, rights
 
 ALL = "all"
 STATUSES = [*HumanRequest.Status.values, ALL]

@@ -10,7 +10,6 @@ from rest_framework import status
 from rest_framework.response import Response
 
 from ravi_django import access, limits
-from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_run
 from ravi_django.api.openapi import documented, parameter
@@ -24,6 +23,7 @@ from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.services import shapes
 
 FILTERS = [
     parameter("status", "Only runs in this status.", enum=list(Status.values)),
@@ -37,16 +37,16 @@ class RunsView(ApiView):
     pagination_class = Pages
     ordering = "-id"
 
-    @documented("runs_list", ok={200: serializers.RunSerializer(many=True)}, errors=[400], parameters=FILTERS)
+    @documented("runs_list", ok={200: shapes.RunSerializer(many=True)}, errors=[400], parameters=FILTERS)
     def get(self, request: Any) -> Response:
         """One's runs, newest first. Of an output its first 1,000 characters; `runs/{id}/` has all of it."""
         rows = Run.objects.for_user(request.user).filter(**_filters(request.query_params))
-        return paged(self, request, serializers.RunRowSerializer.read(rows), serializers.RunRowSerializer)
+        return paged(self, request, shapes.RunRowSerializer.read(rows), shapes.RunRowSerializer)
 
     @documented(
         "runs_create",
-        request=serializers.RunRequestSerializer,
-        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
+        request=shapes.RunRequestSerializer,
+        ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any) -> Response:
@@ -55,7 +55,7 @@ class RunsView(ApiView):
         201 with the run; 200 with the first run when the idempotency key was used before with the same body, 409 when
         it was used with another one. Without a session a new one is made.
         """
-        given = serializers.RunRequestSerializer(data=request.data)
+        given = shapes.RunRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         return start(request.user, **given.validated_data)
 
@@ -70,15 +70,15 @@ def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     session = options.get("session")
     find = partial(access.find, user, session_id=session.id if isinstance(session, Session) else session)
     run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
-    shown = serializers.RunSerializer(run).data
+    shown = shapes.RunSerializer(run).data
     return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
 
 class RunView(ApiView):
-    @documented("runs_read", ok={200: serializers.RunDetailSerializer}, errors=[404])
+    @documented("runs_read", ok={200: shapes.RunDetailSerializer}, errors=[404])
     def get(self, request: Any, id: UUID) -> Response:
         """One run."""
-        return Response(serializers.RunDetailSerializer(find_run(request, id)).data)
+        return Response(shapes.RunDetailSerializer(find_run(request, id)).data)
 
 
 class JournalView(ApiView):
@@ -86,21 +86,21 @@ class JournalView(ApiView):
     ordering = "seq"
     weighs = ("request", "result")
 
-    @documented("runs_journal", ok={200: serializers.EntrySerializer(many=True)}, errors=[400, 403, 404])
+    @documented("runs_journal", ok={200: shapes.EntrySerializer(many=True)}, errors=[400, 403, 404])
     def get(self, request: Any, id: UUID) -> Response:
         """What the run did, in the order it was recorded. Of a tool that is visible to staff alone its owner reads
         neither arguments nor results."""
         run = find_run(request, id)
         access.check_journal(request.user, run)
         rows = run.journal.all()
-        return paged(self, request, rows, serializers.EntrySerializer, prepare=internalize, sizes=sizes_outside)
+        return paged(self, request, rows, shapes.EntrySerializer, prepare=internalize, sizes=sizes_outside)
 
 
 class CancelView(ApiView):
     @documented(
         "runs_cancel",
-        request=serializers.CancelSerializer,
-        ok={202: serializers.RunSerializer},
+        request=shapes.CancelSerializer,
+        ok={202: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
@@ -108,12 +108,12 @@ class CancelView(ApiView):
 
         One that waits ends at once, one that works at its next step; 409 when it has ended already.
         """
-        given = serializers.CancelSerializer(data=request.data)
+        given = shapes.CancelSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         run = find_run(request, id)
         cancel_for(request.user, run.id, given.validated_data.get("reason", ""))
         run.refresh_from_db()
-        return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+        return Response(shapes.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
 
 
 class RetryView(ApiView):
@@ -121,8 +121,8 @@ class RetryView(ApiView):
 
     @documented(
         "runs_retry",
-        request=serializers.EmptySerializer,
-        ok={202: serializers.RunSerializer},
+        request=shapes.EmptySerializer,
+        ok={202: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
@@ -131,11 +131,11 @@ class RetryView(ApiView):
         What it has recorded stays, what failed it is made anew. 409 in any other state, for a child that failed, after
         the run's deadline, and when its journal was pruned or its owner deleted.
         """
-        serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
+        shapes.EmptySerializer(data=request.data).is_valid(raise_exception=True)
         found = find_run(request, id)
         access.continue_run(request.user, found)
         run = retry(found.id)
-        return Response(serializers.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
+        return Response(shapes.RunSerializer(run).data, status=status.HTTP_202_ACCEPTED)
 
 
 class ForkView(ApiView):
@@ -143,8 +143,8 @@ class ForkView(ApiView):
 
     @documented(
         "runs_fork",
-        request=serializers.ForkSerializer,
-        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
+        request=shapes.ForkSerializer,
+        ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
@@ -154,11 +154,11 @@ class ForkView(ApiView):
         used for this run before with the same body, 409 when it was used with another one.
         """
         source = find_run(request, id)
-        given = serializers.ForkSerializer(data=request.data)
+        given = shapes.ForkSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         access.find(request.user, source.agent, None if source.parent_id else source.session_id)
         run, created = fork_once(source.id, user=request.user, **given.validated_data)
-        shown = serializers.RunSerializer(run).data
+        shown = shapes.RunSerializer(run).data
         return Response(shown, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
 
@@ -167,8 +167,8 @@ class SignalsView(ApiView):
 
     @documented(
         "runs_signal",
-        request=serializers.SignalSerializer,
-        ok={202: serializers.RunSerializer},
+        request=shapes.SignalSerializer,
+        ok={202: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
@@ -181,10 +181,10 @@ class SignalsView(ApiView):
         another body.
         """
         found = find_run(request, id)
-        given = serializers.SignalSerializer(data=request.data)
+        given = shapes.SignalSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         send_signal(found, by=request.user, **given.validated_data)
-        return Response(serializers.RunSerializer(find_run(request, id)).data, status=status.HTTP_202_ACCEPTED)
+        return Response(shapes.RunSerializer(find_run(request, id)).data, status=status.HTTP_202_ACCEPTED)
 
 
 def _filters(given: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.agents.transcript import OURS
-from ravi_django.api import serializers
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_session
 from ravi_django.api.openapi import documented
@@ -22,6 +21,7 @@ from ravi_django.models import Session
 from ravi_django.runtime.lifecycle import erasing
 from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import sessions
+from ravi_django.services import shapes
 
 
 class SessionsView(ApiView):
@@ -29,21 +29,21 @@ class SessionsView(ApiView):
     pagination_class = Pages
     ordering = "-id"
 
-    @documented("sessions_list", ok={200: serializers.SessionSerializer(many=True)}, errors=[400])
+    @documented("sessions_list", ok={200: shapes.SessionSerializer(many=True)}, errors=[400])
     def get(self, request: Any) -> Response:
         """One's conversations, newest first; those between agents are left out."""
         rows = Session.objects.for_user(request.user).filter(parent_session=None)
-        return paged(self, request, rows, serializers.SessionSerializer)
+        return paged(self, request, rows, shapes.SessionSerializer)
 
     @documented(
         "sessions_create",
-        request=serializers.SessionRequestSerializer,
-        ok={201: serializers.SessionSerializer},
+        request=shapes.SessionRequestSerializer,
+        ok={201: shapes.SessionSerializer},
         errors=[400, 403, 404, 413, 415],
     )
     def post(self, request: Any) -> Response:
         """Begin a conversation; with an agent, its messages go there."""
-        given = serializers.SessionRequestSerializer(data=request.data)
+        given = shapes.SessionRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         agent = given.validated_data.get("agent")
         if agent is not None:
@@ -51,31 +51,31 @@ class SessionsView(ApiView):
         title, tenant = given.validated_data.get("title", ""), site_rules.tenant_for(request.user)
         row = Session(owner=request.user, tenant=tenant, title=title, agent=str(agent or ""))
         sessions.create_session(row).refresh_from_db()
-        return Response(serializers.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
+        return Response(shapes.SessionSerializer(row).data, status=status.HTTP_201_CREATED)
 
 
 class SessionView(ApiView):
     limit = "sessions"
 
-    @documented("sessions_read", ok={200: serializers.SessionSerializer}, errors=[404])
+    @documented("sessions_read", ok={200: shapes.SessionSerializer}, errors=[404])
     def get(self, request: Any, id: UUID) -> Response:
         """One conversation."""
-        return Response(serializers.SessionSerializer(find_session(request, id)).data)
+        return Response(shapes.SessionSerializer(find_session(request, id)).data)
 
     @documented(
         "sessions_rename",
-        request=serializers.SessionRenameSerializer,
-        ok={200: serializers.SessionSerializer},
+        request=shapes.SessionRenameSerializer,
+        ok={200: shapes.SessionSerializer},
         errors=[400, 403, 404, 413, 415],
     )
     def patch(self, request: Any, id: UUID) -> Response:
         """Give a conversation another title."""
-        given = serializers.SessionRenameSerializer(data=request.data)
+        given = shapes.SessionRenameSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         row = find_session(request, id)
         row.title = given.validated_data["title"]
         row.save(update_fields=["title", "updated_at"])
-        return Response(serializers.SessionSerializer(row).data)
+        return Response(shapes.SessionSerializer(row).data)
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
     def delete(self, request: Any, id: UUID) -> Response:
@@ -94,17 +94,17 @@ class MessagesView(ApiView):
     ordering = "position"
     weighs = ("content",)
 
-    @documented("sessions_messages", ok={200: serializers.TurnSerializer(many=True)}, errors=[400, 404])
+    @documented("sessions_messages", ok={200: shapes.TurnSerializer(many=True)}, errors=[400, 404])
     def get(self, request: Any, id: UUID) -> Response:
         """What was said, oldest first. A tool call that has no result comes with one that says so."""
         turns = find_session(request, id).turns
         said = turns.filter(keeps=None).exclude(name__startswith=OURS)  # summaries and corrections were not said
-        return paged(self, request, said, serializers.TurnSerializer, with_every_result)
+        return paged(self, request, said, shapes.TurnSerializer, with_every_result)
 
     @documented(
         "sessions_say",
-        request=serializers.MessageRequestSerializer,
-        ok={201: serializers.RunSerializer, 200: serializers.RunSerializer},
+        request=shapes.MessageRequestSerializer,
+        ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
         errors=[400, 403, 404, 409, 413, 415],
     )
     def post(self, request: Any, id: UUID) -> Response:
@@ -113,7 +113,7 @@ class MessagesView(ApiView):
         200 with the first run when the idempotency key was used in this session before with the same body, 409 when it
         was used with another one.
         """
-        given = serializers.MessageRequestSerializer(data=request.data)
+        given = shapes.MessageRequestSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         session = find_session(request, id)
         agent, text = given.validated_data.get("agent"), given.validated_data["text"]

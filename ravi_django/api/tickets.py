@@ -7,10 +7,10 @@ from typing import Any
 from rest_framework import status
 from rest_framework.response import Response
 
-from ravi_django.api import auth, serializers
+from ravi_django.api import auth
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented
-from ravi_django.services import tickets
+from ravi_django.services import shapes, tickets
 
 
 class TicketsView(ApiView):
@@ -18,13 +18,13 @@ class TicketsView(ApiView):
 
     @documented(
         "tickets_create",
-        request=serializers.EmptySerializer,
-        ok={201: serializers.TicketSerializer},
+        request=shapes.EmptySerializer,
+        ok={201: shapes.TicketSerializer},
         errors=[400, 403, 413, 415],
     )
     def post(self, request: Any) -> Response:
         """A ticket that opens one websocket, soon."""
-        serializers.EmptySerializer(data=request.data).is_valid(raise_exception=True)
+        shapes.EmptySerializer(data=request.data).is_valid(raise_exception=True)
         ticket, expires_at = tickets.issue(request.user, auth.credential_of(request))
-        shown = serializers.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data
+        shown = shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data
         return Response(shown, status=status.HTTP_201_CREATED)

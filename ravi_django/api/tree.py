@@ -13,9 +13,9 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiView
 from ravi_django.api.budgets import BudgetAccountSerializer
 from ravi_django.api.openapi import documented
-from ravi_django.api.serializers import RunRowSerializer
 from ravi_django.models import Run
 from ravi_django.runtime.budgets import usage
+from ravi_django.services.shapes import RunRowSerializer
 
 
 class TreeTotalSerializer(serializers.Serializer[Any]):

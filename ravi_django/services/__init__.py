@@ -1,1 +1,1 @@
-"""What the surfaces share: tickets and open sockets. The runtime imports nothing of it."""
+"""What REST, sockets, the admin and commands share: fields, shapes of output, problems, tickets, open sockets."""

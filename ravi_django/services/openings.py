@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from django.apps import apps
@@ -197,3 +198,15 @@ def _sessions(keys: set[str]) -> set[str]:
         found = caches[settings.SESSION_CACHE_ALIAS].get_many([prefix + key for key in keys])
         return {key.removeprefix(prefix) for key in found}
     return {key for key in keys if store().exists(key)}
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def parts_of(origin: str) -> tuple[str, str, int]:
+    """Scheme, host and port. Raises ValueError for what is no origin."""
+    parts = urlsplit(origin)
+    port = parts.port or _PORTS.get(parts.scheme)
+    if not parts.hostname or port is None or origin != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+        raise ValueError(f"{origin!r} is no origin; one is like https://app.example.com")
+    return parts.scheme, parts.hostname, port

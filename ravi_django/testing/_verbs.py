@@ -197,7 +197,7 @@ VERBS = {
     # effects
     "EFFECTS_REPEAT_S": "ravi_django.runtime.lease.effects:REPEAT_S",
     # engine
-    "Active": "ravi_django.runtime.engine.engine:Active",
+    "Active": "ravi_django.runtime.engine.drive:Active",
     "Engine": "ravi_django.runtime.engine.engine:Engine",
     "EnginePublisher": "ravi_django.runtime.engine.engine:Publisher",
     # entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 from uuid import UUID
 
 from django.conf import settings
@@ -17,7 +17,7 @@ from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people.addressees import active_users
 from ravi_django.services import tickets
-from ravi_django.services.openings import Credential
+from ravi_django.services.openings import Credential, parts_of
 
 BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
 
@@ -68,18 +68,6 @@ def origin_allowed(scope: Mapping[str, Any]) -> bool:
     except (ValueError, DisallowedHost):
         return False
     return any(_covers(allowed, origin) for allowed in [*settings.CSRF_TRUSTED_ORIGINS, *conf.SOCKET_ORIGINS])
-
-
-def parts_of(origin: str) -> tuple[str, str, int]:
-    """Scheme, host and port. Raises ValueError for what is no origin."""
-    parts = urlsplit(origin)
-    port = parts.port or _PORTS.get(parts.scheme)
-    if not parts.hostname or port is None or origin != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        raise ValueError(f"{origin!r} is no origin; one is like https://app.example.com")
-    return parts.scheme, parts.hostname, port
-
-
-_PORTS = {"http": 80, "https": 443}
 
 
 def _covers(allowed: str, origin: tuple[str, str, int]) -> bool:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ravi_django.api.errors import problem_of
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError
+from ravi_django.services.problems import problem_of
 
 ENVELOPE_BYTES = 1024  # what a frame may have beside its text
 

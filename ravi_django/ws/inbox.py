@@ -13,12 +13,12 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from ravi_django.api.request_serializers import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.people import rights as people_rights
 from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams.shown import name_of
+from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.ws.access import active
 
 PENDING = HumanRequest.Status.PENDING

@@ -15,8 +15,8 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from ravi_django.api.request_serializers import RequestDetailSerializer
 from ravi_django.models import HumanRequest, Run
+from ravi_django.services.request_shapes import RequestDetailSerializer
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.runs import make_run

@@ -16,7 +16,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.urls import NoReverseMatch, reverse
 from redis.exceptions import RedisError
 
-from ravi_django.api.serializers import RunSerializer
 from ravi_django.conf import conf, worker_line
 from ravi_django.kernel import InvalidInputError, KernelError, NotFoundError
 from ravi_django.management.people import user_named
@@ -28,6 +27,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people import links
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import reading
+from ravi_django.services.shapes import RunSerializer
 
 FAILED, BAD_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 

@@ -8,9 +8,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from ravi_django.api.request_serializers import RequestSerializer, marked
 from ravi_django.management.transcript import Transcript
 from ravi_django.models import HumanRequest, StickyDecision
+from ravi_django.services.request_shapes import RequestSerializer, marked
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by

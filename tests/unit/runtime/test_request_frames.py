@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ravi_django.api.request_serializers import RequestSerializer, marked
 from ravi_django.models import HumanRequest, JournalEntry, Status
+from ravi_django.services.request_shapes import RequestSerializer, marked
 from tests.support import world
 from tests.support.approvals import payer, paying, run_of, user
 from tests.support.cases import case

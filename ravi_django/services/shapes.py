@@ -8,7 +8,11 @@ from uuid import uuid5
 from django.db.models.functions import Left
 from rest_framework import serializers
 
-from ravi_django.api.fields import (
+from ravi_django.models import BoardTask, Phase, Run, Status, Turn
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.teams import board
+from ravi_django.services.fields import (
     AgentField,
     BudgetField,
     IdField,
@@ -19,10 +23,6 @@ from ravi_django.api.fields import (
     TextField,
     TimeField,
 )
-from ravi_django.models import BoardTask, Phase, Run, Status, Turn
-from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.teams import board
 
 Shown = serializers.Serializer  # never takes input
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC
+from importlib.util import find_spec
 from typing import Any
 from uuid import UUID
 
 from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
 
-from ravi_django.api.openapi import typed
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.content import FROM_CLIENTS
+
+
+def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
+    """Describe a serializer field class."""
+    if find_spec("drf_spectacular") is None:
+        return lambda field: field
+    from drf_spectacular.utils import extend_schema_field
+
+    return extend_schema_field(schema)
 
 
 class StrictSerializer(serializers.Serializer[Any]):

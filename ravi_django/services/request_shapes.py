@@ -7,12 +7,12 @@ from typing import Any
 
 from rest_framework import serializers
 
-from ravi_django.api.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import in_utc, request_shown
+from ravi_django.services.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
 
 NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of the run that asks: they may be big
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
