@@ -218,7 +218,6 @@ VERBS = {
     "events_archived": "ravi_django.runtime.streams.reading:archived",
     "events_follow": "ravi_django.runtime.streams.reading:follow",
     "follow_topic": "ravi_django.runtime.streams.reading:follow_topic",
-    "events_get_buffer": "ravi_django.runtime.streams.reading:get_buffer",
     "events_page": "ravi_django.runtime.streams.reading:page",
     "EVENTS_PROGRESS": "ravi_django.runtime.streams.reading:PROGRESS",
     # fan out
@@ -378,7 +377,6 @@ VERBS = {
     # publish
     "ARCHIVE_S": "ravi_django.runtime.streams.publisher:ARCHIVE_S",
     "publish_archived": "ravi_django.runtime.streams.republish:archived",
-    "publish_get_buffer": "ravi_django.runtime.streams.publisher:get_buffer",
     "publish_internalize": "ravi_django.runtime.streams.republish:internalize",
     "MAX_PAUSE_S": "ravi_django.runtime.streams.publisher:MAX_PAUSE_S",
     "MAX_WAITING": "ravi_django.runtime.streams.publisher:MAX_WAITING",
@@ -729,6 +727,9 @@ VERBS = {
     "SWEEPER_LOCK": "ravi_django.runtime.engine.sweep:_LOCK",
     "sweeper_mail": "ravi_django.runtime.engine.sweep:mail",
     "sweeper_relay": "ravi_django.runtime.engine.sweep:relay",
+    "sweeper_model_sources": "ravi_django.runtime.engine.sweep:saves",
+    "sweeper_scheduler": "ravi_django.runtime.engine.sweep:ticking",
+    "sweeper_sources": "ravi_django.runtime.engine.sweep:poll",
     "sweeper_sweep": "ravi_django.runtime.engine.sweep:sweep",
     # tickets
     "tickets_issue": "ravi_django.services.tickets:issue",

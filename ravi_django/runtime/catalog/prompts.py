@@ -247,7 +247,7 @@ def check_variables(declared: Mapping[str, Any], metadata: Mapping[str, Any]) ->
     """Raises InvalidInputError with field `metadata.variables.<name>` for a value that is missing or not declared."""
     given = metadata.get("variables")
     if given is not None and not isinstance(given, Mapping):
-        raise InvalidInputError(f"{VALUES_FIELD} must be an object of names and values", field=FIELD)
+        raise InvalidInputError(f"{VALUES_FIELD} must be an object of names and values", field=VALUES_FIELD)
     for name in given or {}:
         if name not in declared:
             raise InvalidInputError(

@@ -222,4 +222,4 @@ def _forget_courier() -> None:
     _thread, _lock, _wake = None, threading.Lock(), threading.Event()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_courier)

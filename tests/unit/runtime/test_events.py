@@ -19,8 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(params=["valkey", "database"])
 def buffer(request, monkeypatch):
     found = DatabaseBuffer() if request.param == "database" else ValkeyBuffer(request.getfixturevalue("valkey_url"))
-    for verb in ("events_get_buffer", "publish_get_buffer"):
-        world.patch(monkeypatch, verb, lambda: found)
+    world.patch(monkeypatch, "get_buffer", lambda: found)
     return found
 
 

@@ -298,8 +298,7 @@ def test_a_process_stores_again_what_it_has_not_stored_for_hours(monkeypatch):
 
 
 def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypatch):
-    for verb in ("publish_get_buffer", "events_get_buffer"):
-        world.patch(monkeypatch, verb, DatabaseBuffer)
+    world.patch(monkeypatch, "get_buffer", DatabaseBuffer)
 
     async def ask(ctx, inbox):
         return (await ctx.llm([ChatMessage.of("user", "hi")])).text

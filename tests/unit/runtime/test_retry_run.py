@@ -298,8 +298,7 @@ def page(run, after=0):
 def buffered(request, monkeypatch):
     """Valkey's and the table's."""
     if request.param == "the database's":
-        for verb in ("publish_get_buffer", "events_get_buffer"):
-            world.patch(monkeypatch, verb, DatabaseBuffer)
+        world.patch(monkeypatch, "get_buffer", DatabaseBuffer)
 
 
 @pytest.mark.parametrize("times", [1, 2])
