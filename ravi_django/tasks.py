@@ -26,7 +26,7 @@ log = logging.getLogger("ravi.tasks")
 _serves: bool | None = None
 
 
-class QueuedTask(Task):  # type: ignore[misc] - Celery has no types
+class QueuedTask(Task):  # type: ignore[misc, type-arg]  # Celery has no types
     """A task of the app's own queue; RAVI["QUEUE"] goes before the site's task_routes."""
 
     @property

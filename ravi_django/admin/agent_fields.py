@@ -187,7 +187,7 @@ class DescribedChoices(forms.CheckboxSelectMultiple):
 
     template_name = "ravi/admin/agent_choices.html"
     notes: Mapping[str, Mapping[str, str]] = {}
-    empty_words = _("There is none.")
+    empty_words: Any = _("There is none.")
     label = ""
 
     def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:

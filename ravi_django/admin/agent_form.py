@@ -102,15 +102,15 @@ def _line(**attrs: str) -> forms.TextInput:
     return forms.TextInput(attrs={"autocomplete": "off", **attrs})
 
 
-def _whole(label: str, help_text: str = "") -> forms.IntegerField:
+def _whole(label: Any, help_text: Any = "") -> forms.IntegerField:
     return forms.IntegerField(required=False, label=label, help_text=help_text)
 
 
-def _number(label: str, help_text: str = "") -> forms.FloatField:
+def _number(label: Any, help_text: Any = "") -> forms.FloatField:
     return forms.FloatField(required=False, label=label, help_text=help_text, widget=forms.NumberInput({"step": "any"}))
 
 
-class AgentForm(forms.ModelForm):
+class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     """`spec` is the checked AgentSpec once the form is valid. With `previewing` it is never valid: nothing is saved."""
 
     previewing = False
@@ -265,7 +265,7 @@ class AgentForm(forms.ModelForm):
         spec = self.instance.spec if self.instance.pk else {}
         self.old_spec = spec if isinstance(spec, dict) else {}
         if self.instance.pk:
-            self.initial |= {**initial_of(self.old_spec), "version": self.instance.version}
+            self.initial.update({**initial_of(self.old_spec), "version": self.instance.version})
         self.spec: AgentSpec | None = None
         self.text = ""  # the instructions as given, also when they have a fault
         self.valid = False  # whether it could be saved, were it not a preview
@@ -275,13 +275,13 @@ class AgentForm(forms.ModelForm):
         self.fields["model"].help_text = model_help()
         self.fields["variables"].help_text = variables_help()
         self.tools = {tool.name: tool for tool in known_tools()}
-        self.fields["tool_names"].offer(
+        self.fields["tool_names"].offer(  # type: ignore[attr-defined]
             {name: note_of(tool) for name, tool in self.tools.items()}, listed_in(self.old_spec, "tool_names"),
             word("tool names"),
             gettext("No tool is known here: make one known with ravi_django.register_tool."),
         )  # fmt: skip
         self.agents = agents_but(self.instance)
-        self.fields["sub_agents"].offer(
+        self.fields["sub_agents"].offer(  # type: ignore[attr-defined]
             self.agents, addresses_in(self.old_spec), word("sub agents"), gettext("There is no other agent yet.")
         )
 
@@ -346,8 +346,8 @@ class AgentForm(forms.ModelForm):
         current = rows.values_list("version", flat=True).get()
         if data.get("version") == current:
             return
-        self.data = self.data.copy()
-        self.data[self.add_prefix("version")] = str(current)
+        self.data = self.data.copy()  # type: ignore[attr-defined]
+        self.data[self.add_prefix("version")] = str(current)  # type: ignore[index]
         link = reverse("admin:ravi_agent_version", args=[self.instance.pk, current])
         self.add_error(
             None,

@@ -15,7 +15,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext
 
-from ravi_django.admin.base import page_of
+from ravi_django.admin.base import LiveAdmin, page_of
 from ravi_django.agents.spec import AgentSpec
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
@@ -30,7 +30,7 @@ MOST_COMPARED = 1_000_000  # pairs of lines: the time to compare two texts grows
 _ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
 
 
-class VersionPages:
+class VersionPages(LiveAdmin):
     """Mixed into the agents' admin: `<id>/versions/<number>/` shows one, `…/restore/` makes it current again."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -100,7 +100,7 @@ class VersionPages:
         version = agent and AgentVersion.objects.filter(agent=agent, number=number).select_related("created_by").first()
         if version is None:
             raise Http404(f"there is no version {number} of this agent")
-        return agent, version
+        return agent, version  # type: ignore[return-value]
 
 
 def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if _is_code(obj) or (obj is not None and not self.has_change_permission(request, obj)):
             return super().get_form(request, obj, change=change, **options)
         form = super().get_form(request, obj, change=change, **options, form=AgentForm)
-        form.previewing = _is_preview(request)
+        form.previewing = _is_preview(request)  # type: ignore[attr-defined]
         return form
 
     def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
@@ -87,7 +87,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
                 context["preview"] = preview_of(form, request.user)
         if obj is not None and not _is_code(obj):
             context |= version_list(request, obj)
-        return super().render_change_form(request, context, *args, obj=obj, **options)
+        return super().render_change_form(request, context, *args, obj=obj, **options)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------------ deleting
 

@@ -61,15 +61,15 @@ class AuditRecordAdmin(InspectAdmin):
     list_display_links = ["when"]
     list_filter = [SinceFilter, EventFilter, AgentFilter]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["id"]  # see get_search_results
     search_help_text = _("The id of a run, or its first characters; or the user name of an owner, or of who decided.")
-    readonly_fields = [*list_display, "session_link", "tenant", "shown_detail"]
+    readonly_fields = [*list_display, "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRecord]:
         return super().get_queryset(request).select_related("owner")  # None when the user was just deleted
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return list(self.readonly_fields)
 
     @admin.display(description=_("when"))

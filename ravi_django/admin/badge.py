@@ -21,7 +21,7 @@ PAGES = ("index", "app_list", "ravi_humanrequest_changelist")
 
 def pending(request: HttpRequest) -> int:
     """How many pending requests the user may answer, MOST at the most. Counted once a page."""
-    return min(MOST, sum(row["mine"] for row in readers.glance(request)))
+    return min(MOST, sum(bool(row["mine"]) for row in readers.glance(request)))
 
 
 def is_told_on(request: HttpRequest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.apps import apps
@@ -26,16 +26,16 @@ from ravi_django.models import HumanRequest
 from ravi_django.pages.words import script_words
 from ravi_django.runtime.people import links, site_rules
 
-if apps.is_installed("unfold"):  # a theme that styles only the lists and forms of its own class
-    from unfold.admin import ModelAdmin
-else:
+if TYPE_CHECKING or not apps.is_installed("unfold"):
     from django.contrib.admin import ModelAdmin
+else:  # a theme that styles only the lists and forms of its own class
+    from unfold.admin import ModelAdmin
 
 CAP = 10_000  # rows that a list pages through; the search finds the others
 MOST_SEARCHED = 200  # characters: Django makes a condition of each word
 
 
-class CappedPaginator(Paginator):
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
     """Counts no further than the cap: counting a big table takes longer than showing a page of it."""
 
     @cached_property
@@ -54,7 +54,7 @@ _PLAIN: dict[type[forms.Widget], Any] = {
 }
 
 
-class LiveAdmin(ModelAdmin):
+class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
     """Lists, pages, searches and actions have the rows of the user's tenants. Fields that a form declares look as those
     of its model. The pages show how many requests wait for the user, where there is JavaScript and a socket."""
 
@@ -85,7 +85,7 @@ class LiveAdmin(ModelAdmin):
         for field in form.fields.values():
             if (kind := _PLAIN.get(type(field.widget))) is None:
                 continue
-            widget, plain = self.formfield_for_dbfield(kind(), request).widget, field.widget
+            widget, plain = self.formfield_for_dbfield(kind(), request).widget, field.widget  # type: ignore[union-attr]
             classes = f"{widget.attrs.get('class', '')} {plain.attrs.get('class', '')}".strip()
             widget.attrs |= {**plain.attrs, **({"class": classes} if classes else {})}
             widget.is_required, widget.is_localized = plain.is_required, plain.is_localized
@@ -103,7 +103,7 @@ class LiveAdmin(ModelAdmin):
         if words := script_words():
             told["data-words"] = words
         script = forms.Script("ravi/requests.js", **told)
-        return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})
+        return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})  # type: ignore[list-item]
 
 
 class InspectAdmin(LiveAdmin):
@@ -114,7 +114,7 @@ class InspectAdmin(LiveAdmin):
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_max_show_all = 200
-    actions: list[str] = []
+    actions: list[str] | None = []
     goes_along = False  # with the row that it belongs to, when whoever may do so deletes that
 
     class Media:
@@ -142,7 +142,7 @@ class InspectAdmin(LiveAdmin):
         asking = getattr(getattr(request.resolver_match, "func", None), "model_admin", None)
         return asking is not None and asking is not self
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return []
 
     def change_view(

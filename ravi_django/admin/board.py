@@ -27,7 +27,7 @@ class BoardTaskAdmin(InspectAdmin):
     list_filter = ["status"]
     list_select_related = ["session"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["title"]
     search_help_text = _("Words of the title; an agent's address; the id of a session, or its first characters.")
 
@@ -60,7 +60,7 @@ class BoardTaskAdmin(InspectAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[BoardTask]:
         return super().get_queryset(request).select_related("session")
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return FIELDS
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

@@ -23,7 +23,7 @@ from ravi_django.runtime.people import site_rules
 LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 
-class DailyBudgetForm(forms.ModelForm):
+class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
     owner = UserNameField(label=_("Owner"), required=False, help_text=_("A user's; empty for all of a tenant"))
     by: Any  # who fills it in
 
@@ -89,7 +89,7 @@ class BudgetAccountAdmin(InspectAdmin):
         """The days of tenants. A user's day and a tree name no tenant: superusers see those."""
         return reduce(or_, (Q(key__startswith=f"tenant:{tenant}:") for tenant in tenants), Q(pk__in=[]))
 
-    def get_fields(self, request: Any, obj: Any = None) -> list[str]:
+    def get_fields(self, request: Any, obj: Any = None) -> Any:
         return [field.name for field in BudgetAccount._meta.concrete_fields]
 
     @admin.display(description=_("tokens"))

@@ -20,6 +20,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
+from ravi_django.admin.base import InspectAdmin
 from ravi_django.admin.decision_page import lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
@@ -37,7 +38,7 @@ _DONE = {
 }
 
 
-class BulkDecisions:
+class BulkDecisions(InspectAdmin):
     """Mixed into the inbox: two actions, which lead to `bulk/`."""
 
     @admin.action(description=_("Approve selected"), permissions=["answer"])

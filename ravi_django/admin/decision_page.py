@@ -54,7 +54,7 @@ def context_of(row: HumanRequest) -> dict[str, Any]:
 
 def _tool(row: HumanRequest) -> dict[str, Any] | None:
     """What the tool says of itself, as it was when it was asked for."""
-    schema = row.about.get("schema")
+    schema: Any = row.about.get("schema")
     properties = schema.get("properties") if isinstance(schema, dict) else None
     hints = []
     for name, field in (properties or {}).items() if isinstance(properties, dict) else ():

@@ -15,6 +15,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ravi_django.admin.base import InspectAdmin
 from ravi_django.admin.decision_page import context_of, lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
@@ -49,7 +50,7 @@ class ReassignForm(forms.Form):
         super().__init__(data, initial={"version": asked.version}, prefix="reassign")
 
 
-class DecisionPages:
+class DecisionPages(InspectAdmin):
     """Mixed into the inbox: its change page, and `<id>/reassign/`."""
 
     def change_view(
@@ -155,7 +156,8 @@ class DecisionPages:
         context = {
             **self.admin_site.each_context(request),
             **context_of(asked),
-            "adminform": helpers.AdminForm(forms.Form(), [], {}, model_admin=self),  # this page has forms of its own
+            # This page has forms of its own.
+            "adminform": helpers.AdminForm(forms.Form(), [], {}, model_admin=self),  # type: ignore[arg-type]
             "inline_admin_formsets": [],
             "subtitle": None,
             "original": asked,
@@ -177,13 +179,13 @@ class DecisionPages:
         }
         response = self.render_change_form(request, context, change=True, obj=asked)
         response.status_code = status
-        return response
+        return response  # type: ignore[no-any-return]
 
     def _to_inbox(self, request: HttpRequest) -> HttpResponse:
         """Where the person came from, with the filters that they had chosen."""
         address = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
         kept = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
-        return redirect(add_preserved_filters(kept, address))
+        return redirect(add_preserved_filters(kept, address))  # type: ignore[arg-type]
 
 
 def _may_reassign(user: Any, asked: HumanRequest) -> bool:

@@ -26,7 +26,7 @@ from ravi_django.runtime.people.addressees import active_users
 from ravi_django.users import has
 
 
-class UserNameField(forms.ModelChoiceField):
+class UserNameField(forms.ModelChoiceField):  # type: ignore[type-arg]
     """An active user by name: a list of them all would be a long one."""
 
     widget = forms.TextInput
@@ -43,7 +43,7 @@ class UserNameField(forms.ModelChoiceField):
         return copied
 
 
-class DelegationForm(forms.ModelForm):
+class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
     """`user` is there for those alone who may choose one."""
 
     user = UserNameField(label=_("User"), help_text=_("In whose place"))
@@ -92,7 +92,7 @@ class DelegationAdmin(LiveAdmin):
     list_display_links = ["user", "delegate"]
     list_select_related = ["user", "delegate"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     list_per_page = 50
     actions = None
 
@@ -131,7 +131,7 @@ class DelegationAdmin(LiveAdmin):
 
     # ------------------------------------------------------------------------------------------------ the form
 
-    def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> Any:
         return ["user", "delegate", "since", "until", "reason"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
@@ -167,7 +167,7 @@ class StickyDecisionAdmin(InspectAdmin):
     list_display_links = ["action", "tool"]
     list_select_related = ["decided_by"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["tool", "agent", "decided_by_name"]
     actions = ["revoke"]
     tenant = "session__tenant"
@@ -198,7 +198,7 @@ class StickyDecisionAdmin(InspectAdmin):
         rows: QuerySet[StickyDecision] = super().get_queryset(request).filter(decided_by=request.user.pk)
         return rows if _is_staff(request) else rows.none()
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         names = [field.name for field in StickyDecision._meta.concrete_fields]
         return ["shown_risk" if name == "risk" else name for name in names]
 

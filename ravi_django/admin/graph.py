@@ -61,7 +61,7 @@ class State(SimpleListFilter):
 
 class GraphAdmin(InspectAdmin):
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["topic"]
     fields_shown: list[str] = []
 
@@ -79,7 +79,7 @@ class GraphAdmin(InspectAdmin):
     def meant(self, term: str) -> Q:
         return Q(topic__startswith=term) | Q(tenant=term)
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fields_shown
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

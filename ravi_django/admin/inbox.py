@@ -93,7 +93,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         words = gettext("%(count)s to answer") % {"count": badge.shown(waiting)}
         words = words if waiting else gettext("Nothing waits for you")
         context = {"title": gettext("Requests to people"), "subtitle": words, "shown_at": timezone.now().isoformat()}
-        context["has_figures"] = readers.reads_all(request)
+        context["has_figures"] = readers.reads_all(request)  # type: ignore[assignment]
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("what is asked"))

@@ -35,7 +35,7 @@ class StatusFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [*((value, word(value)) for value in _OTHERS), ("all", gettext("all"))]
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         first, *others = super().choices(changelist)
         yield {**first, "display": word("pending")}
         yield from others
@@ -78,7 +78,7 @@ class AgeFilter(admin.SimpleListFilter):
     title = _("age")
     parameter_name = "age"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return list(_AGES.items())
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:

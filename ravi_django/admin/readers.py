@@ -65,7 +65,7 @@ def glance(request: HttpRequest) -> list[dict[str, Any]]:
     if found is None:
         pending = readable(request).filter(status=HumanRequest.Status.PENDING)
         mine = Exists(_open(request).filter(pk=OuterRef("pk")))
-        rows = pending.annotate(mine=mine).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
+        rows: Any = pending.annotate(mine=mine).order_by("-mine", "-id").values("pk", "tool", "run__agent", "mine")
         found = list(rows[:NEWEST])
         if conf.MAY_ANSWER is not None:
             _ask_hook(request, found)

@@ -63,7 +63,7 @@ class RunAdmin(InspectAdmin):
     list_filter = ["status", PlaceFilter, AgentFilter]
     list_select_related = ["owner"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["id"]  # see get_search_results
     search_help_text = _("The id of a run or of a session, or its first characters; or an owner's user name.")
     actions = ["cancel_runs", "resume_runs"]

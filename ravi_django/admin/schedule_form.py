@@ -32,7 +32,7 @@ def _text(rows: int) -> forms.Textarea:
     return forms.Textarea(attrs={"rows": rows})
 
 
-class ScheduleForm(forms.ModelForm):
+class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
     """`by` fills it in. With `previewing` it is never valid: nothing is saved."""
 
     by: Any
@@ -101,9 +101,9 @@ class ScheduleForm(forms.ModelForm):
             for name in SUPERUSERS:
                 self.fields.pop(name, None)
         if "agent" in self.fields:
-            self.fields["agent"].offer(self.by, self.instance.agent)
+            self.fields["agent"].offer(self.by, self.instance.agent)  # type: ignore[attr-defined]
         if "session" in self.fields:
-            self.fields["session"].queryset = Session.objects.for_user(self.by)
+            self.fields["session"].queryset = Session.objects.for_user(self.by)  # type: ignore[attr-defined]
 
     def clean_metadata(self) -> Any:
         return self.cleaned_data["metadata"] or {}

@@ -28,7 +28,7 @@ class SessionAdmin(InspectAdmin):
     list_display_links = ["short_id", "shown_title"]
     list_select_related = ["owner"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["id"]
     search_help_text = _("The id of a session, or its first characters; an owner's user name; or words of the title.")
 

@@ -29,7 +29,7 @@ OPTIONS = _(
 )
 
 
-class SourceForm(forms.ModelForm):
+class SourceForm(forms.ModelForm):  # type: ignore[type-arg]
     """`by` is who edits. `owner` and `tenant` are there for superusers alone: a source runs as its owner."""
 
     by: Any  # who fills it in
@@ -58,7 +58,7 @@ class SourceForm(forms.ModelForm):
         if "options" in self.fields:
             self.fields["options"].show_hidden_initial = False  # what it was is what the row says
         if "agent" in self.fields:
-            self.fields["agent"].offer(self.by, self.instance.agent)
+            self.fields["agent"].offer(self.by, self.instance.agent)  # type: ignore[attr-defined]
         if "owner" in self.fields:
             self.initial.setdefault("owner", self.by.get_username())
             if self.instance.pk and not self.instance._state.adding:
@@ -72,7 +72,7 @@ class SourceForm(forms.ModelForm):
         return {**adding.typed(given), **self._written}
 
     def _post_clean(self) -> None:
-        super()._post_clean()
+        super()._post_clean()  # type: ignore[misc]
         if self.instance._state.adding and "owner" not in self.fields:
             self.instance.owner = self.by
             self.instance.tenant = tenant_for(self.by)

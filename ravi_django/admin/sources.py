@@ -258,18 +258,18 @@ class SourceItemAdmin(InspectAdmin):
     list_display_links = ["shown_title"]
     list_select_related = ["source"]
     ordering = ["-id"]
-    sortable_by: list[str] = []
+    sortable_by = ()
     search_fields = ["title", "source__name"]
     goes_along = True  # with its source
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SourceItem]:
         return super().get_queryset(request).filter(untold__isnull=True)  # the others are no items
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ["shown_title", "source", "address", "revision", "seen_at", "changed_at", "identity", "digest"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return self.get_fields(request, obj)
+        return self.get_fields(request, obj)  # type: ignore[no-any-return]
 
     @admin.display(description=_("title"))
     def shown_title(self, item: SourceItem) -> str:

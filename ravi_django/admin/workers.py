@@ -29,7 +29,7 @@ class WorkerProcessAdmin(InspectAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
         """Ages by the database's clock, which wrote the times."""
         age = ExpressionWrapper(clock.now() - F("seen_at"), output_field=DurationField())
-        return super().get_queryset(request).annotate(age=age)
+        return super().get_queryset(request).annotate(age=age)  # type: ignore[no-any-return]
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:

@@ -39,7 +39,8 @@ class LengthRequired(APIException):
 
 
 class _Negotiation(DefaultContentNegotiation):
-    settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # the Accept header decides, and no `?format=`
+    # The Accept header decides, and no `?format=`.
+    settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # type: ignore[assignment]
 
 
 class ApiView(APIView):
@@ -49,7 +50,7 @@ class ApiView(APIView):
     permission_classes = [IsAuthenticated]
     renderer_classes = [JSONRenderer]
     parser_classes = [StrictJSONParser]
-    content_negotiation_class = _Negotiation
+    content_negotiation_class: type[DefaultContentNegotiation] = _Negotiation
     reads_chunks = False
     versioning_class = None
     schema = openapi.view_schema()

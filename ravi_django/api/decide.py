@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
 from django.shortcuts import render, resolve_url
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
@@ -90,14 +91,14 @@ class DecideView(View):
         found: HttpResponse = response
         return found
 
-    def _checked(self, request: HttpRequest, token: str) -> HttpResponse:
+    def _checked(self, request: HttpRequest, token: str) -> HttpResponseBase:
         check = _Csrf(_nothing)
         check.process_request(request)
-        if check.process_view(request, None, (), {}):
+        if check.process_view(request, _nothing, (), {}):
             return _words(request, NOT_FROM_HERE, 403)
         return check.process_response(request, self._for_the_right_one(request, token))
 
-    def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponse:
+    def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponseBase:
         try:
             links.id_of(token)
             user = getattr(request, "user", None)

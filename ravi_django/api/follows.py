@@ -64,7 +64,7 @@ class FollowRequestSerializer(FollowNameSerializer):
 
 class EmitSerializer(StrictSerializer):
     text = TextField(required=False, allow_null=True, allow_blank=True, help_text="What is said; or else data")
-    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON but null; or else text")
+    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON but null; or else text")  # type: ignore[assignment]
     id = TextField(
         required=False,
         allow_null=True,

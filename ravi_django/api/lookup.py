@@ -11,11 +11,13 @@ from ravi_django.models import Run, Session
 
 
 def find_run(request: Any, id: UUID) -> Run:
-    return _find(Run.objects.for_user(request.user), id, "run")
+    run: Run = _find(Run.objects.for_user(request.user), id, "run")
+    return run
 
 
 def find_session(request: Any, id: UUID) -> Session:
-    return _find(Session.objects.for_user(request.user), id, "session")
+    session: Session = _find(Session.objects.for_user(request.user), id, "session")
+    return session
 
 
 def _find(rows: Any, id: UUID, noun: str) -> Any:

@@ -72,7 +72,7 @@ class MetricsSerializer(serializers.Serializer[Any]):
 class ByFormat(DefaultContentNegotiation):
     """`?format=prometheus` too, for scrapers that send no Accept header."""
 
-    settings = SimpleNamespace(URL_FORMAT_OVERRIDE="format")
+    settings = SimpleNamespace(URL_FORMAT_OVERRIDE="format")  # type: ignore[assignment]
 
 
 class MetricsView(ApiView):

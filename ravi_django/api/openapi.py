@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 from rest_framework import serializers
 from rest_framework.schemas import DefaultSchema
@@ -83,7 +83,7 @@ def documented(
             responses={**ok, **refusals},
             parameters=[*parameters, _retry_after()],
             tags=[operation.split("_")[0]],
-            auth=[{}] if anonymous else None,
+            auth=[{}] if anonymous else None,  # type: ignore[list-item]
         )(method)
 
     return decorate
@@ -95,7 +95,9 @@ def _retry_after() -> Any:
     return OpenApiParameter("Retry-After", int, "header", description="Seconds", response=[429])
 
 
-def parameter(name: str, description: str, *, kind: Any = str, enum: Any = None, where: str = "query") -> Any:
+def parameter(
+    name: str, description: str, *, kind: Any = str, enum: Any = None, where: Literal["query", "header"] = "query"
+) -> Any:
     """A query parameter or header."""
     if not INSTALLED:
         return None
@@ -134,8 +136,8 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
         "PREPROCESSING_HOOKS": [],
     }
     with patched_settings(settings), override("en"):
-        generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])
-        found: dict[str, Any] = generator.get_schema(request=None, public=True)
+        generator = SchemaGenerator(patterns=[path(mount, include(urls.urlpatterns))])  # type: ignore[no-untyped-call]
+        found: dict[str, Any] = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     for address, operations in list(found["paths"].items()):
         if "{type}/" in address:
             found["paths"][address.replace("{type}/", "{namespace}/{type}/")] = _in_namespace(operations)

@@ -45,7 +45,8 @@ class Pages(CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
         try:
             weighs = getattr(view, "weighs", ())
-            return super().paginate_queryset(_Weighed(queryset, weighs, self) if weighs else queryset, request, view)
+            rows: Any = _Weighed(queryset, weighs, self) if weighs else queryset
+            return super().paginate_queryset(rows, request, view)
         except (NotFound, DjangoValidationError, DataError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -153,7 +154,7 @@ def _run(given: str) -> list[tuple[str, Any]]:
         raise InvalidInputError(f"run must be a UUID, not {given!r}", field="run") from None
 
 
-_READ = {
+_READ: dict[str, Callable[[str], list[tuple[str, Any]]]] = {
     "status": _status,
     "kind": partial(_one_of, "kind", list(HumanRequest.Kind.values)),
     "tool": _tool,

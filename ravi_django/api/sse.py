@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, suppress
 from typing import Any
 from uuid import UUID
@@ -49,7 +49,7 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
         log.exception("run %s: its event stream broke off", tree, extra={"action": "sse.failed"})
 
 
-async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any] | None]:
+async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any] | None]:
     """The frames, and None whenever there was none for a while."""
     coming: asyncio.Future[dict[str, Any]] | None = None
     try:

@@ -83,6 +83,6 @@ def _tree(request: Any, id: UUID) -> Run:
         rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
     if id not in rows:
         raise NotFound(f"there is no run {id} of yours")
-    root: Any = rows[id]
-    root.members = list(rows.values())
+    root: Run = rows[id]
+    root.members = list(rows.values())  # type: ignore[attr-defined]
     return root

@@ -26,8 +26,8 @@ def with_every_result(page: list[Turn]) -> list[Turn]:
     shown = []
     for turn in page:
         shown.append(turn)
-        if calls := missing.get(turn.pk):
-            shown.append(_result(turn, calls, UNDER_WAY if turn.pk in under_way else INTERRUPTED))
+        if left := missing.get(turn.pk):
+            shown.append(_result(turn, left, UNDER_WAY if turn.pk in under_way else INTERRUPTED))
     return shown
 
 

@@ -64,7 +64,7 @@ def settings() -> Iterator[Finding]:
 def database() -> Iterator[Finding]:
     connection.ensure_connection()
     if connection.vendor == "postgresql":
-        version = connection.pg_version
+        version = connection.pg_version  # type: ignore[attr-defined]
         text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
         yield (
             Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")

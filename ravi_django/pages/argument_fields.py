@@ -59,7 +59,12 @@ class Argument:
         return not self.is_required or self.shape.takes_none or self.shape.kind == "string"
 
     def form_field(self) -> forms.Field:
-        options = {"label": visible(self.name), "required": False, "initial": self.initial, "help_text": self.help}
+        options: dict[str, Any] = {
+            "label": visible(self.name),
+            "required": False,
+            "initial": self.initial,
+            "help_text": self.help,
+        }
         if self.shape.kind in ("enum", "boolean"):
             return forms.ChoiceField(choices=self._choices(), **options)
         if self.shape.kind == "string":
@@ -109,7 +114,7 @@ class Argument:
 
 def fields_of(asked: HumanRequest) -> list[Argument]:
     """Of the schema's arguments those that are plain, and whose value in the call a field can hold as it is."""
-    schema = asked.about.get("schema")
+    schema: Any = asked.about.get("schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping) or not isinstance(asked.arguments, Mapping):
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
@@ -20,9 +21,9 @@ class Button:
     where there is JavaScript. what: comes of it. is_further: stands behind the others."""
 
     value: str
-    label: str
+    label: str | Promise
     key: str
-    what: str
+    what: str | Promise
     css: str = ""
     is_further: bool = False
 

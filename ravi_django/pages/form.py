@@ -54,7 +54,9 @@ class DecisionForm(forms.Form):
     def _fields(self) -> dict[str, forms.Field]:
         match self.asked.kind:
             case Kind.UNCERTAIN:
-                found = {"result": _text(_("Its result, when it happened"), 3, _("What the tool would have returned."))}
+                found: dict[str, forms.Field] = {
+                    "result": _text(_("Its result, when it happened"), 3, _("What the tool would have returned."))
+                }
             case Kind.APPROVAL if self.top_up:
                 found = self._limits()
             case Kind.APPROVAL:
@@ -102,7 +104,7 @@ class DecisionForm(forms.Form):
         if not self.arguments:
             return self.asked.arguments
         named = {argument.name for argument in self.arguments}
-        return {name: value for name, value in self.asked.arguments.items() if name not in named}
+        return {name: value for name, value in (self.asked.arguments or {}).items() if name not in named}
 
     def _said(self) -> dict[str, forms.Field]:
         questions = self.asked.about.get("questions")
@@ -266,9 +268,9 @@ class DecisionForm(forms.Form):
 
     def _new_limits(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name in self.asked.arguments or {}:
+        for name, value in (self.asked.arguments or {}).items():
             if self.add_prefix(f"limit_{name}") not in self.data:
-                found[name] = self.asked.arguments[name]
+                found[name] = value
                 continue
             typed = self._typed(f"limit_{name}").strip()
             try:
@@ -293,8 +295,8 @@ class DecisionForm(forms.Form):
 
 def now_at(form: forms.Form, version: int) -> None:
     """What the person presses next is meant for the version that they see then."""
-    form.data = form.data.copy()
-    form.data[form.add_prefix("version")] = str(version)
+    form.data = form.data.copy()  # type: ignore[attr-defined]
+    form.data[form.add_prefix("version")] = str(version)  # type: ignore[index]
 
 
 def _differs(bound: forms.BoundField) -> bool:

@@ -38,7 +38,7 @@ class RequestSerializer(serializers.Serializer[Any]):
 
     id = IdField()
     run = IdField(help_text="The run that asks")
-    root = IdField(help_text="The root of its tree")
+    root = IdField(help_text="The root of its tree")  # type: ignore[assignment]
     agent = serializers.CharField(help_text="type/key")
     kind = serializers.ChoiceField(choices=HumanRequest.Kind.choices)
     status = serializers.ChoiceField(choices=HumanRequest.Status.choices)
@@ -47,7 +47,7 @@ class RequestSerializer(serializers.Serializer[Any]):
     tool = serializers.CharField(help_text="Whose call it is about, or which asks; empty: the agent's code")
     arguments = serializers.DictField(allow_null=True, help_text="The call's; of a budget, the new limits suggested")
     risk = serializers.CharField(help_text="safe, high or critical; empty where it is not about a call")
-    context = serializers.CharField(help_text="What one should know to answer")
+    context = serializers.CharField(help_text="What one should know to answer")  # type: ignore[assignment]
     free_text = serializers.BooleanField(help_text="Whether an answer may be another than the choices")
     questions = serializers.DictField(
         child=serializers.CharField(), allow_null=True, help_text="Several at once, by key: answered with values"

@@ -59,8 +59,8 @@ class RunSerializer(Shown[Any]):
     )
     error = RunErrorSerializer(allow_null=True)
     usage = UsageSerializer()
-    parent = IdField(source="parent_id", allow_null=True)
-    root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")
+    parent = IdField(source="parent_id", allow_null=True)  # type: ignore[assignment]
+    root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")  # type: ignore[assignment]
     depth = serializers.IntegerField()
     waiting_on = serializers.JSONField(allow_null=True, help_text="kind, id or name, until")
     priority = PriorityField()
@@ -209,7 +209,7 @@ class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
     agent = serializers.CharField(allow_null=True, help_text="The agent last spoken to, type/key")
-    parent = IdField(source="parent_session_id", allow_null=True, help_text="Set for a child run's own session")
+    parent = IdField(source="parent_session_id", allow_null=True, help_text="Set for a child run's own session")  # type: ignore[assignment]
     created_at = TimeField()
     updated_at = TimeField()
 
@@ -248,7 +248,7 @@ class BoardTaskSerializer(Shown[Any]):
     id = IdField()
     session = IdField(help_text="The conversation's: that of the root run")
     agent = serializers.CharField(help_text="Whose task it is, type/key")
-    label = serializers.CharField(help_text="The agent's name, for people")
+    label = serializers.CharField(help_text="The agent's name, for people")  # type: ignore[assignment]
     parent_agent = serializers.CharField(allow_null=True, help_text="The agent that delegated: the task nests under it")
     run = IdField(allow_null=True, help_text="The run that set the task")
     number = serializers.IntegerField(help_text="From 1 for each agent of the conversation")
@@ -281,7 +281,7 @@ class ToolSerializer(Shown[Any]):
 
 class VariableSerializer(Shown[Any]):
     description = serializers.CharField(allow_blank=True)
-    required = serializers.BooleanField()
+    required = serializers.BooleanField()  # type: ignore[assignment]
 
 
 class AgentSerializer(Shown[Any]):

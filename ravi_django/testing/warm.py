@@ -87,7 +87,7 @@ async def engine() -> AsyncIterator[Engine]:
     loop = asyncio.get_running_loop()
     pool = _borrow(loop)
     try:
-        made = Engine(on_promoted=lambda run_id: None, appender=pool and pool.appender.copy())
+        made = Engine(on_promoted=lambda run_id: None, appender=pool.appender.copy() if pool else None)
         try:
             yield made
         finally:

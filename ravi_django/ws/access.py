@@ -99,7 +99,7 @@ def uuid_of(text: str) -> UUID:
 
 def query(scope: Mapping[str, Any], name: str) -> str | None:
     """The last value of a query parameter."""
-    text = scope.get("query_string", b"").decode("latin-1")
+    text: str = scope.get("query_string", b"").decode("latin-1")
     try:
         return parse_qs(text, keep_blank_values=True)[name][-1]
     except (KeyError, ValueError):

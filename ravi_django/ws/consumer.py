@@ -35,7 +35,7 @@ class ClientGone(Exception):
     """The other side cannot be sent to any more."""
 
 
-class StreamConsumer(AsyncWebsocketConsumer):
+class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Subclasses say what is watched (`find`), in which order (`stream`), and what commands are for (`target`).
 
     A frame is read from the event buffer when the one before it has gone out: a slow client has a page of frames
@@ -190,7 +190,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
             await self.close(code, reason)
 
 
-class UnknownPath(AsyncWebsocketConsumer):
+class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Any other address below ours."""
 
     channel_layer_alias = None

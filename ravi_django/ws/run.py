@@ -19,7 +19,7 @@ class RunConsumer(StreamConsumer):
         self.run = self.reads = await readers().call(self._lookup, run_id)
 
     def _lookup(self, run_id: UUID) -> Run:
-        run = Run.objects.for_user(self.user).select_related("root").filter(id=run_id).first()
+        run: Run | None = Run.objects.for_user(self.user).select_related("root").filter(id=run_id).first()
         if run is None:
             raise Refused(NOT_FOUND, "there is no such run of yours")
         return run

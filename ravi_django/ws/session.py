@@ -38,7 +38,7 @@ class SessionConsumer(StreamConsumer):
             self.after = 0
 
     def _lookup(self, session_id: UUID) -> Session:
-        session = Session.objects.for_user(self.user).filter(id=session_id).first()
+        session: Session | None = Session.objects.for_user(self.user).filter(id=session_id).first()
         if session is None:
             raise Refused(NOT_FOUND, "there is no such session of yours")
         return session
@@ -49,7 +49,7 @@ class SessionConsumer(StreamConsumer):
         if named is not None:
             run = Run.objects.for_user(self.user).filter(id=named).first()
             first = run.tree_id if run else None
-            if not Run.objects.filter(id=first, session=self.session).exists():
+            if first is None or not Run.objects.filter(id=first, session=self.session).exists():
                 raise Refused(NOT_FOUND, "there is no such run in this session")
         else:
             active = [root for root, status in roots if status not in TERMINAL]

@@ -49,7 +49,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="one frame a line, and the run object last")
 
     def handle(self, *args: Any, agent: str, text: str, **options: Any) -> None:
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] - a terminal without UTF-8
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8
         self._json = options["json"]
         self._transcript = Transcript(self._out, self._err)
         self._run: Run | None = None
@@ -88,7 +88,7 @@ class Command(BaseCommand):
 
     async def _watched(self, agent: str, text: str, asked: dict[str, Any]) -> None:
         """Workers drive it."""
-        self._run, _ = await readers().call(_submit, agent, text, asked)
+        self._run = (await readers().call(_submit, agent, text, asked))[0]
         waiting = asyncio.create_task(self._wonder(self._run))
         try:
             await self._follow(self._run)
@@ -179,7 +179,7 @@ def _session(text: str | None) -> Session | None:
     if text is None:
         return None
     try:
-        found = Session.objects.select_related("owner").filter(id=UUID(text)).first()
+        found: Session | None = Session.objects.select_related("owner").filter(id=UUID(text)).first()
     except ValueError:
         raise CommandError(f"a session's id is a UUID, not {text!r}", returncode=BAD_USAGE) from None
     if found is None:

@@ -33,7 +33,7 @@ class Command(BaseCommand):
             self.stdout.write("no schedules")
 
 
-def _shown(row: Schedule) -> str:
+def _shown(row: Any) -> str:
     rule = f"{row.cron} {row.timezone}".strip() if row.cron else f"every {row.every_s} s"
     coming = f"next {moment(row.next_at)}" if row.enabled else "off"
     parts = [row.name, row.agent, rule, coming, f"last run {moment(row.ran_at)} {row.last_status or ''}".strip()]

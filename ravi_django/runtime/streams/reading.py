@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -79,7 +79,7 @@ def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list
     return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
 
 
-async def follow(tree: UUID | str, after: int = 0, *, whole: bool = False) -> AsyncIterator[dict[str, Any]]:
+async def follow(tree: UUID | str, after: int = 0, *, whole: bool = False) -> AsyncGenerator[dict[str, Any]]:
     """Every frame above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
     async with get_buffer().watch(str(tree)) as hints:
         while True:
