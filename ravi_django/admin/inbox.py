@@ -79,7 +79,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         return readers.readable(request).exists()
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
-        """For the actions on the list. Who may answer which request is the rule in `people`, one by one."""
+        """For the actions on the list. Who may answer which request is the rule in `people/rights.py`, one by one."""
         return badge.pending(request) > 0
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:

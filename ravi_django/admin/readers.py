@@ -31,7 +31,7 @@ def answerable(request: HttpRequest) -> Requests:
 
 
 def readable(request: HttpRequest) -> Requests:
-    """As `people.visible`: what they may answer, and of their own runs. With `ravi.view_humanrequest` all,
+    """As `rights.visible`: what they may answer, and of their own runs. With `ravi.view_humanrequest` all,
     of their tenants where the site says which those are."""
     if not reads_all(request):
         return answerable(request) | HumanRequest.objects.filter(owner_id=request.user.pk)

@@ -1,1 +1,1 @@
-"""The REST surface: one noun a file. `base.py` has what all views share, `errors.py` every answer but success."""
+"""The REST surface: one noun a file. `base.py` has what all views share, `services/problems.py` all errors."""

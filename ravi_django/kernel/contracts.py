@@ -1,6 +1,6 @@
 """The two contracts that everything else serves: an agent, and the context that its run is given.
 
-Start here; then read `runtime/engine/engine.py` (one lease of a run) and `runtime/store/` (every write).
+Start here; then read `runtime/engine/drive.py` (one lease of a run).
 """
 
 from __future__ import annotations

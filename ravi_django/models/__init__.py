@@ -1,4 +1,4 @@
-"""Rows and constraints; no behaviour beyond querysets. Run state is written by `runtime/store/` alone."""
+"""Rows and constraints; no behaviour beyond querysets. Only the packages of `runtime/` write run state."""
 
 from django.db.models.base import ModelBase
 

@@ -12,7 +12,7 @@ class Phase(models.TextChoices):
 
 
 class JournalEntry(models.Model):
-    """What a run did, append-only, `seq` without gaps. Written by the lease holder through `runtime/store/`."""
+    """What a run did, append-only, `seq` without gaps. The lease holder writes it through `journal/fence.py`."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, help_text="Made by the writer: a repeated append is known")
     # Rows come out of the statement that has just updated the run: the database need not look it up again.

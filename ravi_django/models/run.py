@@ -34,7 +34,7 @@ class RunQuerySet(OwnedQuerySet):
 
 
 class Run(Owned):
-    """One execution of an agent. Written by `runtime/store/` alone."""
+    """One execution of an agent. Only the packages of `runtime/` write it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.CharField(max_length=302, help_text=_("type/key"))

@@ -32,7 +32,7 @@ def _area(rows: int, **attributes: str) -> forms.Textarea:
 
 
 class DecisionForm(forms.Form):
-    """`given()` is what `human.answer` takes; None when the fields named in `errors` are to be fixed first."""
+    """`given()` is what `answers.answer` takes; None when the fields named in `errors` are to be fixed first."""
 
     version = forms.RegexField(
         r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": gettext_lazy("Which version was it?")}

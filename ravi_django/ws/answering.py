@@ -15,7 +15,7 @@ from ravi_django.ws.commands import Answer
 
 
 class Answering:
-    """`human.answer`, for `readers().call`: that repeats a call whose connection broke, and such a call may have been
+    """`answers.answer`, for `readers().call`: that repeats a call whose connection broke, and such a call may have been
     committed. Its own answer is no conflict, then."""
 
     def __init__(self, answer: Answer, user: Any) -> None:
@@ -23,7 +23,7 @@ class Answering:
         self._tries = 0
 
     def __call__(self) -> UUID:
-        """Returns the run's id. Raises what `human.answer` raises."""
+        """Returns the run's id. Raises what `answers.answer` raises."""
         self._tries += 1
         said = self._answer
         try:

@@ -47,7 +47,7 @@ class Answer(_Command):
     version: int | None = None
 
     def given(self) -> dict[str, Any]:
-        """What `human.answer` takes beside the request and the action."""
+        """What `answers.answer` takes beside the request and the action."""
         names = Answer.model_fields.keys() - {"type", "request", "action"}
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

@@ -1,6 +1,6 @@
 """What a socket shows of people's requests, as the rows have it. On database threads: every call may be repeated.
 
-What the socket's user may see and answer is `people`'s to say; it is asked anew for each comparison, and every few
+`people/rights.py` says what the socket's user may see and answer. It is asked for each comparison, and every few
 seconds in between.
 """
 

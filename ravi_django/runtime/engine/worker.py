@@ -37,7 +37,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._ready: Future[Engine] = Future()
-        self._loop = asyncio.SelectorEventLoop()  # whatever the site's policy is: `branches` looks into it
+        self._loop = asyncio.SelectorEventLoop()  # whatever the site's policy is: `lease/paths.py` looks into it
         self._keeper: Future[None] | None = None
         self._thread = threading.Thread(target=self._serve, name="ravi-loop", daemon=True)
         self._thread.start()

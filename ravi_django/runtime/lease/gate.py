@@ -69,7 +69,7 @@ class Stop:
     error: Exception | None = None
     messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: what the next generation begins with
     carries: dict[str, Any] | None = None  # and is given before all others
-    trail: dict[str, int] | None = None  # the publications behind it, see `hops`
+    trail: dict[str, int] | None = None  # the publications behind it, see `hops_of` in `lease/inbox.py`
     handoff: Handoff | None = None  # of HANDOFF
 
 
@@ -360,7 +360,7 @@ class Handoff:
     version: int | None  # of its spec; None: it is code
     messages: tuple[dict[str, Any], ...]  # the task, then those that the run was given and did not come to
     metadata: dict[str, Any]  # the run's: an agent that is a row is given its own variables
-    trail: dict[str, int] = field(default_factory=dict)  # the publications behind it, see `hops`
+    trail: dict[str, int] = field(default_factory=dict)  # the publications behind it, see `hops_of` in `lease/inbox.py`
 
 
 class ToolPaused(BaseException):

@@ -46,7 +46,7 @@ def current_context() -> RunState | None:
 # Fired by the agent's own code, which a replay runs again; the others only where something is really done.
 _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, HookEvent.FLOW_END)
 MAX_PATH = 450
-_BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `tool_running.place_after`
+_BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `place_after` in `tools/running.py`
 
 
 OUTPUT = "chat.output"

@@ -115,7 +115,7 @@ def ended_reason(run_id: UUID) -> str:
 
 def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
     """Cancel a run that is locked, and what depends on it: at once, or by telling whoever leases it."""
-    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason  # a mark that stays: see `disowned`
+    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason  # a mark that stays: see `deletion.py`
     Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=said[:200])
     if run.status == Status.RUNNING:
         return cancel_children(run, reason, held)

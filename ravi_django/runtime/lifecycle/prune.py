@@ -1,4 +1,4 @@
-"""Retention: what is old goes, in bounded batches, while workers work. `store/prune.py` says what, and how."""
+"""Retention: what is old goes, in bounded batches, while workers work. `prune_rows` says what, and how."""
 
 from __future__ import annotations
 

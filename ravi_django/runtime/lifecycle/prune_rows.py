@@ -1,10 +1,8 @@
-"""Letting go of what is old. Runs, their outputs and their sessions' turns stay; `retention` has those.
+"""Delete what is old, in bounded batches. Runs, their outputs and their sessions' turns stay longer than journals.
 
-Trees that have ended lose their rows in bounded batches, each a transaction under the roots' locks: a retry or a fork
-comes before it or after it. A run's journal goes from its end: without its last row it is pruned, and is neither
-retried nor forked, however much of it is left when the prune is interrupted.
-
-What people have asked, said and decided, when it is older than RETENTION allows. `prune` has the runtime's rows.
+Each batch of ended trees is a transaction under the roots' locks: a retry or a fork comes before it or after it. A
+run's journal goes from its end: without its last row it is pruned, and is neither retried nor forked, however much of
+it is left when the prune is interrupted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What an answer may say, by what was asked. Checked before anything is written; what comes out is what is kept.
+"""Answer, cancel and reassign a request: the one service behind the admin, REST, websocket, e-mail and command line.
 
-The one service behind every surface: admin, REST, websocket, e-mail and command line answer through here.
-
-Whoever asks opens a request: `questions` (`ctx.ask_human`), `approvals`, `tool_pauses`, `uncertain`, `topups`. Who may
-answer is `people`, what an answer may say `answers`, and the one write `store.answer_request`: the first answer wins,
-and commits with its records and the run's wake-up.
+An answer is checked before anything is written, by what was asked. `rights` says who may answer. The one write is
+`rows.answer_request`: the first answer wins, and commits with its records and the run's wake-up.
 """
 
 from __future__ import annotations

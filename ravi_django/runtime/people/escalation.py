@@ -114,7 +114,7 @@ def _changed(request: HumanRequest, *fields: str) -> bool:
 
 def check(user: Any, request: HumanRequest) -> Authority | None:
     """Whether `user` may address it to somebody else: who may answer it, by that right, and an operator of the site,
-    who holds `ravi.change_humanrequest` and may see it: None. Raises as `people.check`."""
+    who holds `ravi.change_humanrequest` and may see it: None. Raises as `rights.check`."""
     try:
         return rights.check(user, request)
     except (NotFoundError, ForbiddenError):

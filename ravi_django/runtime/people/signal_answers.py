@@ -31,7 +31,7 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
 
     With an `idempotency_key`, scoped to (user, run), a repeat is no second signal, and no second answer.
 
-    Raises ForbiddenError for a name that is not the user's to send, ForbiddenError and ConflictError as `human.answer`
+    Raises ForbiddenError for a name that is not the user's to send, ForbiddenError and ConflictError as `answer`
     does, AgentNotFoundError where the user may no longer run the agent, IdempotencyMismatchError where the key belongs
     to another name or payload, and what `signal` raises.
     """

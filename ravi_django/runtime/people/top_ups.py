@@ -1,11 +1,7 @@
-"""More budget for a tree, of a person: the tree's one request, the wait for its answer, and what an answer may say.
+"""More budget for a tree, asked of a person: one request at a time, whose answer raises the limits in its transaction.
 
-`store.topups` has the writes; `admission` asks when a model call finds the budget used up.
-
-More budget for a tree, asked of a person: one request at a time, whose answer raises the limits in its transaction.
-
-Whoever has asked, or waits for what another run has asked, looks again when it is woken: the account says what is left,
-the latest request what was decided.
+`model_calls/admission.py` asks when a model call finds the budget used up. A run that waits looks again when it is
+woken: the account says what is left, the latest request what was decided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a schedule has to be before it is kept, and the timetable that its row says.
 
-Schedules: rows that submit runs by the clock. `scheduler` sees to what is due, `ticks` knows when that is.
+Schedules: rows that submit runs by the clock. `ticking` submits what is due, `timetable` computes when.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The social graph, for agents: ctx.follow, ctx.unfollow, ctx.emit. What the site's own code uses is in `follow`.
-
-`ctx.update_follows`: what a run wants kept for those that deliveries start after it.
-
-What an agent keeps with its follows, for the runs that deliveries start.
-"""
+"""The social graph for agents: ctx.follow, ctx.unfollow, ctx.emit and ctx.update_follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The social graph, for a site's own code: who follows a topic, and publishing to it. `graph` is the same for agents.
+"""Publish to a topic from a site's own code. `calls` is the same for agents.
 
 Topics are a tenant's own: what is emitted goes to the followers of the same tenant, and to nobody else.
 

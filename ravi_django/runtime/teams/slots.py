@@ -7,10 +7,6 @@ lock of the tree's root.
 The tree's limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. An operator who lifts a
 pause is not asked whether there is room: the tree is over its limit then, until runs end. So it is when a run waits for
 a paused one, see `let_go`: its own slot may be the one that the other waits for.
-
-Who waits for whom, over any number of open asks.
-
-The end of a run's pause, for every surface. See `store/slots.py` for how one begins.
 """
 
 from __future__ import annotations

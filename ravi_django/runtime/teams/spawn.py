@@ -1,4 +1,4 @@
-"""Child runs, as an agent's code starts them: `ctx.spawn`. See `store/spawning.py` for what is written.
+"""Child runs, as an agent's code starts them: `ctx.spawn`. `write_spawn` has what is written.
 
 Child runs: their rows, and whether their tree has room for them. See `slots` for what a slot is.
 """

@@ -1,5 +1,5 @@
-"""A journaled tool call. See `tool_promises` for what a crash means to it, `tool_running` for where its code runs,
-`tool_results` and `tool_wholes` for what becomes of a result, `tool_caps` for what a run may spend.
+"""A journaled tool call. See `promises` for what a crash means to it, `running` for where its code runs,
+`results` for what becomes of a result, `lease/caps.py` for what a run may spend.
 
 A tool that hands over: its result says to whom, in words for the model and as a value for the agent's code.
 """
