@@ -14,7 +14,7 @@ from benchmarks.agents import add
 from ravi_django import register
 from ravi_django.agents import OrchestratorAgent, SubAgentConfig
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.agents.delegate import handoff_name
+from ravi_django.agents.tools.delegate import handoff_name
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,

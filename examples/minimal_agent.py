@@ -17,7 +17,8 @@ import django
 django.setup()
 
 from ravi_django.agents import ReActAgent, Runtime
-from ravi_django.agents.context import ContextConfig, InMemoryHistoryProvider
+from ravi_django.agents.context import InMemoryHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import ChatMessage, ChatPayload, Message, Role

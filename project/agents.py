@@ -8,7 +8,8 @@ import project.feeds  # noqa: F401 - registers the newsrooms and the reader
 from project.models import Invoice
 from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.integrations.llm import model_from_env
 from ravi_django.kernel import RunContext

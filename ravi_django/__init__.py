@@ -10,7 +10,7 @@ _EXPORTS = {
     "emit": "ravi_django.runtime.social.publications",
     "follow": "ravi_django.runtime.social.follows",
     "unfollow": "ravi_django.runtime.social.follows",
-    "tool": "ravi_django.agents.function_tool",
+    "tool": "ravi_django.agents.tools.function_tool",
     "register": "ravi_django.runtime.catalog.registry",
     "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
     "register_tool": "ravi_django.runtime.catalog.registry",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ravi_django.agents.function_tool import tool
+    from ravi_django.agents.tools.function_tool import tool
     from ravi_django.capabilities.feeds.adapter import register_source_adapter
     from ravi_django.runtime.catalog.registry import register, register_tool
     from ravi_django.runtime.catalog.specs import save_spec

@@ -150,7 +150,7 @@ def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
 @register("ravi")
 def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """A site whose settings ask owners to confirm what they may not read: the staff are asked in their place."""
-    from ravi_django.agents.approvers import approvers_of, refuse_owner
+    from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
     from ravi_django.kernel import InvalidInputError, Risk
     from ravi_django.runtime.catalog import registry
     from ravi_django.runtime.people import site_rules

@@ -6,7 +6,8 @@ Those that need the site's rows are loaded when first asked for, so that this ca
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.agents.guards import InputGuardrail, OutputGuardrail, PIIRedaction, ToolGuardrail
+from ravi_django.agents.guards.guardrails import InputGuardrail, OutputGuardrail, ToolGuardrail
+from ravi_django.agents.guards.pii import PIIRedaction
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.kernel import (

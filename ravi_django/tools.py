@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
-    "tool": "ravi_django.agents.function_tool",
-    "FunctionTool": "ravi_django.agents.function_tool",
-    "Toolbox": "ravi_django.agents.toolbox",
+    "tool": "ravi_django.agents.tools.function_tool",
+    "FunctionTool": "ravi_django.agents.tools.function_tool",
+    "Toolbox": "ravi_django.agents.tools.toolbox",
     "Happened": "ravi_django.kernel",
     "NotHappened": "ravi_django.kernel",
     "AskHumanTool": "ravi_django.runtime.tools.builtin.ask_human",
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ravi_django.agents.function_tool import FunctionTool, tool
-    from ravi_django.agents.toolbox import Toolbox
+    from ravi_django.agents.tools.function_tool import FunctionTool, tool
+    from ravi_django.agents.tools.toolbox import Toolbox
     from ravi_django.capabilities.tools.calculator import CalculatorTool
     from ravi_django.capabilities.tools.clock import CurrentTimeTool
     from ravi_django.capabilities.tools.http_fetch import HttpFetchTool

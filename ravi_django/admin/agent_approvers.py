@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.utils.translation import gettext
 
-from ravi_django.agents.approvers import Approvers
+from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.people import addressees
 

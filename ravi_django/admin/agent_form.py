@@ -24,8 +24,7 @@ from ravi_django.admin.agent_values import (
     note_of,
     variables_help,
 )
-from ravi_django.agents.spec import AgentSpec, validate_spec
-from ravi_django.agents.spec_kinds import INFORMATION, PERSONAL_FEED, REACT
+from ravi_django.agents.spec.spec import INFORMATION, PERSONAL_FEED, REACT, AgentSpec, validate_spec
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.models.names import word

@@ -10,8 +10,8 @@ from django.utils.translation import gettext
 from ravi_django.admin import show
 from ravi_django.admin.agent_fields import declared, samples
 from ravi_django.admin.agent_form import AgentForm
-from ravi_django.agents.compaction.tokens import estimate
-from ravi_django.agents.delegate import AgentTool
+from ravi_django.agents.memory.compaction.tokens import estimate
+from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
 from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
 

@@ -9,7 +9,7 @@ from django.utils.html import escape
 from django.utils.translation import gettext
 
 from ravi_django.admin.agent_fields import declared, rows_of
-from ravi_django.agents.spec_kinds import REACT
+from ravi_django.agents.spec.spec import REACT
 from ravi_django.kernel import HistoryRetention, Risk
 from ravi_django.models import Agent
 from ravi_django.runtime.catalog.prompt_engine import FILTERS, TAGS

@@ -16,7 +16,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext
 
 from ravi_django.admin.base import LiveAdmin, page_of
-from ravi_django.agents.spec import AgentSpec
+from ravi_django.agents.spec.spec import AgentSpec
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion

@@ -3,39 +3,33 @@
 from importlib import import_module
 from typing import Any
 
-from ravi_django.agents.agent_context import AgentContext
-from ravi_django.agents.approval import ApprovalGate
 from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.compaction import (
-    CompactionPipeline,
-    CompactionStrategy,
-    SelectiveToolCallCompaction,
-    SlidingWindowCompaction,
-    SummarizationCompaction,
-    TokenBudgetComposed,
-    ToolResultCompaction,
-    TruncationCompaction,
-)
-from ravi_django.agents.context import ContextConfig
-from ravi_django.agents.delegate import AgentTool
-from ravi_django.agents.factory import (
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.memory.agent_context import AgentContext, ContextConfig
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
+from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
+from ravi_django.agents.memory.history import HistoryProvider, InMemoryHistoryProvider
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.news.information import InformationAgent
+from ravi_django.agents.news.items import Item
+from ravi_django.agents.news.personal_feed import PersonalFeedAgent
+from ravi_django.agents.react.agent import ReActAgent
+from ravi_django.agents.react.approval import ApprovalGate
+from ravi_django.agents.react.orchestrator import OrchestratorAgent, SubAgentConfig
+from ravi_django.agents.react.result import ResultType
+from ravi_django.agents.spec.factory import (
     create_assistant_agent,
     load_session_memory,
     rebuild_agent,
     rebuild_messages_from_steps,
 )
-from ravi_django.agents.function_tool import FunctionTool, tool
-from ravi_django.agents.history import HistoryProvider, InMemoryHistoryProvider
-from ravi_django.agents.hooks import Hooks
-from ravi_django.agents.information import InformationAgent
-from ravi_django.agents.items import Item
-from ravi_django.agents.middleware import MiddlewarePipeline
-from ravi_django.agents.orchestrator import OrchestratorAgent, SubAgentConfig
-from ravi_django.agents.personal_feed import PersonalFeedAgent
-from ravi_django.agents.react import ReActAgent
-from ravi_django.agents.result import ResultType
-from ravi_django.agents.spec import AgentSpec, validate_spec
-from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.spec.spec import AgentSpec, validate_spec
+from ravi_django.agents.tools.delegate import AgentTool
+from ravi_django.agents.tools.function_tool import FunctionTool, tool
+from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.agents.user_proxy import UserProxyAgent
 from ravi_django.kernel import (
     AgentContextProtocol,

@@ -5,7 +5,8 @@
 The names are those of Agentic's `BaseAgentProxy` and its events, on durable rows. See docs/flows.md.
 """
 
-from ravi_django.agents.flow_events import (
+from ravi_django.agents.proxy.agent import BaseAgentProxy
+from ravi_django.agents.proxy.events import (
     ChatOutput,
     Prompt,
     ResumeWithInput,
@@ -14,7 +15,6 @@ from ravi_django.agents.flow_events import (
     TurnEnd,
     WaitForInput,
 )
-from ravi_django.agents.proxy_agent import BaseAgentProxy
 from ravi_django.kernel.flow import FinishAgentResult, HumanInput, PauseForChildResult, PauseForInputResult
 
 __all__ = [

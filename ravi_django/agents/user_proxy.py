@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.agents._loop import unframed
+from ravi_django.agents.messages import unframed
 from ravi_django.kernel import Addressees, AgentId, DataPayload, InvalidInputError, Message, RunContext
 from ravi_django.kernel.checks import check_seconds
 

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework.response import Response
 
 from ravi_django import access
-from ravi_django.agents.spec_kinds import CLASSES, REACT
+from ravi_django.agents.spec.spec import CLASSES, REACT
 from ravi_django.api.base import ApiView
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import AddressPages

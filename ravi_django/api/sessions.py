@@ -9,7 +9,7 @@ from rest_framework import status
 from rest_framework.response import Response
 
 from ravi_django import access
-from ravi_django.agents.transcript import OURS
+from ravi_django.agents.memory.transcript import OURS
 from ravi_django.api.base import ApiView
 from ravi_django.api.lookup import find_session
 from ravi_django.api.openapi import documented

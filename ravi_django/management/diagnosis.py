@@ -10,7 +10,7 @@ from typing import Any, Literal
 from django.core import checks
 from django.db.migrations.executor import MigrationExecutor
 
-from ravi_django.capabilities.llm.rehearsal import REHEARSAL
+from ravi_django.capabilities.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared

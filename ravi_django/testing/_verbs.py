@@ -12,29 +12,29 @@ VERBS = {
     # access
     "access_load": "ravi_django.access:_load",
     # agents, loop
-    "loop_deliver": "ravi_django.agents._loop:deliver",
-    "drop_turns": "ravi_django.agents._loop:drop_turns",
-    "final_text": "ravi_django.agents._loop:final_text",
-    "load_history": "ravi_django.agents._loop:load_history",
-    "message_to_chat": "ravi_django.agents._loop:message_to_chat",
-    "persist_turns": "ravi_django.agents._loop:persist_turns",
-    "summarize": "ravi_django.agents._loop:summarize",
+    "loop_deliver": "ravi_django.agents.messages:deliver",
+    "drop_turns": "ravi_django.agents.memory.agent_context:drop_turns",
+    "final_text": "ravi_django.agents.messages:final_text",
+    "load_history": "ravi_django.agents.memory.agent_context:load_history",
+    "message_to_chat": "ravi_django.agents.messages:message_to_chat",
+    "persist_turns": "ravi_django.agents.memory.agent_context:persist_turns",
+    "summarize": "ravi_django.agents.messages:summarize",
     # agents, task
-    "task_agent_id": "ravi_django.agents._task:_task_agent_id",
-    "task_agent_label": "ravi_django.agents._task:_task_agent_label",
-    "task_ctx": "ravi_django.agents._task:_task_ctx",
-    "task_may_summarize": "ravi_django.agents._task:_task_may_summarize",
-    "task_model": "ravi_django.agents._task:_task_model",
-    "task_parent_agent_id": "ravi_django.agents._task:_task_parent_agent_id",
-    "task_run_id": "ravi_django.agents._task:_task_run_id",
-    "task_thread_id": "ravi_django.agents._task:_task_thread_id",
+    "task_agent_id": "ravi_django.agents.current:_task_agent_id",
+    "task_agent_label": "ravi_django.agents.current:_task_agent_label",
+    "task_ctx": "ravi_django.agents.current:_task_ctx",
+    "task_may_summarize": "ravi_django.agents.current:_task_may_summarize",
+    "task_model": "ravi_django.agents.current:_task_model",
+    "task_parent_agent_id": "ravi_django.agents.current:_task_parent_agent_id",
+    "task_run_id": "ravi_django.agents.current:_task_run_id",
+    "task_thread_id": "ravi_django.agents.current:_task_thread_id",
     # agents, compaction, tokens
-    "TOKENS_TURN_S": "ravi_django.agents.compaction.tokens:_TURN_S",
+    "TOKENS_TURN_S": "ravi_django.agents.memory.compaction.tokens:_TURN_S",
     # agents, dangling
-    "close_dangling": "ravi_django.agents.dangling:close_dangling",
-    "DANGLING_INTERRUPTED": "ravi_django.agents.dangling:INTERRUPTED",
+    "close_dangling": "ravi_django.agents.memory.turns:close_dangling",
+    "DANGLING_INTERRUPTED": "ravi_django.agents.memory.turns:INTERRUPTED",
     # agents, personal feed
-    "PERSONAL_FEED_PREFER": "ravi_django.agents.personal_feed:_PREFER",
+    "PERSONAL_FEED_PREFER": "ravi_django.agents.news.personal_feed:_PREFER",
     # api, health
     "health_last": "ravi_django.api.health:_last",
     # capabilities, feeds, adapter
@@ -751,7 +751,7 @@ VERBS = {
     "is_small": "ravi_django.runtime.tools.results:is_small",
     "MAX_ITEMS": "ravi_django.runtime.tools.results:MAX_ITEMS",
     "result_of": "ravi_django.runtime.tools.results:result_of",
-    "tool_results_words": "ravi_django.capabilities.llm.redaction:words",
+    "tool_results_words": "ravi_django.capabilities.llm.errors:words",
     # tool running
     "tool_running_connections": "ravi_django.runtime.tools.running:connections",
     "GRACE_S": "ravi_django.runtime.tools.running:GRACE_S",

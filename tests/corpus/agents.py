@@ -11,7 +11,7 @@ from typing import Any
 
 from ravi_django import tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import AgentId, ModelError, ToolUseBlock, Usage
 from ravi_django.testing import ScriptedModel
 from tests.support.runs import CodeAgent

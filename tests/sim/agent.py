@@ -10,7 +10,8 @@ from django.db import connection
 
 from ravi_django import tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
     CancellationToken,
     ChatMessage,

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from ravi_django.agents.history import HistoryProvider
-from ravi_django.agents.summary import make_summary
+from ravi_django.agents.memory.history import HistoryProvider
+from ravi_django.agents.memory.transcript import make_summary
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ravi_django.capabilities.addresses import networks
 from ravi_django.capabilities.feeds.polled import NotItsTurn, SourceError
 from ravi_django.capabilities.feeds.turns import Turns
-from ravi_django.capabilities.outbound import (
+from ravi_django.capabilities.net.addresses import networks
+from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
     Lookups,
     Resolver,

@@ -15,8 +15,8 @@ from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
 from ravi_django.capabilities.feeds.json_feed import json_items
 from ravi_django.capabilities.feeds.polled import SourceError
 from ravi_django.capabilities.feeds.xml_scan import checked
-from ravi_django.capabilities.outbound import codec
-from ravi_django.capabilities.tools.html_text import readable
+from ravi_django.capabilities.net.html_text import readable
+from ravi_django.capabilities.net.outbound import codec
 
 NEWEST = 200  # items that are taken of a feed
 BOUND_S = 10.0  # for the texts of all of them

@@ -4,6 +4,6 @@ from ravi_django.capabilities.llm.factory import LLMFactory, model_from_env
 from ravi_django.capabilities.llm.fallback import FallbackModel
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import close_clients, warm
-from ravi_django.capabilities.llm.rehearsal import RehearsalModel
+from ravi_django.capabilities.rehearsal.model import RehearsalModel
 
 __all__ = ["FallbackModel", "LLMFactory", "LiteLLMModel", "RehearsalModel", "close_clients", "model_from_env", "warm"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FALLBACK_TOTAL_S, FallbackModel
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
-from ravi_django.capabilities.llm.rehearsal import REHEARSAL, RehearsalModel
+from ravi_django.capabilities.rehearsal.model import REHEARSAL, RehearsalModel
 from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.llm import ChatModel, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret

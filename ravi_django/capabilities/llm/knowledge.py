@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ravi_django.capabilities.llm.parts import Dialect
-from ravi_django.capabilities.llm.wire import WireMessage, to_wire
+from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
 from ravi_django.kernel.chat import ChatMessage
 
 REPLY_TOKENS = 3  # every answer is primed with so many

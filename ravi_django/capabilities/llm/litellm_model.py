@@ -1,26 +1,30 @@
-"""Any provider's model through litellm."""
+"""Any provider's model through litellm.
+
+Where a model is reached, and as whom: the client's own business, which no call's options may change.
+
+Where the chunks of a streamed answer come from, and whether they were all of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.destination import refuse_destinations
-from ravi_django.capabilities.llm.errors import is_of_address, missing_key, translate_error
+from ravi_django.capabilities.llm.errors import Keys, is_of_address, missing_key, translate_error
+from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.capabilities.llm.loading import aload_litellm, load_litellm
-from ravi_django.capabilities.llm.parts import Addresses, Form
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
-from ravi_django.capabilities.llm.redaction import Keys
-from ravi_django.capabilities.llm.source import estimated_usage, fastest_source, is_finished
-from ravi_django.capabilities.llm.wire import to_wire, tools_to_wire
+from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
-from ravi_django.kernel.errors import KernelError, TransientError
+from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.secrets import holds_secret, secret_values
+from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
 DEFAULT_TIMEOUT_S = 120.0
@@ -198,3 +202,73 @@ class LiteLLMModel:
 
 def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:
     return {call.call_id for message in messages if message.role is Role.ASSISTANT for call in message.tool_calls}
+
+
+# The keywords of litellm that name a host, a credential, another model, or code to be told of the call.
+_NAMES = frozenset(
+    {
+        "model", "messages", "model_list", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks",
+        "custom_llm_provider", "deployment_id", "client", "shared_session", "api_version", "organization", "project",
+        "mock_response", "preset_cache_key", "input_cost_per_token", "output_cost_per_token", "hf_model_name",
+        "litellm_params", "litellm_params_template", "model_info", "region_name", "aws_access_key_id",
+        "aws_session_name", "aws_profile_name", "aws_role_name", "aws_sts_endpoint", "cache",
+    }
+)  # fmt: skip
+_PARTS = re.compile(
+    r"(?:^|_)(?:base|url|uri|host|hosts|endpoint|endpoints|headers?|callbacks?|proxy|proxies|proxied|router"
+    r"|http|ssl|tls|cert|certificate|region|location|tenant|logger|logging|azure|vertex|aws|langfuse|langsmith"
+    r"|fallback|fallbacks|oci|s3|gcs|arize|posthog|humanloop|gcp|bucket)(?:$|_)"
+)
+_NESTED = ("metadata", "litellm_metadata")  # loggers read their host and key here
+
+
+def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") -> None:
+    """Raises InvalidInputError, naming the field, for a call's option that says where it goes or with which keys."""
+    for name, value in extra.items():
+        plain = str(name).lower().replace("-", "_")
+        if plain in _NAMES or _PARTS.search(plain) or is_secret(plain):
+            raise InvalidInputError(
+                f"{field}.{name} would say where the call goes, or as whom; say it to the model itself, "
+                f"LiteLLMModel(…, {plain}=…)",
+                field=f"{field}.{name}",
+            )
+        if plain in _NESTED and isinstance(value, Mapping):
+            refuse_destinations(value, f"{field}.{name}")
+
+
+CALLBACK_LISTS = (
+    "callbacks",
+    "input_callback",
+    "success_callback",
+    "failure_callback",
+    "_async_success_callback",
+    "_async_failure_callback",
+)
+
+
+def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
+    """The provider's own chunks where they are in OpenAI's format already, else litellm's.
+
+    litellm's wrapper costs about 1 ms of CPU a token, the client below it a third of that: with hundreds of
+    streams in one process this is what the loop spends its time on. A site that has litellm callbacks gets the
+    wrapper, which calls them.
+    """
+    import openai
+
+    source = getattr(stream, "completion_stream", None)
+    observed = any(getattr(litellm, name, None) for name in CALLBACK_LISTS)
+    return source if isinstance(source, openai.AsyncStream) and not observed else stream
+
+
+def is_finished(source: Any, last_reason: str) -> bool:
+    """Whether the provider said that it was done: a stream may just end, and half an answer is none."""
+    if hasattr(source, "received_finish_reason"):  # litellm's wrapper makes up a "stop" for its last chunk
+        return bool(source.received_finish_reason or source.intermittent_finish_reason)
+    return bool(last_reason)
+
+
+async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:
+    """Usage by litellm's tokenizers, for a server that reports none."""
+    given = await tokens_of(litellm, model, messages)
+    made = await asyncio.to_thread(text_tokens, litellm, model, answer)
+    return litellm.Usage(prompt_tokens=given, completion_tokens=made, total_tokens=given + made)

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from ravi_django.capabilities.llm.redaction import redact_logs
+from ravi_django.capabilities.llm.errors import redact_logs
 
 _lock = threading.Lock()
 _litellm: Any = None

@@ -1,7 +1,7 @@
 """Tools that need no database, and what one makes tools with. `ravi_django.tools` has these and all the others."""
 
-from ravi_django.agents.function_tool import FunctionTool, tool
-from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.tools.function_tool import FunctionTool, tool
+from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.capabilities.tools.calculator import CalculatorTool
 from ravi_django.capabilities.tools.clock import CurrentTimeTool
 from ravi_django.capabilities.tools.http_fetch import HttpFetchTool

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator
 
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import RunContext
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

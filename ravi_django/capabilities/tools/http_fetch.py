@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ravi_django.agents.function_tool import FunctionTool
-from ravi_django.capabilities.addresses import networks
-from ravi_django.capabilities.outbound import (
+from ravi_django.agents.tools.function_tool import FunctionTool
+from ravi_django.capabilities.net.addresses import networks
+from ravi_django.capabilities.net.html_text import readable
+from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
     Resolver,
     Target,
@@ -22,7 +23,6 @@ from ravi_django.capabilities.outbound import (
     parsed,
     resolve,
 )
-from ravi_django.capabilities.tools.html_text import readable
 from ravi_django.kernel import ToolArgumentsError, ToolRefused
 
 MAX_REDIRECTS = 5

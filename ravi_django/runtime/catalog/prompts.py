@@ -16,7 +16,7 @@ from django.template import TemplateSyntaxError
 from django.utils import timezone
 from django.utils.translation import gettext_noop as _
 
-from ravi_django.agents.spec import AgentSpec
+from ravi_django.agents.spec.spec import AgentSpec
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.runtime.catalog.prompt_engine import RenderError, SealedTemplate
 from ravi_django.runtime.lease.state import RunState

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from ravi_django.agents.delegate import DelegateTool
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.public_signals import checked_names
-from ravi_django.agents.subagents import sub_agents_of
-from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.tools.delegate import DelegateTool
+from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.canonical import digest_of
 

@@ -13,12 +13,11 @@ from django.db.models import Max
 from django.utils import timezone
 from pydantic_core import from_json
 
-from ravi_django.agents.approvers import Approvers
-from ravi_django.agents.delegate import AgentTool
-from ravi_django.agents.factory import rebuild_agent
-from ravi_django.agents.history import HistoryProvider
-from ravi_django.agents.spec import AgentSpec, validate_spec
-from ravi_django.agents.spec_kinds import REACT
+from ravi_django.agents.memory.history import HistoryProvider
+from ravi_django.agents.spec.factory import rebuild_agent
+from ravi_django.agents.spec.spec import REACT, AgentSpec, validate_spec
+from ravi_django.agents.tools.approvers import Approvers
+from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent as AgentObject
 from ravi_django.kernel import (
@@ -96,7 +95,7 @@ def agent_of(run: Run) -> AgentObject:
 def uses_litellm() -> bool:
     """Whether an agent that this process can drive calls models through litellm: then it is worth importing early."""
     from ravi_django.capabilities.llm import LiteLLMModel
-    from ravi_django.capabilities.llm.rehearsal import REHEARSAL
+    from ravi_django.capabilities.rehearsal.model import REHEARSAL
 
     models = [getattr(agent, "model", None) for agent in list(registry._agents.values())]
     return any(isinstance(model, LiteLLMModel) for model in models) or (

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from ravi_django.agents.result import ResultText
-from ravi_django.capabilities.llm.redaction import redact
+from ravi_django.agents.react.result import ResultText
+from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError

@@ -9,7 +9,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.agents._task import _task_ctx, _task_run_id, _task_threads, _task_turns
+from ravi_django.agents.current import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.kernel import (
     Agent,
     AgentId,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from ravi_django.agents.summary import keeps_of
+from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.models import Blob, JournalEntry, Phase, uuid7

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from ravi_django.agents.compaction.summarization import SCOPE
+from ravi_django.agents.memory.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
 from ravi_django.runtime.journal.entries import SCHEMA, Entry, Recorded, dumps

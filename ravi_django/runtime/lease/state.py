@@ -15,9 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.agents.hooks import Hooks, frozen
+from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.agents.middleware import MiddlewarePipeline
-from ravi_django.agents.summary import keeps_of
-from ravi_django.agents.toolbox import Toolbox
+from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,
     AgentId,

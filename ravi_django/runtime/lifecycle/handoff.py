@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ravi_django.agents.delegate import INHERITED
+from ravi_django.agents.tools.delegate import INHERITED
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from ravi_django.capabilities.llm.redaction import words
+from ravi_django.capabilities.llm.errors import words
 from ravi_django.kernel import (
     AgentMiddleware,
     AgentRunContext,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
-from ravi_django.agents.compaction.tokens import TokenCounter
+from ravi_django.agents.memory.compaction.tokens import TokenCounter
 from ravi_django.capabilities.llm import pricing
 from ravi_django.conf import conf
 from ravi_django.kernel import (

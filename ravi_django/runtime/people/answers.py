@@ -15,7 +15,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError as DjangoValidationError
 from pydantic_core import to_json
 
-from ravi_django.agents.schema_check import TooMuchToCheck, check_schema, schema_errors
+from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest, StickyDecision

@@ -19,8 +19,8 @@ from uuid import UUID
 from django.db import Error as DatabaseError
 from pydantic_core import to_json
 
-from ravi_django.agents.approval import nobody
-from ravi_django.agents.schema_check import check_schema
+from ravi_django.agents.react.approval import nobody
+from ravi_django.agents.tools.schemas import check_schema
 from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision

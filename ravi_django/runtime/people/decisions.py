@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ravi_django.agents.delegate import HandoffTool
+from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.kernel import ApprovalDecision, DeterminismError, Tool
 from ravi_django.runtime.journal.entries import Recorded
 from ravi_django.runtime.journal.replay import Journal, check_identity

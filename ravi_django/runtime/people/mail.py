@@ -29,7 +29,7 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ravi_django.capabilities.llm.redaction import redact
+from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import money, visible
 from ravi_django.models import HumanRequest, RequestLink

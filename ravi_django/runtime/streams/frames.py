@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ravi_django.agents.compaction.summarization import SCOPE as SUMMARY_SCOPE
-from ravi_django.agents.curation import CURATED
+from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
+from ravi_django.agents.news.curation import CURATED
 from ravi_django.kernel import AgentStep
 from ravi_django.models import Run
 from ravi_django.runtime.journal.entries import encode

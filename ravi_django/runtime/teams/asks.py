@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ravi_django.agents.delegate import DROP, LATE
+from ravi_django.agents.tools.delegate import DROP, LATE
 from ravi_django.kernel import (
     AgentId,
     AskOutcome,

@@ -17,7 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError
 from django.db.models import Max
 
-from ravi_django.agents._task import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
+from ravi_django.agents.current import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.models import BoardTask, JournalEntry, Run, Session

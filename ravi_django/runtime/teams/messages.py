@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from ravi_django.agents.delegate import INHERITED, LATE
+from ravi_django.agents.tools.delegate import INHERITED, LATE
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ravi_django.agents.delegate import outcome_as_result, without_late_reply
+from ravi_django.agents.tools.delegate import outcome_as_result, without_late_reply
 from ravi_django.kernel import (
     Addressees,
     AgentId,

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
-from ravi_django.capabilities.llm.redaction import words
+from ravi_django.capabilities.llm.errors import words
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import (

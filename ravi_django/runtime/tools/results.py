@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.agents.handing_over import asks_for
-from ravi_django.capabilities.llm.redaction import redact, words
+from ravi_django.agents.react.handing_over import asks_for
+from ravi_django.capabilities.llm.errors import redact, words
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     Block,

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connections
 
-from ravi_django.capabilities.llm.redaction import words
+from ravi_django.capabilities.llm.errors import words
 from ravi_django.kernel import (
     CancellationError,
     PauseForChildResult,

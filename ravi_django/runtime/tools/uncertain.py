@@ -10,7 +10,7 @@ import logging
 from datetime import datetime
 from typing import Any
 
-from ravi_django.capabilities.llm.redaction import words
+from ravi_django.capabilities.llm.errors import words
 from ravi_django.kernel import (
     CancellationError,
     DeterminismError,

@@ -23,7 +23,8 @@ from django.utils import timezone
 from project.process import wait_until
 from ravi_django import answer, register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.checks import check_hidden_tools
 from ravi_django.kernel import (
     HumanInput,

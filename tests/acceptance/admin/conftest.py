@@ -53,7 +53,8 @@ def driven(transactional_db: None) -> Callable[..., Any]:
 
     from ravi_django import register, tool
     from ravi_django.agents import ReActAgent, Runtime
-    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+    from ravi_django.agents.context import DjangoHistoryProvider
+    from ravi_django.agents.memory.agent_context import ContextConfig
     from ravi_django.kernel import RunFailedError, Usage
     from ravi_django.models import Run
     from ravi_django.testing.scripted import ScriptedModel

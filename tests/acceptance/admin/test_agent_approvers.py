@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import Group
 
 from ravi_django.admin.agent_approvers import missing
-from ravi_django.agents.approvers import Approvers
+from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.models import Agent
 from tests.acceptance.admin.agent_support import add, faults
 

@@ -16,7 +16,7 @@ from ravi_django import register_tool, tool
 from ravi_django.admin.agent_fields import from_text, to_text
 from ravi_django.admin.agent_form import AgentForm
 from ravi_django.admin.agent_values import FLAT, NESTED
-from ravi_django.agents.spec import AgentSpec, ModelSettings, Window
+from ravi_django.agents.spec.spec import AgentSpec, ModelSettings, Window
 from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import Agent, AgentVersion, Run
 from tests.acceptance.admin.agent_support import FORM, SPEC, add, faults, form_of, place
@@ -332,7 +332,7 @@ def test_what_is_chosen_in_bad_faith_stays_text(root) -> None:
 
 
 def test_the_preview_renders_and_saves_nothing(root, agent, monkeypatch) -> None:
-    from ravi_django.capabilities.llm.rehearsal import RehearsalModel
+    from ravi_django.capabilities.rehearsal.model import RehearsalModel
 
     monkeypatch.setattr(RehearsalModel, "stream", lambda *args, **options: pytest.fail("a model was called"))
     form = {

@@ -9,7 +9,8 @@ from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import ToolUseBlock, Usage
 from ravi_django.models import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django.agents.summary import make_summary
+from ravi_django.agents.memory.transcript import make_summary
 from ravi_django.kernel import ChatMessage, Role
 from ravi_django.models import Run, Session, Status, Turn
 from tests.support.conversations import assistant, calls, results, user

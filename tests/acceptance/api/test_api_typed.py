@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from rest_framework.test import APIClient
 
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.agents.transcript import CORRECTION
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.agents.memory.transcript import CORRECTION
 from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Turn
 from ravi_django.testing import ScriptedModel

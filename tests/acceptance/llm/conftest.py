@@ -44,7 +44,8 @@ def agent(transactional_db: None) -> Iterator[Callable[[Any], str]]:
     """Register the agent react/told with this model; returns its address."""
     from ravi_django import register
     from ravi_django.agents import ReActAgent
-    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+    from ravi_django.agents.context import DjangoHistoryProvider
+    from ravi_django.agents.memory.agent_context import ContextConfig
     from ravi_django.kernel import AgentId
     from tests.support.world import forget_readers
 

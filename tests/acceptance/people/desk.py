@@ -6,7 +6,8 @@ from typing import Any
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import Role, ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.testing import ScriptedModel

@@ -22,7 +22,8 @@ def paced() -> Iterator[PacedModel]:
 
     from ravi_django import register
     from ravi_django.agents import ReActAgent
-    from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+    from ravi_django.agents.context import DjangoHistoryProvider
+    from ravi_django.agents.memory.agent_context import ContextConfig
 
     model = PacedModel([f"w{number} " for number in range(12)])
     agent = register(ReActAgent("paced", model=model, context=ContextConfig(DjangoHistoryProvider())))

@@ -5,7 +5,6 @@ import sys
 import pytest
 
 import ravi_django.agents
-import ravi_django.agents.compaction
 import ravi_django.agents.context
 import ravi_django.capabilities.tools
 from tests.support.cases import case
@@ -14,8 +13,7 @@ from tests.support.patience import BOUND_S
 
 def test_what_is_named_can_be_imported() -> None:
     for module in [
-        ravi_django.agents, ravi_django.agents.compaction, ravi_django.agents.context,
-        ravi_django.capabilities.tools,
+        ravi_django.agents, ravi_django.agents.context, ravi_django.capabilities.tools,
     ]:  # fmt: skip
         with case(module):
             names = [name for name in module.__all__ if name not in ("DjangoHistoryProvider", "Runtime")]
@@ -45,16 +43,3 @@ def test_agents_and_tools_load_neither_django_nor_a_provider() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=BOUND_S)
     assert found.stdout.strip() == "[]"
-
-
-FIRST = [
-    "addresses", "outbound", "feeds.adapter", "feeds.drop", "feeds.fetch", "feeds.parse", "feeds.signatures",
-    "llm.remote", "tools.http_fetch",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_a_part_can_be_imported_before_all_others(name: str) -> None:
-    command = [sys.executable, "-c", f"import ravi_django.capabilities.{name}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
-    assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import ApprovalGate, tool
-from ravi_django.agents.approval import decision_of
+from ravi_django.agents.react.approval import decision_of
 from ravi_django.kernel import (
     ApprovalDecision,
     CancellationError,

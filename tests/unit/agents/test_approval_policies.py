@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import ApprovalGate, OrchestratorAgent, ReActAgent, SubAgentConfig, Toolbox, rebuild_agent, tool
-from ravi_django.agents.approvers import Approvers
-from ravi_django.agents.spec import AgentSpec, validate_spec
+from ravi_django.agents.spec.spec import AgentSpec, validate_spec
+from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, Risk, Tool
 from ravi_django.testing import ScriptedModel
 from tests.support.cases import case, refused

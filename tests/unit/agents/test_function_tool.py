@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.agents import FunctionTool, tool
-from ravi_django.agents.docstring import read_docstring
+from ravi_django.agents.tools.signature import read_docstring
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, HumanInput, Risk, RunContext, Tool, ToolArgumentsError
 from tests.support.cases import case
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_django.agents.compaction import CompactionPipeline, SlidingWindowCompaction
-from ravi_django.agents.context import ContextConfig
-from ravi_django.agents.history import InMemoryHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.history import InMemoryHistoryProvider
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,

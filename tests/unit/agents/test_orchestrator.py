@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import AgentTool, OrchestratorAgent, ReActAgent, SubAgentConfig, tool
-from ravi_django.agents.delegate import DelegateTool
+from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.kernel import (
     AgentId,
     AskOutcome,

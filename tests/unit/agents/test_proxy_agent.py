@@ -7,7 +7,8 @@ import pytest
 
 from ravi_django.agents import AgentTool, ReActAgent, Toolbox, flow, tool
 from ravi_django.agents.flow import BaseAgentProxy, ChatOutput, SubagentCall, ToolCall, TurnEnd, WaitForInput
-from ravi_django.agents.subagents import description_of, sub_agents_of
+from ravi_django.agents.tools.delegate import description_of
+from ravi_django.agents.tools.toolbox import sub_agents_of
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,

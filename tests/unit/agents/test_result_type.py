@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import TypedDict
 
-from ravi_django.agents.result import ResultRejected, ResultType, free_name
+from ravi_django.agents.react.result import ResultRejected, ResultType, free_name
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, InvalidInputError
 from tests.support.cases import case
 

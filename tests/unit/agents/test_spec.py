@@ -14,8 +14,8 @@ from ravi_django.agents import (
     tool,
     validate_spec,
 )
-from ravi_django.agents.compaction import TokenBudgetComposed
-from ravi_django.agents.history import InMemoryHistoryProvider
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.history import InMemoryHistoryProvider
 from ravi_django.capabilities.llm.fallback import FallbackModel
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ravi_django.agents import AgentTool, Toolbox, tool
-from ravi_django.agents.delegate import handoff_name
+from ravi_django.agents.tools.delegate import handoff_name
 from ravi_django.kernel import AgentId, InvalidInputError, Risk, Tool, ToolRegistry
 from tests.support.cases import case
 

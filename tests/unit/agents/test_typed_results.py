@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from ravi_django.agents import tool
-from ravi_django.agents.result import ResultText
+from ravi_django.agents.react.result import ResultText
 from ravi_django.kernel import (
     BudgetExhaustedError,
     GenerationOptions,

@@ -12,7 +12,7 @@ import pytest
 from django.utils.translation.template import templatize
 
 import ravi_django
-from ravi_django.agents.spec import AgentSpec
+from ravi_django.agents.spec.spec import AgentSpec
 from ravi_django.models.names import WORDS
 
 PACKAGE = Path(ravi_django.__file__).parent

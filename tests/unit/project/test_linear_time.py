@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from ravi_django.admin.agent_versions import changes
-from ravi_django.agents.curation import match
 from ravi_django.agents.guards.patterns import chosen, spans_in
-from ravi_django.agents.items import OUTSIDE, TEXT, Item
-from ravi_django.agents.personal_feed import LONGEST
-from ravi_django.agents.result import ResultType
+from ravi_django.agents.news.curation import match
+from ravi_django.agents.news.items import OUTSIDE, TEXT, Item
+from ravi_django.agents.news.personal_feed import LONGEST
+from ravi_django.agents.react.result import ResultType
 from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.capabilities.feeds import signatures
 from ravi_django.capabilities.feeds.parse import parse
 from ravi_django.capabilities.llm.collector import parse_arguments
 from ravi_django.capabilities.llm.errors import translate_error
-from ravi_django.capabilities.llm.rehearsal import RehearsalModel
-from ravi_django.capabilities.llm.remote import is_public
-from ravi_django.capabilities.tools.arithmetic import calculate
-from ravi_django.capabilities.tools.html_text import readable
+from ravi_django.capabilities.llm.wire import is_public
+from ravi_django.capabilities.net.html_text import readable
+from ravi_django.capabilities.rehearsal.model import RehearsalModel
+from ravi_django.capabilities.tools.calculator import calculate
 from ravi_django.kernel import Addressees, AgentId, ChatMessage, GenerationOptions, RunMeta, ToolSpec, TopicId
 from ravi_django.kernel.content import TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.visible import visible

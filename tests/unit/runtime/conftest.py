@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django import tool
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.conf import conf
 from ravi_django.testing import FakeClock
 from tests.support import world

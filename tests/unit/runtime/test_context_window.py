@@ -14,17 +14,14 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django import tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.compaction import (
-    CompactionPipeline,
-    SelectiveToolCallCompaction,
-    SlidingWindowCompaction,
-    SummarizationCompaction,
-    TokenBudgetComposed,
-    ToolResultCompaction,
-)
-from ravi_django.agents.compaction.summarization import SCOPE
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
-from ravi_django.agents.summary import make_summary, summary_text
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
+from ravi_django.agents.memory.compaction.summarization import SCOPE, SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.transcript import make_summary, summary_text
 from ravi_django.kernel import AgentId, ChatMessage, ModelError, Role, ToolUseBlock, TransientError, Usage
 from ravi_django.models import JournalEntry, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of

@@ -136,7 +136,7 @@ def test_a_question_asked_of_the_former_generation_is_answered_by_the_next():
 
 def test_history_goes_on_over_generations(clock):
     from ravi_django.agents import ReActAgent
-    from ravi_django.agents.context import ContextConfig
+    from ravi_django.agents.memory.agent_context import ContextConfig
     from ravi_django.testing import ScriptedModel
     from tests.support.world import DjangoHistoryProvider
 

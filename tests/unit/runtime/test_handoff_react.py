@@ -7,7 +7,7 @@ import pytest
 
 from ravi_django import register, save_spec, tool
 from ravi_django.agents import FunctionMiddleware, ReActAgent
-from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import (
     AgentId,
     FinishAgentResult,

@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 from ravi_django import register, signal
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import AgentId, ConflictError, PermanentError
 from ravi_django.models import InboxMessage, Run, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle

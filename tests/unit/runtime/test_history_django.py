@@ -11,7 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from ravi_django.agents import ReActAgent, load_session_memory, tool
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import AgentId, ChatMessage, RunContext, ToolUseBlock
 from ravi_django.models import JournalEntry, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.flow import (
     BaseAgentProxy,
     ChatOutput,
@@ -20,6 +20,7 @@ from ravi_django.agents.flow import (
     TurnEnd,
     WaitForInput,
 )
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message, PermanentError, ToolUseBlock
 from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn

@@ -226,7 +226,9 @@ def test_parallel_failures_and_notes_of_a_failure_are_superseded_with_it(clock, 
     run = drive(make_run())
     again(run)
     assert (run.status, run.output) == (Status.COMPLETED, "hello")
-    effects = JournalEntry.objects.filter(kind__in=["llm.call", "log"], seq__lt=5)  # of two branches, either may be first
+    effects = JournalEntry.objects.filter(
+        kind__in=["llm.call", "log"], seq__lt=5
+    )  # of two branches, either may be first
     assert JournalEntry.objects.get(kind="run.retried").result == {"supersedes": sorted(row.seq for row in effects)}
     assert len(effects) == 2
 

@@ -6,7 +6,8 @@ import pytest
 
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import ChatMessage, Message, RunContext, ToolUseBlock
 from ravi_django.models import InboxMessage, Turn
 from ravi_django.testing import ScriptedModel

@@ -14,7 +14,8 @@ from django.db import connections, transaction
 
 from ravi_django import asubmit, submit, tasks
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,

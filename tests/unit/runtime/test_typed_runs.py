@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.llm import warm
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import AgentId, ModelResponse, Role, TextBlock, ToolUseBlock

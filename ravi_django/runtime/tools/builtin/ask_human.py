@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.kernel.checks import check_whole
 from ravi_django.runtime.lease.refusals import TooManyRequests

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field
 
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import (
     Effect,
     InvalidInputError,

@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from pydantic import Field
 
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import RunContext, ToolArgumentsError, ToolRefused
 from ravi_django.kernel.checks import check_whole
 from ravi_django.users import permits

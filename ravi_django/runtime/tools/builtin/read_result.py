@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Q
 from pydantic import Field
 
-from ravi_django.agents.function_tool import FunctionTool
+from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import RunContext, TextBlock, ToolExecutionResult, ToolRefused
 from ravi_django.models import Blob, JournalEntry, Run
 from ravi_django.runtime.journal.entries import internalize

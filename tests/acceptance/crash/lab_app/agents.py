@@ -20,7 +20,8 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 import ravi_django
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.user_proxy import UserProxyAgent
 from ravi_django.kernel import (
     AgentId,

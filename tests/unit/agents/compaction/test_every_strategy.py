@@ -8,19 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_django.agents.compaction import (
-    CompactionPipeline,
-    SelectiveToolCallCompaction,
-    SlidingWindowCompaction,
-    SummarizationCompaction,
-    TokenBudgetComposed,
-    ToolResultCompaction,
-    TruncationCompaction,
-)
-from ravi_django.agents.compaction.tokens import TokenCounter
-from ravi_django.agents.history import window_of
-from ravi_django.agents.summary import keeps_of, make_summary, normalized
-from ravi_django.agents.transcript import CORRECTION, Transcript
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
+from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tokens import TokenCounter
+from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
+from ravi_django.agents.memory.history import window_of
+from ravi_django.agents.memory.transcript import CORRECTION, Transcript, keeps_of, make_summary, normalized
 from ravi_django.kernel import ChatMessage, DataBlock, ImageBlock, Role, TextBlock, ToolResultBlock
 from tests.support.conversations import assistant, calls, conversations, results, system, tool_row, unpaired, user
 from tests.support.world import task_ctx

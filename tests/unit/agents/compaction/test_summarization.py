@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents.compaction import SummarizationCompaction, TokenBudgetComposed
-from ravi_django.agents.compaction.quiet import QuietModel
-from ravi_django.agents.compaction.summarization import INSTRUCTIONS, SCOPE
-from ravi_django.agents.summary import keeps_of, make_summary, summary_text
+from ravi_django.agents.memory.compaction.summarization import INSTRUCTIONS, SCOPE, QuietModel, SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.transcript import keeps_of, make_summary, summary_text
 from ravi_django.kernel import BudgetExhaustedError, ChatMessage, ModelError, ModelResponse, TextBlock
 from ravi_django.testing import ScriptedModel
 from tests.support.cases import case

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents.compaction import SlidingWindowCompaction, TokenBudgetComposed, ToolResultCompaction
-from ravi_django.agents.compaction.tokens import DEFAULT_WINDOW, TokenCounter, estimate
-from ravi_django.agents.transcript import Transcript
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tokens import DEFAULT_WINDOW, TokenCounter, estimate
+from ravi_django.agents.memory.compaction.tool_results import ToolResultCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.transcript import Transcript
 from ravi_django.kernel import ChatMessage, ImageBlock, Role, TextBlock
 from tests.support import world
 from tests.support.cases import case

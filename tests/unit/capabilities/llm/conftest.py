@@ -5,8 +5,8 @@ import pytest
 import pytest_asyncio
 
 from ravi_django.capabilities.llm import LLMFactory, close_clients
+from ravi_django.capabilities.llm.litellm_model import CALLBACK_LISTS
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.capabilities.llm.source import CALLBACK_LISTS
 from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RunMeta
 from tests.support.openai_server import OpenAIServer
 

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from ravi_django.agents.spec_safety import EXTRAS
+from ravi_django.agents.spec.spec import EXTRAS
 from ravi_django.capabilities.llm import LiteLLMModel, LLMFactory, RehearsalModel, model_from_env
-from ravi_django.capabilities.llm.destination import refuse_destinations
-from ravi_django.capabilities.llm.redaction import redact, redact_logs
+from ravi_django.capabilities.llm.errors import redact, redact_logs
+from ravi_django.capabilities.llm.litellm_model import refuse_destinations
 from ravi_django.kernel import GenerationOptions, InvalidInputError, RunMeta
 from ravi_django.kernel.chat import ChatMessage
 from tests.support import forks

@@ -7,9 +7,7 @@ import pytest
 
 from ravi_django.capabilities.llm.errors import is_of_address
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.capabilities.llm.parts import Form
-from ravi_django.capabilities.llm.remote import is_public
-from ravi_django.capabilities.llm.wire import to_wire
+from ravi_django.capabilities.llm.wire import Form, is_public, to_wire
 from ravi_django.kernel import (
     AudioBlock,
     ChatMessage,

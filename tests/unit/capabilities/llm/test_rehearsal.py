@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from ravi_django.agents.curation import judge
-from ravi_django.agents.information import SUMMARIZE, InformationAgent
-from ravi_django.agents.items import Item
-from ravi_django.agents.personal_feed import CURATE
+from ravi_django.agents.news.curation import judge
+from ravi_django.agents.news.information import SUMMARIZE, InformationAgent
+from ravi_django.agents.news.items import Item
+from ravi_django.agents.news.personal_feed import CURATE
 from ravi_django.capabilities.llm import RehearsalModel
-from ravi_django.capabilities.llm.arithmetic import find_expressions
+from ravi_django.capabilities.rehearsal.rules import find_expressions
 from ravi_django.kernel import (
     CancellationError,
     CancellationToken,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
-from ravi_django.capabilities.tools.arithmetic import FUNCTIONS, MAX_BITS, calculate
+from ravi_django.capabilities.tools.calculator import FUNCTIONS, MAX_BITS, calculate
 from ravi_django.kernel import Effect, Risk, ToolArgumentsError
 from tests.support.cases import case
 from tests.support.fake_context import FakeContext

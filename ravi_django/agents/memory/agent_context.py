@@ -1,0 +1,254 @@
+"""The memory of one agent, and the window of it that the model is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ravi_django.agents.budget import ExecutionTracker
+from ravi_django.agents.current import _task_may_summarize, _task_model, _task_run_id, _task_threads, _task_turns
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.history import Address, HistoryProvider
+from ravi_django.agents.memory.transcript import (
+    Transcript,
+    as_shown,
+    is_users,
+    keeps_of,
+    make_summary,
+    normalized,
+    summary_text,
+)
+from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.kernel import AgentId, ChatMessage, HistoryRetention, InvalidInputError, Role
+
+
+class ContextConfig:
+    """The memory of an agent; one object serves all its runs.
+
+    history: where turns are kept; None keeps nothing.
+    pipeline: what the model is shown of them; a sliding window of 100 messages when None.
+    retention: "permanent" keeps turns with the session, "run" drops them when the run ends, "none" stores nothing.
+    """
+
+    def __init__(
+        self,
+        history: HistoryProvider | None = None,
+        pipeline: CompactionStrategy | None = None,
+        retention: HistoryRetention | str = HistoryRetention.PERMANENT,
+    ) -> None:
+        if isinstance(history, type) or (history is not None and not callable(getattr(history, "append_many", None))):
+            raise TypeError(f"not a history provider: {history!r}; write e.g. ContextConfig(InMemoryHistoryProvider())")
+        if isinstance(pipeline, type) or (pipeline is not None and not callable(getattr(pipeline, "compact", None))):
+            raise TypeError(f"not a compaction pipeline: {pipeline!r}; write CompactionPipeline(…) of strategies")
+        self.history = history
+        self.pipeline: CompactionStrategy = (
+            CompactionPipeline(SlidingWindowCompaction()) if pipeline is None else pipeline
+        )
+        self.retention = HistoryRetention(retention)
+
+    @property
+    def stores(self) -> HistoryProvider | None:
+        """Where new turns go; None when they are not stored."""
+        return None if self.retention is HistoryRetention.NONE else self.history
+
+    def bind(
+        self, agent_id: AgentId | str, *, instructions: Sequence[ChatMessage] = (), model: Any = None
+    ) -> AgentContext:
+        """This memory as that of one agent. `instructions` are its system messages, where they are known before it
+        runs; by `model` tokens are counted."""
+        return AgentContext(self, agent_id, instructions=instructions, model=model)
+
+    async def get_prompt_window(self, session_id: str, *, agent_id: AgentId | str | None = None) -> list[ChatMessage]:
+        """The conversation as the agent's model is shown it. Raises InvalidInputError without an agent: histories are
+        kept by agent and session. `agent.context` knows its own."""
+        if agent_id is None:
+            raise InvalidInputError(
+                "whose window? pass agent_id=…, or ask the agent's own context: agent.context.get_prompt_window(…)",
+                field="agent_id",
+            )
+        return await self.bind(agent_id).get_prompt_window(session_id)
+
+
+class AgentContext(ContextConfig):
+    """A ContextConfig that knows whose it is. What `get_prompt_window` gives is what the agent's loop sends: both
+    go through the same pipeline, over the same messages."""
+
+    def __init__(
+        self,
+        config: ContextConfig,
+        agent_id: AgentId | str,
+        *,
+        instructions: Sequence[ChatMessage] = (),
+        model: Any = None,
+    ) -> None:
+        self.__dict__.update(vars(config))
+        self.agent_id = AgentId.parse(str(agent_id))
+        self.instructions = list(instructions)
+        self.model = model
+
+    async def get_prompt_window(self, session_id: str, *, agent_id: AgentId | str | None = None) -> list[ChatMessage]:
+        """The conversation as the model would be shown it now: instructions (those that are known before a run), and
+        the history through the pipeline. At most two queries, whatever its length, with a pipeline that bounds it.
+
+        Inside a run of the agent it is the run's own conversation as far as it has come. No model is called: a summary
+        that is due is made before the next model call.
+        """
+        if agent_id is not None and AgentId.parse(str(agent_id)) != self.agent_id:
+            return await super().get_prompt_window(session_id, agent_id=agent_id)
+        thread = (_task_threads.get() or {}).get((str(self.agent_id), str(session_id)))
+        messages = (await self._load(session_id, self.instructions)).messages if thread is None else thread.messages
+        frozen = _task_may_summarize.set(False)  # the loop's own call is where a summary is made, and kept
+        try:
+            return as_shown(await self._compact(messages))
+        finally:
+            _task_may_summarize.reset(frozen)
+
+    async def open(self, session_id: str, instructions: Sequence[ChatMessage] | None = None) -> Thread:
+        """The session as the run begins with it: for the loop of an agent, which shows its model `view` and hands its
+        turns to `add`. `instructions` are the system messages; those that are known before a run when None."""
+        threads, key = _task_threads.get(), (str(self.agent_id), str(session_id))
+        known: Thread | None = None if threads is None else threads.get(key)
+        if known is not None:
+            return known  # opened for a message before: what was said since is in it, and in no history yet
+        thread = await self._load(session_id, self.instructions if instructions is None else instructions)
+        if threads is not None:
+            threads[key] = thread
+        return thread
+
+    async def view(self, thread: Thread, tracker: ExecutionTracker | None = None) -> list[ChatMessage]:
+        """What the model is shown of the thread now. A summary made here is added to it; the tracker is told what it
+        has cost."""
+        view = await self._compact(thread.messages)
+        summary = _new_summary(view, thread.messages)
+        if summary is not None:
+            await self._keep(thread, summary, tracker)
+        return as_shown(view)
+
+    async def add(self, thread: Thread, turn: ChatMessage) -> None:
+        """A new turn: shown from here on, and stored at once, so that it is kept however the run ends."""
+        thread.messages.append(turn)
+        await self._store(thread, turn)
+
+    async def _load(self, session_id: str, instructions: Sequence[ChatMessage]) -> Thread:
+        history = await load_history(self, self.agent_id, session_id)
+        return Thread(session_id, Transcript([*instructions, *history]))
+
+    async def _compact(self, messages: Transcript) -> list[ChatMessage]:
+        counted_by = _task_model.set(self.model)
+        try:
+            view = await self.pipeline.compact(normalized(messages))
+            return view if type(view) is list else list(view)
+        finally:
+            _task_model.reset(counted_by)
+
+    async def _keep(self, thread: Thread, summary: ChatMessage, tracker: ExecutionTracker | None) -> None:
+        thread.messages.append(_placed(summary, thread.messages))
+        if keeps_summaries(self.history):
+            await self._store(thread, thread.messages[-1])
+        response = summary._wire.get("response")
+        if tracker is not None and response is not None:
+            tracker.consume(tokens=response.usage.total, turns=0, cost=response.cost)
+
+    async def _store(self, thread: Thread, turn: ChatMessage) -> None:
+        run_id = _task_run_id.get() or ""
+        # Counted by the run where there is one: its code may have other threads, or run the agent again.
+        start = thread.stored if _task_turns.get() is None else None
+        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start)
+        thread.stored += 1
+
+
+def _new_summary(view: Sequence[ChatMessage], messages: Transcript) -> ChatMessage | None:
+    known = None if messages.summary is None else messages[messages.summary]
+    for message in view:
+        if message.role is not Role.SYSTEM:
+            return None
+        if message is not known and keeps_of(message) is not None:
+            again = message == known and "response" not in message._wire  # a strategy's own, made each time
+            return None if again else message
+    return None
+
+
+def _placed(summary: ChatMessage, messages: Transcript) -> ChatMessage:
+    """With how many turns of the *whole* conversation it leaves: strategies before it may have left some out."""
+    since = summary._wire.get("since")
+    keeps = 0
+    for message in reversed(messages):
+        keeps += keeps_of(message) is None
+        if message is since:
+            return make_summary(summary_text(summary), keeps)
+    return summary
+
+
+@dataclass(slots=True)
+class Thread:
+    session_id: str
+    messages: Transcript  # system message, history, and what this run has added
+    stored: int = 0  # how many turns of this run were handed to the history
+
+
+async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
+    """The session's turns, oldest first, every tool call with a result; as far back as the pipeline looks, from the
+    last summary on and with the user's words before the rest.
+
+    Nothing stored is changed: a call that some ending left without a result gets a fixed "interrupted" one in what is
+    returned.
+    """
+    if cfg.history is None:
+        return []
+    reach = getattr(cfg.pipeline, "reach", None)
+    if keeps_summaries(cfg.history):
+        return list(await cfg.history.window(agent_id, session_id, limit=reach))  # type: ignore[attr-defined]
+    return close_dangling(normalized(await _read(cfg.history, agent_id, session_id, reach)))
+
+
+async def _read(history: HistoryProvider, agent_id: Address, session_id: str, reach: int | None) -> list[ChatMessage]:
+    """Of a provider that has no `window`."""
+    if reach is None:
+        return await history.get(agent_id, session_id)
+    turns = page = await history.get(agent_id, session_id, limit=reach)
+    while len(page) >= reach and not is_users(turns[0]):  # a window wants to start with the user's words
+        page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
+        last = next((index for index in range(len(page) - 1, -1, -1) if is_users(page[index])), 0)
+        turns = page[last:] + turns
+    return turns
+
+
+def keeps_summaries(history: HistoryProvider | None) -> bool:
+    return callable(getattr(history, "window", None))
+
+
+async def persist_turns(
+    cfg: ContextConfig,
+    agent_id: Address,
+    session_id: str,
+    run_id: str,
+    new_turns: Sequence[ChatMessage],
+    start: int | None = None,
+) -> None:
+    """Store a run's turns; the first of them is the run's turn `start`, or follows those given before. Storing a turn
+    again is a no-op."""
+    given = _task_turns.get()
+    if start is None:
+        start = given[0] if given else 0
+    if given is not None:
+        given[0] = start + len(new_turns)
+    if cfg.stores is not None and new_turns:
+        _dropped_by_the_runtime(cfg, agent_id, session_id)
+        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
+
+
+async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:
+    """Forget an ended run's turns when they were kept for the run alone."""
+    if cfg.history is None or cfg.retention is not HistoryRetention.RUN:
+        return
+    if not _dropped_by_the_runtime(cfg, agent_id, session_id):
+        await cfg.history.clear_run(agent_id, session_id, run_id)
+
+
+def _dropped_by_the_runtime(cfg: ContextConfig, agent_id: Address, session_id: str) -> bool:
+    """Whether turns that are kept for the run alone go with its end also where no code of the agent runs then: it is
+    cancelled while it waits, or blocked."""
+    drops = getattr(cfg.history, "drops_at_end", None) if cfg.retention is HistoryRetention.RUN else None
+    return callable(drops) and bool(drops(agent_id, session_id))

@@ -1,0 +1,220 @@
+"""Where conversations are kept: the port, and the one in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+from ravi_django.agents.current import _task_run_id
+from ravi_django.agents.memory.transcript import is_users, keeps_of
+from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.kernel import AgentId, ChatMessage, Role
+
+Address = AgentId | str
+
+
+class HistoryProvider(Protocol):
+    """The turns of conversations, keyed by (agent, session), in the order they were stored.
+
+    Every turn may carry the run that made it and its index in that run; storing the same (run, index) again is a
+    no-op, so a replay may store everything again. One object serves concurrent runs.
+
+    An optional method `window(agent_id, session_id, *, limit)` gives what a prompt begins with, see `window_of`; a
+    provider that has it keeps summaries too (system messages with their `metadata`), and counts them nowhere as turns.
+    Without it, `get` is read instead, and summaries are not stored.
+
+    An optional method `drops_at_end(agent_id, session_id) -> bool` says that the turns of the run that calls it go by
+    themselves when it ends; without it, or when it says no, `clear_run` is called by the agent's own code.
+
+    An optional method `seed(agent_id, session_id, messages)` stores older turns where the conversation has none, and
+    says whether it did: of several that do it at once, in whichever process, one.
+    """
+
+    async def append(self, agent_id: Address, session_id: str, message: ChatMessage, *, run_id: str = "") -> None:
+        """Store one turn at the end. It has no index: called twice, it is stored twice."""
+        ...
+
+    async def append_many(
+        self,
+        agent_id: Address,
+        session_id: str,
+        messages: Sequence[ChatMessage],
+        *,
+        run_id: str = "",
+        start: int | None = None,
+    ) -> None:
+        """Store turns at the end. With `run_id` and `start` they are the run's turns `start`, `start + 1`, …, and
+        those that are stored already stay as they are."""
+        ...
+
+    async def get(
+        self,
+        agent_id: Address,
+        session_id: str,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[ChatMessage]:
+        """The newest `limit` turns (None: all) after leaving out the `offset` newest; oldest first. A call that some
+        ending left without a result is followed by an "interrupted" one, which is not stored and counts nowhere.
+
+        Inside a run, only what was there before the run's own turns: a replay reads what the first execution read.
+        """
+        ...
+
+    async def count(self, agent_id: Address, session_id: str) -> int: ...
+
+    async def clear(self, agent_id: Address, session_id: str) -> None:
+        """Forget the conversation."""
+        ...
+
+    async def clear_run(self, agent_id: Address, session_id: str, run_id: str) -> None:
+        """Forget one run's turns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    message: ChatMessage
+    run_id: str
+    index: int | None  # in the run
+
+
+@dataclass(slots=True)
+class _Thread:
+    rows: list[_Row] = field(default_factory=list)
+    stored: set[tuple[str, int]] = field(default_factory=set)  # (run, index)
+
+
+class InMemoryHistoryProvider:
+    """A history that lives as long as the process: for scripts and tests. Safe from any thread and loop."""
+
+    def __init__(self) -> None:
+        self._threads: dict[tuple[str, str], _Thread] = {}
+        self._lock = threading.Lock()
+
+    async def append(self, agent_id: Address, session_id: str, message: ChatMessage, *, run_id: str = "") -> None:
+        await self.append_many(agent_id, session_id, [message], run_id=run_id)
+
+    async def append_many(
+        self,
+        agent_id: Address,
+        session_id: str,
+        messages: Sequence[ChatMessage],
+        *,
+        run_id: str = "",
+        start: int | None = None,
+    ) -> None:
+        indexed = bool(run_id) and start is not None
+        with self._lock:
+            thread = self._threads.setdefault(_key(agent_id, session_id), _Thread())
+            for index, message in enumerate(messages, start or 0):
+                if indexed and (run_id, index) in thread.stored:
+                    continue
+                thread.rows.append(_Row(message, run_id, index if indexed else None))
+                if indexed:
+                    thread.stored.add((run_id, index))
+
+    async def seed(self, agent_id: Address, session_id: str, messages: Sequence[ChatMessage]) -> bool:
+        """Store older turns unless there are some."""
+        with self._lock:
+            thread = self._threads.setdefault(_key(agent_id, session_id), _Thread())
+            if any(keeps_of(row.message) is None for row in thread.rows):
+                return False
+            thread.rows[:0] = [_Row(message, "", None) for message in messages]
+            return True
+
+    async def get(
+        self,
+        agent_id: Address,
+        session_id: str,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[ChatMessage]:
+        with self._lock:
+            rows, end = self._before(agent_id, session_id)
+            turns = (rows[place].message for place in range(end - 1, -1, -1))
+            skipped = islice((turn for turn in turns if keeps_of(turn) is None), max(0, offset), None)
+            page = list(skipped if limit is None else islice(skipped, max(0, limit)))
+        return close_dangling(page[::-1], at_end=offset <= 0)
+
+    async def window(self, agent_id: Address, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
+        """See `window_of`."""
+        with self._lock:
+            rows, end = self._before(agent_id, session_id)
+            start = 0 if limit is None else max(0, end - limit)
+            page = [row.message for row in rows[start:end]]
+
+            def older() -> tuple[ChatMessage | None, ChatMessage | None]:
+                said = (rows[place].message for place in range(start - 1, -1, -1))
+                again = (rows[place].message for place in range(start - 1, -1, -1))
+                return (
+                    next((turn for turn in said if keeps_of(turn) is not None), None),
+                    next((turn for turn in again if is_users(turn)), None),
+                )
+
+            return window_of(page, limit, older)
+
+    async def count(self, agent_id: Address, session_id: str) -> int:
+        with self._lock:
+            return sum(keeps_of(row.message) is None for row in self._rows(agent_id, session_id))
+
+    async def clear(self, agent_id: Address, session_id: str) -> None:
+        with self._lock:
+            self._threads.pop(_key(agent_id, session_id), None)
+
+    async def clear_run(self, agent_id: Address, session_id: str, run_id: str) -> None:
+        with self._lock:
+            if thread := self._threads.get(_key(agent_id, session_id)):
+                thread.rows = [row for row in thread.rows if row.run_id != run_id]
+                thread.stored = {entry for entry in thread.stored if entry[0] != run_id}
+
+    def _before(self, agent_id: Address, session_id: str) -> tuple[list[_Row], int]:
+        """The rows, and how many of them were there before the turns of the run that this code belongs to."""
+        rows, run_id = self._rows(agent_id, session_id), _task_run_id.get()
+        end = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows)) if run_id else len(rows)
+        return rows, end
+
+    def _rows(self, agent_id: Address, session_id: str) -> list[_Row]:
+        thread = self._threads.get(_key(agent_id, session_id))
+        return thread.rows if thread else []
+
+
+Older = Callable[[], tuple[ChatMessage | None, ChatMessage | None]]
+
+
+def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> list[ChatMessage]:
+    """What a prompt begins with: the last summary, the user's words, and the newest turns that the summary does not
+    stand for, at most `limit` of them, every call with its result.
+
+    `page` is the newest `limit` messages, summaries among them, oldest first. `older` gives the last summary and the
+    last words of the user before it, each None when there is none; it is asked when the page has not got them.
+    """
+    last = next((place for place in range(len(page) - 1, -1, -1) if keeps_of(page[place]) is not None), None)
+    summary = None if last is None else page[last]
+    rest = [place for place, message in enumerate(page) if keeps_of(message) is None]
+    if last is not None and summary is not None:
+        before = [place for place in rest if place < last]
+        rest = rest[max(0, len(before) - (keeps_of(summary) or 0)) :]
+    rest = rest if limit is None else rest[max(0, len(rest) - limit) :]
+    while rest and page[rest[0]].role is Role.TOOL:  # without its call
+        del rest[0]
+    user = None
+    if not rest or not is_users(page[rest[0]]):
+        end = rest[0] if rest else len(page)
+        user = next((page[place] for place in range(end - 1, -1, -1) if is_users(page[place])), None)
+    needs_user = user is None and (not rest or not is_users(page[rest[0]]))
+    if limit is not None and len(page) >= limit > 0 and (summary is None or needs_user):
+        found, words = older()
+        summary = summary or found
+        user = words if needs_user else user
+    front = [message for message in (summary, user) if message is not None]
+    return front + close_dangling([page[place] for place in rest])
+
+
+def _key(agent_id: Address, session_id: str) -> tuple[str, str]:
+    return str(agent_id), str(session_id)

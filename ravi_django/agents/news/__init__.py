@@ -1,0 +1,1 @@
+"""Agents that read: a source's items, a person's feed, a digest. Read `information.py` first."""

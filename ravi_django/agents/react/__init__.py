@@ -1,0 +1,1 @@
+"""The loop of model and tools. Read `agent.py` first, then `calls.py`."""

@@ -1,0 +1,411 @@
+"""ReActAgent: reason, act by calling tools, read their results, again, until there is an answer.
+
+What a ReActAgent says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ravi_django.agents.budget import ExecutionTracker
+from ravi_django.agents.current import (
+    _task_agent_id,
+    _task_agent_label,
+    _task_parent_agent_id,
+    _task_run_id,
+    _task_thread_id,
+    _task_threads,
+)
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.instructions import Instructions, pinned, shown
+from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.messages import deliver, final_text, message_to_chat
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.public_signals import names_of
+from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
+from ravi_django.agents.react.calls import Numbered, Offer, Offers, Slot, call_all
+from ravi_django.agents.react.handing_over import LastTurn
+from ravi_django.agents.react.result import Goal, ResultType, deliver_result
+from ravi_django.agents.tools.approvers import approvers_of
+from ravi_django.agents.tools.delegate import HandoffTool
+from ravi_django.agents.tools.toolbox import Toolbox
+from ravi_django.kernel import (
+    AgentId,
+    BudgetExhaustedError,
+    ChatMessage,
+    ChatModel,
+    ContentBlock,
+    ExecutionBudget,
+    FinishAgentResult,
+    GenerationOptions,
+    HookEvent,
+    LeaseLostError,
+    Message,
+    ModelResponse,
+    Risk,
+    Role,
+    RunContext,
+    TextBlock,
+    ToolExecutionResult,
+    ToolRegistry,
+    ToolResultBlock,
+    ToolUseBlock,
+    TopicId,
+)
+from ravi_django.kernel.checks import check_whole
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of one run; the agent itself has none.
+
+    Whoever handles a call of a turn may put into `finishes`, by the call's index, that another agent is to take over.
+    Once all calls of the turn have results, the first of them that nothing forbids ends this agent's part: its call
+    keeps its result, those of the others become errors. A refused one's result becomes the refusal, and the loop goes
+    on.
+    """
+
+    ctx: RunContext
+    tracker: ExecutionTracker | None
+    offer: Offer  # what the model is offered in each call
+    system: list[ChatMessage]  # the instructions, when there are any
+    threads: dict[str, Thread] = field(default_factory=dict)
+    message: Message | None = None  # that is answered now
+    finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the present turn
+
+
+class ReActAgent:
+    """The default agent: any chatbot or task-doer that uses tools. Serves concurrent runs.
+
+    tools: a ToolRegistry or a list of tools and functions; what the model sees of them is read once, here.
+    context: the memory (ContextConfig); without one nothing is kept.
+    max_iterations: model calls for one message; one more raises BudgetExhaustedError.
+    approval_handler, approval_required_risk, approvers: who decides on tools of at least that risk (default high), see
+    ApprovalGate: a handler in this process, or people, who are asked and waited for: an address or several (see
+    Addressees), or a mapping of such by tool name, risk or "*". Without either the calls are denied.
+    budget: an ExecutionBudget (or a tracker of one) for each run of this agent.
+    initial_tool_choice: "required" or a tool's name, for the first model call of a message alone.
+    base_options: GenerationOptions for every call; its `tools`, when it has any, are shown instead of all.
+    output_topic: where answers go when nobody asked for a reply.
+    max_parallel_tools: how many tool calls of one turn run at once; those of other agents only wait, and do not count.
+    system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
+    result_model: what the final answer has to be (see ResultType); the run's output is then its JSON. An answer that
+    is not goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
+    middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
+    public_signals: names of signals that the owner of a run may send over REST, beside those of the class.
+    """
+
+    public_signals: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        model: ChatModel,
+        tools: ToolRegistry | Iterable[Any] | None = None,
+        context: ContextConfig | None = None,
+        system_instructions: Instructions = "",
+        max_iterations: int = 10,
+        approval_handler: ApprovalHandler | None = None,
+        approval_required_risk: Risk | str | None = None,
+        approvers: Any = None,
+        budget: ExecutionBudget | ExecutionTracker | None = None,
+        initial_tool_choice: str | None = None,
+        base_options: GenerationOptions | None = None,
+        output_topic: TopicId | None = None,
+        name: str | None = None,
+        id: AgentId | str | None = None,
+        max_parallel_tools: int = 8,
+        result_model: Any = None,
+        result_retries: int = 3,
+        middleware: Iterable[Any] | None = None,
+        hooks: Any = None,
+        public_signals: Iterable[str] | None = None,
+    ) -> None:
+        if not callable(getattr(model, "stream", None)):
+            raise TypeError(f"model must be a ChatModel, not {model!r}; build one, e.g. LLMFactory(name).build()")
+        self.id = AgentId("react", key) if id is None else AgentId.parse(str(id))
+        self.name = name or self.id.key
+        self.model = model
+        self.tools = Toolbox.of(tools)
+        self.system_instructions = system_instructions
+        self.max_iterations = check_whole("max_iterations", max_iterations, 1)
+        self.max_parallel_tools = check_whole("max_parallel_tools", max_parallel_tools, 1)
+        self.approval = ApprovalGate(approval_handler, approval_required_risk, approvers)
+        self.approval.check(self.tools)
+        self.budget = ExecutionTracker(budget) if isinstance(budget, ExecutionBudget) else budget
+        self.initial_tool_choice = initial_tool_choice
+        self.output_topic = output_topic
+        self.middleware = MiddlewarePipeline.of(middleware)
+        self.hooks = Hooks.of(hooks)
+        self.public_signals = names_of(self, public_signals)
+        self.result = ResultType.of(result_model)
+        self.result_retries = check_whole("result_retries", result_retries, 0)
+        self._offers = Offers.of(self.id, base_options, self.tools, initial_tool_choice, self.result)
+        self._system = None if callable(system_instructions) else _system(system_instructions)
+        self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
+        """Answer each message. Raises BudgetExhaustedError at a cap, ResultInvalidError when no answer was a valid
+        result; the turns up to then are kept."""
+        _task_agent_id.set(str(self.id))
+        _task_agent_label.set(self.name)
+        offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
+        threads = _task_threads.get()
+        own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
+        run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
+        try:
+            answer = await self._handle_all(run, inbox)
+        except LeaseLostError:  # the turns are the next worker's now
+            raise
+        except Exception:  # the run ends; a suspended one does not, its turns stay
+            await self._drop_turns(run)
+            raise
+        else:
+            await self._drop_turns(run)
+            return answer
+        finally:
+            _task_run_id.reset(own_run)
+            _task_threads.reset(own_threads)
+
+    async def _handle_all(self, run: _Run, inbox: list[Message]) -> str | None:
+        answer: str | None = None
+        for number, msg in enumerate(inbox, 1):
+            run.ctx.check()
+            await self._tell(run, HookEvent.FLOW_START, message=msg.id)
+            try:
+                answer = await self._handle_message(run, msg, "" if number == 1 else f"msg{number}.")
+            except LeaseLostError:
+                raise
+            except Exception as error:
+                await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=type(error).__name__)
+                raise
+            await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=None)
+        return answer
+
+    async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
+        ctx, run.message = run.ctx, msg
+        session_id = ctx.session_id or msg.correlation_id or ctx.run_id
+        _task_thread_id.set(session_id)
+        _task_parent_agent_id.set(msg.metadata.get("parent_agent_id") or None)
+        thread = run.threads.get(session_id)
+        if thread is None:
+            thread = run.threads[session_id] = await self.context.open(session_id, run.system)
+        await self._add(run, thread, message_to_chat(msg))
+        goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
+        await self._react_loop(run, thread, place, goal)
+        if goal is not None and goal.result is not None:
+            await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
+            return goal.result.text
+        answer = final_text(thread.messages)
+        await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
+        return answer
+
+    async def _react_loop(self, run: _Run, thread: Thread, place: str, goal: Goal | None) -> None:
+        ctx = run.ctx
+        options = run.offer.first
+        for turn in range(1, self.max_iterations + 1):
+            ctx.check()
+            self._check_budget(run)
+            await self._tell(run, HookEvent.STEP_START, step=turn)
+            scope = f"{place}turn{turn}"
+            with ctx.scope(scope):
+                view = await self.context.view(thread, run.tracker)
+                response = await ctx.llm(view, options=options)
+            options = run.offer.later
+            await self._add(run, thread, response.message)
+            if run.tracker is not None:
+                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            ended = await self._act(run, thread, response, scope, goal)
+            await self._tell(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
+            if ended:
+                return
+        raise BudgetExhaustedError(
+            f"agent {self.id} reached max iterations limit ({self.max_iterations}) without an answer; "
+            "raise max_iterations or give it a smaller task"
+        )
+
+    async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
+        """Do what a turn asks for. Says whether that was the message's last turn."""
+        calls = response.message.tool_calls
+        if not calls:
+            if goal is None or (correction := goal.read_text(response)) is None:
+                return True
+            goal.count()
+            await self._add(run, thread, correction)
+            return False
+        run.finishes.clear()
+        tools = [numbered for numbered in enumerate(calls) if goal is None or not goal.takes(numbered[1])]
+        results = await self._call_tools(run, tools, scope) if tools else []
+        if run.finishes:
+            assert run.message is not None
+            last = LastTurn(calls, tools, results, run.finishes)
+            results = await last.hand_over(run.ctx, run.message, scope, partial(self._leave, run, thread))
+        content = list(results) if goal is None else goal.answer_calls(calls, results)
+        await self._add(run, thread, ChatMessage(role=Role.TOOL, content=content))
+        if goal is None:
+            return False
+        goal.count()
+        if goal.result is not None:
+            await self._add(run, thread, goal.said())
+        return goal.result is not None
+
+    async def _add(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
+        """A new turn goes to the history at once: it is kept however the run ends."""
+        await self.context.add(thread, turn)
+
+    async def _leave(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
+        """The last turn before another agent takes over."""
+        await self._add(run, thread, turn)
+        await self._tell(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
+
+    async def _call_tools(self, run: _Run, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
+        async def call_one(index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
+            block = await self._call_tool(run, index, call, f"{scope}.call{index}", slot)
+            return block.model_copy(update={"hidden": True}) if call.hidden else block
+
+        return await call_all(calls, call_one, at_once=self.max_parallel_tools)
+
+    def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
+        """Whether the call is another agent's work, not this process's, or has its result in the journal: any number
+        of them may be open. One that is recorded must not wait for a slot: whoever has it may wait for the record."""
+        is_recorded = getattr(ctx, "is_recorded", None)
+        return isinstance(self.tools.get(call.tool_name), HandoffTool) or (is_recorded is not None and is_recorded())
+
+    async def _call_tool(self, run: _Run, index: int, call: ToolUseBlock, scope: str, slot: Slot) -> ToolResultBlock:
+        """One call's result; `index` is its place in the assistant's message."""
+        ctx = run.ctx
+        ctx.check()
+        with ctx.scope(scope, call_id=call.call_id):
+            tool = self.tools.get(call.tool_name)
+            note: list[ContentBlock] = []
+            if tool is not None and self.approval.covers(tool, call.arguments):
+                settled = await self.approval.settle(ctx, tool, call)
+                if settled.refusal is not None:
+                    words = TextBlock(text=settled.refusal)
+                    return ToolResultBlock(call_id=call.call_id, content=[words], is_error=True)
+                call, note = settled.call, [TextBlock(text=settled.note)] if settled.note else []
+            async with slot(not self._only_waits(ctx, call)):
+                result = await self._perform(ctx, call)
+        if result.finish is not None:
+            run.finishes[index] = result.finish
+        return ToolResultBlock(
+            call_id=call.call_id,
+            content=[*note, *result.content],
+            is_error=result.status != "ok",
+            hidden=True if result.hidden else None,
+        )
+
+    async def _perform(self, ctx: RunContext, call: ToolUseBlock) -> ToolExecutionResult:
+        return await ctx.tool(call.tool_name, **call.arguments)
+
+    def _fresh_tracker(self, ctx: RunContext) -> ExecutionTracker | None:
+        if self.budget is None:
+            return None
+        return self.budget.fresh(ctx.now() if self.budget.budget.deadline_s else None)
+
+    def _check_budget(self, run: _Run) -> None:
+        if run.tracker is not None:
+            run.tracker.check(run.ctx.now() if run.tracker.started_at else None)
+
+    async def _drop_turns(self, run: _Run) -> None:
+        for session_id in run.threads:
+            await drop_turns(self.context, self.id, session_id, run.ctx.run_id)
+
+    async def _instructions(self, ctx: RunContext) -> list[ChatMessage]:
+        made = self.system_instructions
+        if callable(made):
+            return _system(await pinned(ctx, partial(made, ctx), name=f"instructions.{self.id}"[:200]))
+        return self._system or []
+
+    async def _tell(self, run: _Run, event: HookEvent, **data: Any) -> None:
+        hook = getattr(run.ctx, "hook", None) if self.hooks else None
+        if hook is not None:
+            await hook(event, **data)
+
+    def spec(self) -> dict[str, Any]:
+        """What this agent is, as JSON: enough to show it and to see that it has changed."""
+        return spec_of_react(self, self._offers.plain)
+
+
+def _system(instructions: str) -> list[ChatMessage]:
+    return [ChatMessage.of(Role.SYSTEM, instructions)] if instructions else []
+
+
+DEFAULT_WINDOW = 100  # messages
+
+
+def spec_of_react(agent: ReActAgent, options: GenerationOptions) -> dict[str, Any]:
+    """JSON: enough to show the agent and to see that it has changed. `options` are those of its calls."""
+    return {
+        "class": type(agent).__name__,
+        "id": str(agent.id),
+        "name": agent.name,
+        "model": getattr(agent.model, "name", type(agent.model).__name__),
+        "system_instructions": shown(agent.system_instructions),
+        "tools": [{**tool.spec.model_dump(), **_promises(tool)} for tool in agent.tools],
+        "options": options.model_dump(mode="json", exclude={"tools"}, exclude_none=True, exclude_defaults=True),
+        "initial_tool_choice": agent.initial_tool_choice,
+        "max_iterations": agent.max_iterations,
+        "max_parallel_tools": agent.max_parallel_tools,
+        "approval_required_risk": agent.approval.required.value,
+        "budget": None if agent.budget is None else agent.budget.budget.model_dump(mode="json", exclude_defaults=True),
+        "output_topic": None if agent.output_topic is None else str(agent.output_topic),
+        "retention": agent.context.retention.value,
+        **_said(
+            {
+                "fallbacks": _fallbacks(agent.model),
+                "window": _window(agent.context.pipeline),
+                "approvers": agent.approval.approvers.to_json(),
+            }
+        ),
+        **(
+            {}
+            if agent.result is None
+            else {"result_schema": agent.result.schema, "result_retries": agent.result_retries}
+        ),
+    }
+
+
+def _said(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value}
+
+
+def _fallbacks(model: Any) -> list[str]:
+    """The models that are asked when the first one fails."""
+    return [getattr(one, "name", type(one).__name__) for one in getattr(model, "models", ())[1:]]
+
+
+def _window(pipeline: Any) -> dict[str, int]:
+    """How far the model sees, where the pipeline says it as a spec's `window` does."""
+    found: dict[str, int] = {}
+    for strategy in getattr(pipeline, "strategies", (pipeline,)):
+        match strategy:
+            case SlidingWindowCompaction(max_messages=most):
+                found["messages"] = most
+            case TokenBudgetComposed(max_tokens=int() as most):
+                found["tokens"] = most
+            case _:
+                return {}
+    return {} if found == {"messages": DEFAULT_WINDOW} else found
+
+
+def _promises(tool: Any) -> dict[str, Any]:
+    own = approvers_of(tool)
+    return {
+        "risk": "by arguments" if tool.compute_risk is not None else Risk(tool.risk).value,
+        "effect": tool.promised_effect.value,
+        "timeout": tool.timeout,
+        "permission": tool.permission,
+        **_said(
+            {
+                "approval": "" if tool.approval == "by_risk" else tool.approval,
+                "approvers": own and own.to_json(),
+            }
+        ),
+    }

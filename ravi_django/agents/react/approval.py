@@ -1,0 +1,222 @@
+"""The gate before risky tools. Default is to deny: nobody to ask, an error, an odd answer never approve.
+
+Whom it asks is one of two: a handler in this process, or people, by `ctx.approve`, however long that takes. Either
+comes to an ApprovalDecision, and what follows from that is the same.
+
+Whom an agent asks before it calls a tool: the same people for all, or by the tool's name, a risk, or `*`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic_core import to_json
+
+from ravi_django.agents.tools.approvers import Approvers, refuse_owner
+from ravi_django.kernel import (
+    ApprovalDecision,
+    CancellationError,
+    DeterminismError,
+    LeaseLostError,
+    Risk,
+    RunContext,
+    Tool,
+    ToolArgumentsError,
+    ToolUseBlock,
+    UncertainEffectError,
+)
+from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
+
+Decision = bool | str | ApprovalDecision
+ApprovalHandler = Callable[[str, dict[str, Any], Risk, RunContext], Decision | Awaitable[Decision]]
+
+# What the runtime says through the context is no decision: it ends the run's lease, not the call.
+_RUNTIME_ERRORS = (CancellationError, DeterminismError, LeaseLostError, UncertainEffectError)
+MAX_ROUNDS = 3  # of one call: each time somebody has made it a riskier one than what was approved
+SHOWN = 2000  # characters of changed arguments, and of a reason, that the model is told
+
+
+class _Asks(Protocol):
+    def __call__(
+        self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
+    ) -> Awaitable[ApprovalDecision]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What becomes of a call: `refusal` is for the model in its place, else it is made as `call`, and `note` goes
+    before its result."""
+
+    call: ToolUseBlock
+    refusal: str | None = None
+    note: str = ""
+
+
+class ApprovalGate:
+    """Asks about every tool of at least `required` risk, and about those that say so themselves (`approval`).
+
+    `handler(tool_name, arguments, risk, ctx)` is sync or async and gives True, False, "approved", "denied", "skipped"
+    or an ApprovalDecision. It runs on the event loop, so a sync one must not block; and it runs again in a replay, so
+    it decides by its arguments or through `ctx`. Without one `approvers` are asked, see Approvers; without those the
+    site's own.
+    """
+
+    def __init__(
+        self,
+        handler: ApprovalHandler | None = None,
+        required: Risk | str | None = None,
+        approvers: Any = None,
+    ) -> None:
+        if handler is not None and not callable(handler):
+            raise TypeError(f"approval_handler is a function (tool_name, arguments, risk, ctx), not {handler!r}")
+        self.handler = handler
+        self.required = Risk.HIGH if required is None else Risk(required)
+        self.approvers = Approvers.of(approvers)
+
+    def covers(self, tool: Tool, arguments: dict[str, Any]) -> bool:
+        """Whether a call with these arguments needs a decision."""
+        if tool.approval != "by_risk":
+            return tool.approval != "never"
+        return tool.risk_for(arguments).rank >= self.required.rank
+
+    def check(self, tools: Iterable[Tool]) -> None:
+        """Raises InvalidInputError for approvers that cannot be asked about these tools."""
+        found = list(tools)
+        self.approvers.check(found)
+        for tool in found if self.handler is None else ():
+            for risk in Risk if tool.compute_risk is not None else [Risk(tool.risk)]:
+                if tool.approval == "always" or (tool.approval == "by_risk" and risk.rank >= self.required.rank):
+                    refuse_owner(tool, self.approvers.for_call(tool, risk))
+
+    async def settle(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> Settled:
+        """What becomes of a call that needs a decision. The decision is in the journal."""
+        risk = tool.risk_for(call.arguments)
+        told: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "risk": risk.value}
+        if tool.visible == "staff":
+            told["hidden"] = True  # its entry may have arguments
+        if (misfit := misfit_of(tool, call.arguments)) is not None:  # it would not run: nobody is asked
+            await ctx.log("approval", {**told, "decision": "invalid"})
+            return Settled(call, misfit)
+        if self.handler is None and getattr(ctx, "approve", None) is not None:
+            return (await self._rounds(self._people, ctx, tool, call, risk))[0]
+        if self.handler is None:
+            await ctx.log("approval", {**told, "decision": "denied"})
+            return Settled(call, f"denied: {nobody(tool.name, risk)}")
+        settled, decision = await self._rounds(self._handled, ctx, tool, call, risk)
+        word: str = decision.decision if decision.allows else _refused_word(decision)
+        more = {"by": decision.by, "reason": decision.reason, "arguments": decision.arguments}
+        await ctx.log("approval", {**told, "decision": word, **{key: value for key, value in more.items() if value}})
+        return settled
+
+    async def _rounds(
+        self, ask: _Asks, ctx: RunContext, tool: Tool, call: ToolUseBlock, risk: Risk
+    ) -> tuple[Settled, ApprovalDecision]:
+        """Ask; and again where a person's arguments make it a riskier call than what they have approved."""
+        made, notes = call, ""
+        for _ in range(MAX_ROUNDS):
+            decision = await ask(ctx, tool, deepcopy(made.arguments), risk, call.call_id)
+            if not decision.allows:
+                return Settled(call, _refusal(tool, risk, decision)), decision
+            if decision.decision == "approved":
+                return Settled(made, note=notes), decision
+            changed = dict(decision.arguments or {})
+            if (misfit := misfit_of(tool, changed)) is not None:
+                denied = ApprovalDecision("denied", None, f"the changed arguments do not fit: {misfit}", decision.by)
+                return Settled(call, _refusal(tool, risk, denied)), denied
+            made, notes = made.model_copy(update={"arguments": changed}), _note(decision, changed)
+            if tool.risk_for(changed).rank <= risk.rank:
+                return Settled(made, note=notes), decision
+            risk = tool.risk_for(changed)
+        denied = ApprovalDecision("denied", None, f"its arguments were changed {MAX_ROUNDS} times to riskier ones")
+        return Settled(call, _refusal(tool, risk, denied)), denied
+
+    async def _people(
+        self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
+    ) -> ApprovalDecision:
+        return await ctx.approve(
+            tool.name,
+            arguments,
+            risk=risk,
+            to=self.approvers.for_call(tool, risk),
+            call_id=call_id,
+            schema=dict(tool.parameters),
+            description=tool.description,
+        )
+
+    async def _handled(
+        self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
+    ) -> ApprovalDecision:
+        assert self.handler is not None
+        try:
+            answer = self.handler(tool.name, arguments, risk, ctx)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            return decision_of(answer)
+        except _RUNTIME_ERRORS:
+            raise
+        except Exception:
+            return ApprovalDecision("denied")
+
+
+def decision_of(answer: Any) -> ApprovalDecision:
+    """A handler's answer. What is none of those that it may give is a denial."""
+    if isinstance(answer, ApprovalDecision) and isinstance(answer.decision, str):
+        if answer.allows:
+            return ApprovalDecision(answer.decision, _plain(answer.arguments), str(answer.reason), str(answer.by))
+        return ApprovalDecision(_refused_word(answer), None, str(answer.reason), str(answer.by))
+    if answer is True or (isinstance(answer, str) and answer == "approved"):
+        return ApprovalDecision("approved")
+    return ApprovalDecision("skipped" if isinstance(answer, str) and answer == "skipped" else "denied")
+
+
+def _plain(arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+    """As JSON has them: what else a handler puts in would be another call on each replay."""
+    found: dict[str, Any] | None = json.loads(to_json(arguments))
+    return found
+
+
+def nobody(tool: str, risk: Risk) -> str:
+    return f"{tool} is of {risk.value} risk, it needs a person's approval and nobody is configured to give it"
+
+
+def _refused_word(decision: ApprovalDecision) -> Literal["skipped", "denied"]:
+    return "skipped" if decision.decision == "skipped" else "denied"
+
+
+def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
+    """For the model; without the name, which would stay in what it is sent."""
+    reason = _clip(decision.reason.strip())
+    if decision.decision == "skipped":
+        return f"skipped: {reason or f'{tool.name} was not called'}; go on without it"
+    if reason == nobody(tool.name, risk):
+        return f"denied: {reason}"
+    return f"denied: {reason or f'{tool.name} was not approved'}; do not call it again unchanged"
+
+
+def _note(decision: ApprovalDecision, arguments: dict[str, Any]) -> str:
+    """For the model, whose own turn still says what it has asked for."""
+    reason = f" ({_clip(decision.reason.strip())})" if decision.reason.strip() else ""
+    shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # a database keeps them in its own order
+    return f"[a person changed the arguments of this call{reason}; it was made with {shown}]"
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def misfit_of(tool: Tool, arguments: dict[str, Any]) -> str | None:
+    """Words on arguments that the tool does not take."""
+    if is_too_deep(arguments):
+        return f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
+    try:
+        tool.validate(deepcopy(arguments))
+    except ToolArgumentsError as error:
+        return str(error)
+    except Exception:
+        return None  # what is wrong with the tool is no reason to run it unasked
+    return None

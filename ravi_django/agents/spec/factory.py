@@ -1,0 +1,258 @@
+"""Constructors: an agent by hand, an agent from its spec, a conversation from stored steps. Decoupled from the
+runtime: the caller registers what it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from ravi_django.agents.current import _task_run_id
+from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.history import Address, HistoryProvider, InMemoryHistoryProvider
+from ravi_django.agents.news.information import InformationAgent
+from ravi_django.agents.news.personal_feed import PersonalFeedAgent
+from ravi_django.agents.react.agent import DEFAULT_WINDOW, ReActAgent
+from ravi_django.agents.spec.spec import CLASSES, INFORMATION, REACT, AgentSpec, ModelSettings, Window, validate_spec
+from ravi_django.agents.spec.steps import rebuild_messages_from_steps
+from ravi_django.agents.tools.delegate import AgentTool
+from ravi_django.agents.tools.toolbox import Toolbox
+from ravi_django.kernel import AgentId, ChatModel, InvalidInputError, ToolRegistry, TopicId
+
+__all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
+
+Steps = Iterable[Any] | None
+_seeding: dict[tuple[int, str, str], Future[bool]] = {}  # conversations being read from cold storage; True: read
+_MADE = re.compile(r"<[\w.<>]+>\Z")  # how `spec()` names a function that makes the instructions
+_KINDS = {name: kind for kind, name in CLASSES.items() if kind != REACT}  # by class, as `spec()` says it
+_OF_THE_RUN = ("session_id", "run_id", "thread_id", "user_id", "tenant_id")
+
+
+def create_assistant_agent(
+    model_client: ChatModel,
+    *,
+    key: str = "assistant",
+    tools: ToolRegistry | Iterable[Any] | None = None,
+    system_instructions: str = "",
+    memory: HistoryProvider | None = None,
+    compaction: CompactionStrategy | None = None,
+    **options: Any,
+) -> ReActAgent:
+    """A ready, unregistered ReActAgent `react/<key>`.
+
+    memory: where conversations are kept; None keeps nothing. compaction: one strategy or a pipeline, a sliding window
+    of 100 messages when None. Further keywords go to ReActAgent.
+    """
+    pipeline = compaction or CompactionPipeline(SlidingWindowCompaction())
+    return ReActAgent(
+        key,
+        model=model_client,
+        tools=Toolbox.of(tools),
+        context=ContextConfig(memory, pipeline),
+        system_instructions=system_instructions,
+        **options,
+    )
+
+
+def rebuild_agent(
+    spec: AgentSpec | Mapping[str, Any],
+    *,
+    key: str | None = None,
+    id: AgentId | str | None = None,
+    tools: ToolRegistry | Iterable[Any] | None = None,
+    build_model: Callable[..., ChatModel],
+    memory: HistoryProvider | None = None,
+    **options: Any,
+) -> ReActAgent | InformationAgent | PersonalFeedAgent:
+    """The agent that a spec describes: an AgentSpec, its JSON, or the dict saved at submit time, whose `session_id`
+    and the like are the run's and left out; also what an agent's own `spec()` says.
+
+    tools: where the spec's `tool_names` are found. build_model: makes the client, called with the model's name, and
+    `fallbacks=[…]` where the spec has some. memory: where conversations are kept. `id` is the address, or `key` of a
+    `react/<key>`; else the spec's own. Further keywords go to the agent's class and win over the spec, as
+    `system_instructions`, in which the variables of a template are filled in.
+
+    Raises InvalidInputError whose `field` is the place in the spec.
+    """
+    saved = {} if isinstance(spec, AgentSpec) else _without_the_run(spec)
+    address = id or (None if key else saved.pop("id", None) or saved.pop("agent_id", None))
+    key = key or saved.pop("key", None)
+    options = {**_more_options(saved), **options}
+    given = spec if isinstance(spec, AgentSpec) else _as_spec(saved, "system_instructions" in options)
+    known = Toolbox.of(tools)
+    checked = validate_spec(given, known_tools=known.names())
+    model = None
+    if checked.model:
+        model = build_model(checked.model, **({"fallbacks": checked.fallbacks} if checked.fallbacks else {}))
+    if checked.kind != REACT:
+        return _of_a_feed(checked, key or checked.kind, address, model, options)
+    found: dict[str, Any] = {
+        "model": model,
+        "tools": _tools_of(checked, known),
+        "context": ContextConfig(memory, _pipeline_of(checked.window), checked.retention),
+        "system_instructions": checked.system_instructions,
+        "max_iterations": checked.max_iterations,
+        "approval_required_risk": checked.approval_required_risk,
+        "approvers": checked.approvers,
+        "budget": checked.budget,
+        "initial_tool_choice": checked.initial_tool_choice,
+        "base_options": checked.options.generation,
+        "result_model": checked.result_schema,
+        "name": checked.name or None,
+        "output_topic": None if checked.output_topic is None else TopicId.parse(checked.output_topic),
+        "id": address,
+        "public_signals": checked.public_signals,
+    }
+    return ReActAgent(key or "assistant", **{**found, **options})
+
+
+def _of_a_feed(
+    spec: AgentSpec, key: str, address: AgentId | str | None, model: ChatModel | None, options: dict[str, Any]
+) -> InformationAgent | PersonalFeedAgent:
+    """An agent of kind information or personal_feed. Without instructions of its own it has those of its class."""
+    instructions = options.pop("system_instructions", None) or spec.system_instructions
+    found: dict[str, Any] = {
+        "model": model,
+        "items_per_generation": spec.items_per_generation,
+        "public_signals": spec.public_signals,
+        "base_options": spec.options.generation,
+        "name": spec.name,
+        "description": spec.description,
+        "id": address,
+        **({"instructions": instructions} if instructions else {}),
+    }
+    if spec.kind == INFORMATION:
+        found |= {"output_topic": spec.output_topic, "source_signal": spec.source_signal}
+        return InformationAgent(key, **{**found, **options})
+    found |= {"follow_topics": spec.follow_topics, "preferences": spec.preferences, "every_s": spec.every_s}
+    return PersonalFeedAgent(key, **{**found, **options})
+
+
+def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(spec, Mapping):
+        raise InvalidInputError(f"a spec is an AgentSpec or a dict, not {spec!r}", field="spec")
+    return {name: value for name, value in spec.items() if name not in _OF_THE_RUN}
+
+
+def _more_options(saved: dict[str, Any]) -> dict[str, Any]:
+    """What an agent's own `spec()` says beyond the fields of AgentSpec, as keywords of ReActAgent."""
+    names = ("max_parallel_tools", "result_retries")
+    return {name: saved.pop(name) for name in names if name in saved}
+
+
+def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
+    """What an agent's own `spec()` says, in the words of AgentSpec."""
+    for name in ("id", "agent_id", "key"):
+        saved.pop(name, None)
+    made_of = saved.pop("class", None)
+    described = made_of is not None
+    if made_of in _KINDS:
+        saved["kind"] = _KINDS[made_of]
+        saved["system_instructions"] = saved.pop("instructions", "")
+        saved = {name: value for name, value in saved.items() if value is not None}
+    if described and not has_instructions and _MADE.match(str(saved.get("system_instructions", ""))):
+        raise InvalidInputError(
+            f"system_instructions: {saved['system_instructions']} makes them; pass it as system_instructions=…",
+            field="system_instructions",
+        )
+    if "tools" in saved:
+        names = [tool["name"] if isinstance(tool, Mapping) else str(tool) for tool in saved.pop("tools") or ()]
+        saved.setdefault("tool_names", names)
+    if described and isinstance(saved.get("options"), Mapping):
+        saved["options"] = {
+            name: value for name, value in saved["options"].items() if name in ModelSettings.model_fields
+        }
+    return saved
+
+
+def _tools_of(spec: AgentSpec, known: ToolRegistry) -> Toolbox:
+    found = Toolbox(known.get(name) for name in spec.tool_names)
+    defaults = {name: one.default for name, one in spec.variables.items() if one.default is not None}
+    for sub_agent in spec.sub_agents:
+        found.add(AgentTool(sub_agent.agent, sub_agent.description, sub_agent.timeout, defaults))
+    return found
+
+
+def _pipeline_of(window: Window | None) -> CompactionPipeline:
+    parts: list[CompactionStrategy] = []
+    if window is None or window.tokens is None:
+        parts = [SlidingWindowCompaction((window and window.messages) or DEFAULT_WINDOW)]
+    else:
+        if window.messages is not None:
+            parts = [SlidingWindowCompaction(window.messages)]
+        shorter = (ToolResultCompaction(), SelectiveToolCallCompaction())
+        parts.append(TokenBudgetComposed(*shorter, max_tokens=window.tokens))
+    return CompactionPipeline(*parts)
+
+
+# ----------------------------------------------------------------------------------------------------- cold start
+
+
+async def load_session_memory(
+    session_id: str,
+    load_persisted_steps: Callable[[str], Steps | Awaitable[Steps]],
+    memory: HistoryProvider | None = None,
+    *,
+    agent_id: Address = "react/assistant",
+) -> HistoryProvider:
+    """A history that has the session: `memory` (a new one in memory when None), and where the session is not in it
+    yet, filled from cold storage.
+
+    load_persisted_steps: `(session_id) -> step rows`, sync or async, as `rebuild_messages_from_steps` reads them; a
+    sync one runs in a thread, and what it returns is read there: it may be a QuerySet. It is called on a miss alone,
+    once for all callers of this process that miss at the same time; of several processes that do, one stores it, when
+    `memory` can `seed`. What it raises is raised, and nothing is stored. Inside a run, call it before the agent runs.
+    """
+    provider = InMemoryHistoryProvider() if memory is None else memory
+    place = (id(provider), str(agent_id), str(session_id))
+    if await provider.count(agent_id, session_id):
+        return provider
+    while True:
+        mine: Future[bool] = Future()
+        other = _seeding.setdefault(place, mine)
+        if other is not mine:
+            if await asyncio.shield(asyncio.wrap_future(other)):
+                break
+            continue  # that caller failed, or was cancelled: now it is ours to try
+        read = False
+        try:
+            await _seed(provider, agent_id, session_id, load_persisted_steps)
+            read = True
+        finally:
+            del _seeding[place]
+            mine.set_result(read)
+        break
+    return provider
+
+
+async def _seed(
+    provider: HistoryProvider, agent_id: Address, session_id: str, load: Callable[[str], Steps | Awaitable[Steps]]
+) -> None:
+    seed = getattr(provider, "seed", None)
+    counts_itself = seed is not None and _task_run_id.get() is not None  # a run's count is journaled: one, always
+    if not counts_itself and await provider.count(agent_id, session_id):  # another one was done with it in between
+        return
+    if inspect.iscoroutinefunction(load):
+        found: Any = await asyncio.to_thread(_list, await load(session_id))
+    else:
+        found = await asyncio.to_thread(lambda: _list(load(session_id)))
+    steps = await asyncio.to_thread(_list, await found) if inspect.isawaitable(found) else found
+    messages = rebuild_messages_from_steps(steps)
+    if not messages:
+        return
+    if seed is None:
+        await provider.append_many(agent_id, session_id, messages)
+    else:
+        await seed(agent_id, session_id, messages)
+
+
+def _list(steps: Any) -> Any:
+    """What is read step by step, read: a QuerySet asks the database only then."""
+    return steps if inspect.isawaitable(steps) else list(steps or ())

@@ -1,0 +1,368 @@
+"""`AgentSpec`: an agent as data, which a form can edit and a row can keep. `rebuild_agent` makes the agent of it.
+
+The kinds of agents that a spec can describe, and which of its fields belong to which.
+
+What a spec may not say: whoever edits it must not move the site's keys, nor stop a worker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
+
+from ravi_django.agents.news.items import PER_GENERATION, checked_signal, topic_of
+from ravi_django.agents.news.personal_feed import LONGEST
+from ravi_django.agents.public_signals import checked_names
+from ravi_django.agents.react.result import ResultType
+from ravi_django.agents.tools.approvers import Approvers
+from ravi_django.agents.tools.delegate import handoff_name
+from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
+from ravi_django.kernel.secrets import secret_names
+
+MAX_EVERY_S = 366 * 24 * 3600
+FREE_CHOICES = ("auto", "none", "required")
+_STRICT = ConfigDict(frozen=True, extra="forbid")
+
+
+class Variable(BaseModel):
+    """A value of the instructions that each run brings along, as `metadata["variables"]`."""
+
+    model_config = _STRICT
+
+    description: str = ""  # for who fills it in
+    default: Any = None  # JSON; used where a run brings none
+    required: bool = False  # without a default, a run that brings none is refused
+
+
+class ModelSettings(BaseModel):
+    """How to generate; unset means the provider's default."""
+
+    model_config = _STRICT
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)  # of output
+    stop: list[str] | None = None
+    reasoning_effort: str | None = None  # "low", "medium", "high": what the provider knows
+    extra: dict[str, Any] = Field(default_factory=dict)  # of `spec_safety.EXTRAS`, passed to the provider as is
+
+    @property
+    def generation(self) -> GenerationOptions:
+        return GenerationOptions(**self.model_dump(exclude_none=True))
+
+
+class Window(BaseModel):
+    """What the model is shown of a long conversation. A plain number means that many messages."""
+
+    model_config = _STRICT
+
+    messages: int | None = Field(default=None, ge=1)  # the newest ones
+    tokens: int | None = Field(default=None, ge=1)  # at most; composed to fit
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_number(cls, value: Any) -> Any:
+        return {"messages": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class SubAgent(BaseModel):
+    """An agent to hand tasks to; in JSON its address alone, unless more is said of it."""
+
+    model_config = _STRICT
+
+    agent: str  # the address, type/key
+    description: str = ""  # for the model: what to hand to it
+    timeout: float = Field(default=120.0, gt=0)  # seconds to wait for its answer
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_address(cls, value: Any) -> Any:
+        return {"agent": value} if isinstance(value, str | AgentId) else value
+
+    @field_validator("agent", mode="before")
+    @classmethod
+    def _an_address(cls, value: Any) -> str:
+        return str(AgentId.parse(str(value) if isinstance(value, AgentId) else value))
+
+    @model_serializer
+    def _short(self) -> Any:
+        said = {name: getattr(self, name) for name in ("description", "timeout")}
+        given = {name: value for name, value in said.items() if value != type(self).model_fields[name].default}
+        return {"agent": self.agent, **given} if given else self.agent
+
+    @property
+    def tool_name(self) -> str:
+        return handoff_name(AgentId.parse(self.agent))
+
+
+class AgentSpec(BaseModel):
+    """What an agent is, without code: every part of it by name."""
+
+    model_config = _STRICT
+
+    model: str = Field(default="", pattern=r"\S")  # as litellm names it; a personal feed does without, too
+    fallbacks: list[str] = Field(default_factory=list)  # models that are asked when it fails, in this order
+    system_instructions: str = ""  # the template's text
+    variables: dict[str, Variable] = Field(default_factory=dict)  # of the template, by name
+    tool_names: list[str] = Field(default_factory=list)
+    sub_agents: list[SubAgent] = Field(default_factory=list)  # each becomes a tool `handoff_<key>`
+    max_iterations: int = Field(default=10, ge=1)  # model calls for one message
+    budget: ExecutionBudget | None = None  # for each run
+    retention: HistoryRetention = HistoryRetention.PERMANENT  # of the conversation's turns
+    approval_required_risk: Risk | None = None  # tools of at least this risk need an approval; None: "high"
+    approvers: Any = None  # who gives it: an address, several, or such by tool name, risk or "*"; None: nobody, denied
+    starter_prompts: list[str] = Field(default_factory=list)  # what a user may begin with
+    welcome: str = ""  # shown before the first message
+    initial_tool_choice: str | None = None  # "auto", "none", "required" or a tool's name, for the first model call
+    options: ModelSettings = Field(default_factory=ModelSettings)
+    window: Window | None = None  # None: the newest 100 messages
+    result_schema: dict[str, Any] | None = None  # JSON Schema of the answer; None: free text
+    name: str = Field(default="", max_length=200)
+    description: str = ""
+    kind: Literal["react", "information", "personal_feed"] = "react"  # what class it is made of
+    output_topic: str | None = None  # type/source, where answers go that nobody asked for
+    source_signal: str = "new_source_item"  # of kind information: what brings it an item
+    follow_topics: list[str] = Field(default_factory=list)  # of kind personal_feed, each type/source
+    preferences: str = Field(default="", max_length=LONGEST)  # of its user, where the run says none
+    every_s: int = Field(default=0, ge=0, le=MAX_EVERY_S)  # deliveries at most once in so many seconds; 0: each at once
+    items_per_generation: int = Field(default=PER_GENERATION, ge=1)  # of both: then the run begins anew
+    public_signals: list[str] = Field(default_factory=list)  # that the owner of a run may send over REST
+
+    @field_validator("approvers", mode="before")
+    @classmethod
+    def _as_said_shortest(cls, value: Any) -> Any:
+        try:
+            return Approvers.of(value).to_json()
+        except InvalidInputError as error:
+            raise ValueError(str(error).removeprefix("approvers: ")) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a row keeps: all that is not a default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def validate_spec(
+    spec: Mapping[str, Any] | AgentSpec,
+    known_tools: Iterable[str] | None = None,
+    known_agents: Iterable[Any] | None = None,
+) -> AgentSpec:
+    """Read a spec. `known_tools` are the names, `known_agents` the addresses that it may use; None leaves them open.
+
+    Raises InvalidInputError whose `field` is the very place (`tool_names.1`, `budget.max_tokens`), with the fix.
+    """
+    if isinstance(spec, AgentSpec):
+        checked = spec
+    else:
+        if not isinstance(spec, Mapping):
+            raise InvalidInputError(f"a spec is an object of {_fields_of('')}, not {spec!r}", field="spec")
+        refuse_unstorable(spec)
+        try:
+            checked = AgentSpec.model_validate(dict(spec))
+        except ValidationError as error:
+            raise _first_fault(error) from None
+    check_kind(checked)
+    _check_tools(checked, None if known_tools is None else list(known_tools))
+    _check_agents(checked, None if known_agents is None else sorted(map(str, known_agents)))
+    _check_choice(checked)
+    _check_approvers(checked)
+    _check_result(checked)
+    _check_secrets(checked)
+    checked_names(checked.public_signals)
+    check_extras(checked.options.extra, "options.extra")
+    check_models([checked.model, *checked.fallbacks])
+    return checked
+
+
+# --------------------------------------------------------------------------------------------- what fits together
+
+
+def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
+    seen: set[str] = set()
+    for place, name in enumerate(spec.tool_names):
+        field = f"tool_names.{place}"
+        if name in seen:
+            raise InvalidInputError(f"{field}: {name!r} is there already; name each tool once", field=field)
+        if known is not None and name not in known:
+            raise InvalidInputError(
+                f"{field}: there is no tool {name!r}; the tools are: {', '.join(sorted(known)) or 'none'}. Make "
+                "another one known with ravi_django.register_tool",
+                field=field,
+            )
+        seen.add(name)
+    for place, sub_agent in enumerate(spec.sub_agents):
+        field = f"sub_agents.{place}"
+        if sub_agent.tool_name in seen:
+            raise InvalidInputError(
+                f"{field}: {sub_agent.agent} would be the tool {sub_agent.tool_name!r}, which another one is already",
+                field=field,
+            )
+        seen.add(sub_agent.tool_name)
+
+
+def _check_agents(spec: AgentSpec, known: list[str] | None) -> None:
+    for place, sub_agent in enumerate(spec.sub_agents):
+        if known is not None and sub_agent.agent not in known:
+            raise InvalidInputError(
+                f"sub_agents.{place}: there is no agent {sub_agent.agent!r}; the agents are: "
+                f"{', '.join(known) or 'none'}",
+                field=f"sub_agents.{place}",
+            )
+
+
+def _check_choice(spec: AgentSpec) -> None:
+    choice = spec.initial_tool_choice
+    names = [*spec.tool_names, *(sub_agent.tool_name for sub_agent in spec.sub_agents)]
+    allowed = [*(FREE_CHOICES if names else ("auto", "none")), *names]
+    if choice is not None and choice not in allowed:
+        raise InvalidInputError(
+            f"initial_tool_choice: {choice!r} is none of {', '.join(allowed)}", field="initial_tool_choice"
+        )
+
+
+def _check_approvers(spec: AgentSpec) -> None:
+    names = [*spec.tool_names, *(sub_agent.tool_name for sub_agent in spec.sub_agents)]
+    Approvers.of(spec.approvers).check_names(names)
+
+
+def _check_result(spec: AgentSpec) -> None:
+    if spec.result_schema is None:
+        return
+    try:
+        ResultType(spec.result_schema)
+    except InvalidInputError as error:
+        words = str(error).removeprefix("result_model ")
+        raise InvalidInputError(f"result_schema {words}", field="result_schema") from error
+
+
+def _check_secrets(spec: AgentSpec) -> None:
+    """A spec is stored, and shown to who edits it."""
+    defaults = {name: variable.default for name, variable in spec.variables.items()}
+    for field in (*secret_names(spec.options.extra, "options.extra"), *secret_names(defaults, "variables")):
+        raise InvalidInputError(
+            f"{field} is a key or a password, and a spec is stored and shown; put it into the settings or one of the "
+            "provider's environment variables",
+            field=field,
+        )
+
+
+# ----------------------------------------------------------------------------------------------- words for a fault
+
+
+def _first_fault(error: ValidationError) -> InvalidInputError:
+    fault = error.errors(include_url=False)[0]
+    place = [str(part) for part in fault["loc"]]
+    if fault["type"] == "extra_forbidden":
+        *above, name = place
+        field = ".".join(place)
+        return InvalidInputError(f"{field}: there is no {name!r}; the fields are: {_fields_of(*above)}", field=field)
+    if len(place) > 2 and place[0] == "sub_agents" and isinstance(fault["input"], str) and place[2] == "agent":
+        place = place[:2]
+    field = ".".join(place) or "spec"
+    return InvalidInputError(f"{field}: {fault['msg'].removeprefix('Value error, ')}", field=field)
+
+
+_PARTS: dict[str, type[BaseModel]] = {
+    "variables": Variable,
+    "options": ModelSettings,
+    "window": Window,
+    "sub_agents": SubAgent,
+    "budget": ExecutionBudget,
+}
+
+
+def _fields_of(*place: str) -> str:
+    return ", ".join(_PARTS.get(place[0] if place else "", AgentSpec).model_fields)
+
+
+REACT, INFORMATION, PERSONAL_FEED = "react", "information", "personal_feed"
+CLASSES = {REACT: "ReActAgent", INFORMATION: "InformationAgent", PERSONAL_FEED: "PersonalFeedAgent"}
+_ALL = {"kind", "model", "fallbacks", "system_instructions", "variables", "options", "name", "description"}
+_ALL |= {"welcome", "starter_prompts", "public_signals"}
+_OF_A_FEED = {"follow_topics", "preferences", "every_s", "items_per_generation"}
+_OF_NEWS = {"output_topic", "source_signal", "items_per_generation"}
+_OWN = {INFORMATION: _ALL | _OF_NEWS, PERSONAL_FEED: _ALL | _OF_A_FEED}
+_NOT_REACT = (_OF_A_FEED | _OF_NEWS) - {"output_topic"}
+
+
+def check_kind(spec: AgentSpec) -> None:
+    """Raises InvalidInputError for a field that says nothing of this kind of agent, a topic that is none, and where a
+    model is missing."""
+    given = spec.model_dump(exclude_defaults=True)
+    allowed = _OWN.get(spec.kind)
+    for field in given:
+        if field in _NOT_REACT if allowed is None else field not in allowed:
+            raise InvalidInputError(
+                f"{field} says nothing of an agent of kind {spec.kind}; leave it out, or choose another kind",
+                field=field,
+            )
+    if not spec.model and spec.kind != PERSONAL_FEED:
+        raise InvalidInputError("model is required; name one, as litellm does: openai/gpt-4o-mini", field="model")
+    if spec.output_topic:
+        topic_of(spec.output_topic, "output_topic")
+    for place, topic in enumerate(spec.follow_topics):
+        topic_of(topic, f"follow_topics.{place}")
+    checked_signal(spec.source_signal)
+
+
+MAX_DEPTH = 50  # objects and lists inside each other
+
+# How a provider generates. Nothing else goes through: litellm reads addresses, credentials, headers, callbacks and
+# other models from the same keywords, and those that name a logger's host from `metadata`.
+EXTRAS = frozenset(
+    {
+        "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "min_p", "parallel_tool_calls",
+        "presence_penalty", "prompt_cache_key", "reasoning", "repetition_penalty", "safety_identifier", "seed",
+        "service_tier", "thinking", "top_a", "top_k", "top_logprobs", "user", "verbosity",
+    }
+)  # fmt: skip
+_ADDRESS = re.compile(r"//|\\|\.\.|[\s?#]")
+
+
+def check_extras(extras: Mapping[str, Any], field: str) -> None:
+    """Raises InvalidInputError, naming the field, for what is no option of generating."""
+    for name in extras:
+        if name not in EXTRAS:
+            raise InvalidInputError(
+                f"{field}.{name} is no option of a spec; those are {', '.join(sorted(EXTRAS))}. Where a model is "
+                "reached, and with which keys, the settings and the environment say",
+                field=f"{field}.{name}",
+            )
+
+
+def check_models(names: Sequence[str]) -> None:
+    """`names` are the model and its fallbacks. Raises InvalidInputError for one that is an address."""
+    for place, name in enumerate(names, -1):
+        if _ADDRESS.search(name.strip()):
+            field = "model" if place < 0 else f"fallbacks.{place}"
+            raise InvalidInputError(
+                f"{field}: {name!r} is no model's name, as provider/model; where a model is reached, the settings and "
+                "the environment say",
+                field=field,
+            )
+
+
+def refuse_unstorable(spec: Mapping[str, Any]) -> None:
+    """Raises InvalidInputError for what the database cannot store, and for what nests too deep to be read safely."""
+    for field, text in _texts(spec, "", 0):
+        if "\0" in text or (not text.isascii() and text != text.encode(errors="replace").decode()):
+            raise InvalidInputError(
+                f"{field} holds a NUL character or half a surrogate pair, which the database cannot store", field=field
+            )
+
+
+def _texts(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:
+        field = ".".join(place.split(".")[: 2 if place.startswith(("options", "variables")) else 1])
+        raise InvalidInputError(f"{field} is nested more than {MAX_DEPTH} deep; make it flatter", field=field)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield place or "spec", str(key)
+            yield from _texts(inner, f"{place}.{key}" if place else str(key), depth + 1)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _texts(inner, f"{place}.{number}", depth + 1)

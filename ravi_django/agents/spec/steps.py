@@ -1,0 +1,199 @@
+"""From stored step rows back to the messages of a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.kernel import (
+    Block,
+    ChatMessage,
+    ContentBlock,
+    InvalidInputError,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from ravi_django.kernel.content import blocks_adapter
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
+
+_SAID = {
+    "system": Role.SYSTEM,
+    "system_message": Role.SYSTEM,
+    "user": Role.USER,
+    "user_message": Role.USER,
+    "assistant": Role.ASSISTANT,
+    "assistant_message": Role.ASSISTANT,
+}
+_CALLS = ("tool_call", "tool_calls")
+_RESULTS = ("tool_result", "tool_results")
+KINDS = (*_SAID, *_CALLS, *_RESULTS)
+
+
+@dataclass(slots=True)
+class _Call:
+    block: ToolUseBlock
+    listed: bool = False  # by its assistant message; a row of its own may follow
+    result: ToolResultBlock | None = None
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What somebody said; an assistant's turn with the calls that it made."""
+
+    role: Role
+    content: list[ContentBlock]
+    calls: list[_Call] = field(default_factory=list)
+    closed: bool = False  # a result has come: the next call is another turn's
+
+
+def rebuild_messages_from_steps(
+    steps: Iterable[Any], *, unknown: Literal["raise", "skip"] = "raise"
+) -> list[ChatMessage]:
+    """The conversation that step rows tell, oldest first, in a form that every provider takes.
+
+    A row is a mapping or an object with `kind` (or `type`): `user_message`, `assistant_message`, `system_message`,
+    `tool_call(s)` or `tool_result(s)`, with its values beside it or in `payload` (or `data`):
+
+    - messages have `content` (or `text`): a string, content blocks, or any JSON; an assistant's may list `tool_calls`
+    - calls have `tool_name` (or `name`), `arguments` (or `args`; an object or its JSON text), `call_id` (or `id`)
+    - results have `call_id` (or `tool_call_id`), `content` (or `result`, `output`), `is_error`
+
+    Calls that follow each other belong to one assistant turn, and so do those that its message lists: parallel calls
+    stay together, their results follow in the order of the calls, wherever their rows are. A call without a result
+    gets one that says "interrupted"; a result of no call is left out, no provider takes it.
+
+    Raises InvalidInputError naming the row (`steps.3`) for one that cannot be read; for a kind that is not known too,
+    unless `unknown="skip"` leaves those out.
+    """
+    turns: list[_Turn] = []
+    for place, step in enumerate(steps):
+        kind = _get(step, "kind", "type")
+        if kind in _SAID:
+            turns.append(_said(_SAID[kind], step, place))
+        elif kind in _CALLS:
+            for one in _parts(step, "tool_calls", "calls"):
+                _add_call(turns, _call(one, place))
+        elif kind in _RESULTS:
+            for one in _parts(step, "tool_results", "results"):
+                _add_result(turns, one, place)
+        elif unknown == "raise":
+            raise _fault(place, f"unknown kind {kind!r}; the kinds are {', '.join(KINDS)}. Leave it out, or skip them")
+    return close_dangling([message for turn in turns for message in _messages(turn)])
+
+
+def _said(role: Role, step: Any, place: int) -> _Turn:
+    turn = _Turn(role, _content(_get(step, "content", "text"), place))
+    if role is Role.ASSISTANT:
+        listed = [block for block in turn.content if isinstance(block, ToolUseBlock)]
+        turn.content = [block for block in turn.content if not isinstance(block, ToolUseBlock)]
+        listed += [_call(one, place) for one in _get(step, "tool_calls") or ()]
+        turn.calls = [_Call(block, listed=True) for block in listed]
+    return turn
+
+
+def _add_call(turns: list[_Turn], block: ToolUseBlock) -> None:
+    last = turns[-1] if turns else None
+    if last is not None and last.role is Role.ASSISTANT:
+        for call in last.calls:
+            if call.listed and call.block.call_id == block.call_id:
+                call.listed = False
+                return
+        if not last.closed:
+            last.calls.append(_Call(block))
+            return
+    turns.append(_Turn(Role.ASSISTANT, [], [_Call(block)]))
+
+
+def _add_result(turns: list[_Turn], step: Any, place: int) -> None:
+    """To the latest call of that id without one; without an id, to the oldest call of the turn that waits."""
+    call_id = _get(step, "call_id", "tool_call_id")
+    for turn in reversed(turns):
+        for call in turn.calls:
+            if call.result is None and call_id in (None, "", call.block.call_id):
+                content = _content(_get(step, "content", "result", "output", "text"), place)
+                failed = bool(_get(step, "is_error"))
+                call.result = ToolResultBlock(call_id=call.block.call_id, content=content, is_error=failed)
+                turn.closed = True
+                return
+
+
+def _messages(turn: _Turn) -> list[ChatMessage]:
+    if not turn.content and not turn.calls:
+        return []  # a step that said nothing: providers refuse an empty message
+    said = ChatMessage(role=turn.role, content=[*turn.content, *(call.block for call in turn.calls)])
+    results: list[ContentBlock] = [call.result for call in turn.calls if call.result is not None]
+    return [said, ChatMessage(role=Role.TOOL, content=results)] if results else [said]
+
+
+# ----------------------------------------------------------------------------------------------------- one row
+
+
+def _call(step: Any, place: int) -> ToolUseBlock:
+    if isinstance(step, ToolUseBlock):
+        return step
+    function = _get(step, "function") or step  # as OpenAI's API nests it
+    name = _get(function, "tool_name", "name")
+    if not isinstance(name, str) or not name:
+        raise _fault(place, "a tool call has no tool_name")
+    call_id = str(_get(step, "call_id", "tool_call_id", "id") or f"call_{place}")
+    return ToolUseBlock(tool_name=name, arguments=_arguments(_get(function, "arguments", "args")), call_id=call_id)
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    if isinstance(given, str):
+        try:
+            read = json.loads(given or "{}")
+        except ValueError:
+            read = None
+        given = read if isinstance(read, dict) else {INVALID_ARGUMENTS_KEY: given}  # as the model said it
+    return dict(given) if isinstance(given, Mapping) else {}
+
+
+def _content(value: Any, place: int) -> list[ContentBlock]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [TextBlock(text=value)]
+    if isinstance(value, Block):
+        return [value]  # type: ignore[list-item]
+    if isinstance(value, list) and all(isinstance(item, Block) or _is_block(item) for item in value):
+        try:
+            return blocks_adapter.validate_python(value)
+        except ValidationError as error:
+            raise _fault(place, f"content is no list of blocks: {error.errors()[0]['msg']}") from None
+    return [TextBlock(text=to_json(value, fallback=str).decode())]
+
+
+def _is_block(item: Any) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("type"), str)
+
+
+def _parts(step: Any, *names: str) -> list[Any]:
+    """The several calls or results of one row, or the row as the one that it is."""
+    found = _get(step, *names)
+    return list(found) if isinstance(found, list | tuple) else [step]
+
+
+def _get(step: Any, *names: str) -> Any:
+    """The first of these values that the row has, itself or in its payload."""
+    for place in (step, *(_plain(step, inner) for inner in ("payload", "data"))):
+        for name in names:
+            if (value := _plain(place, name)) is not None:
+                return value
+    return None
+
+
+def _plain(step: Any, name: str) -> Any:
+    return step.get(name) if isinstance(step, Mapping) else getattr(step, name, None)
+
+
+def _fault(place: int, words: str) -> InvalidInputError:
+    return InvalidInputError(f"steps.{place}: {words}", field=f"steps.{place}")

@@ -1,0 +1,120 @@
+"""Whom an agent asks before it calls a tool: the same people for all, or by the tool's name, a risk, or `*`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ravi_django.kernel import (
+    Addressees,
+    InvalidInputError,
+    Risk,
+    Tool,
+)
+from ravi_django.kernel.people import OWNER
+
+REST = "*"
+RISKS = frozenset(risk.value for risk in Risk)
+POLICIES = ("by_risk", "always", "never")
+VISIBLE = ("owner", "staff")
+
+
+@dataclass(frozen=True, slots=True)
+class Approvers:
+    """`named` has addressees by a tool's name or a risk, `rest` is for all that neither they nor the tool name."""
+
+    named: dict[str, Addressees] = field(default_factory=dict)
+    rest: Addressees | None = None
+    of_row: bool = False  # of an agent stored in the database, whose editor takes nothing from what code says
+
+    @classmethod
+    def of(cls, value: Any) -> Approvers:
+        """From None, from what `Addressees.of` takes, or from a mapping of such by tool name, risk or "*".
+
+        Raises InvalidInputError whose field is the place, as `approvers.pay`.
+        """
+        if value is None or isinstance(value, cls):
+            return value or cls()
+        if not isinstance(value, Mapping) or set(value) & {"to", "steps"}:
+            return cls(rest=Addressees.of(value, "approvers"))
+        if not value:
+            raise InvalidInputError("approvers is empty: name somebody, or leave it out", field="approvers")
+        found = {str(key): Addressees.of(to, f"approvers.{key}") for key, to in value.items()}
+        return cls({key: to for key, to in found.items() if key != REST}, found.get(REST))
+
+    def for_call(self, tool: Tool, risk: Risk) -> Addressees | None:
+        """The agent's word on this tool or risk goes before the tool's own, and that before the agent's on the rest. Of
+        a row the tool's own goes first. None: nobody."""
+        said, own = self.named.get(tool.name) or self.named.get(risk.value), approvers_of(tool)
+        if self.of_row:
+            return own or _without_what_needs_code(said or self.rest, risk)
+        return said or own or self.rest
+
+    def as_of_row(self) -> Approvers:
+        return replace(self, of_row=True)
+
+    def check(self, tools: Iterable[Tool]) -> None:
+        """Raises InvalidInputError for a key that is no tool of these, and for a tool whose own policy is none."""
+        found = list(tools)
+        for tool in found:
+            approvers_of(tool)
+            checked_policy(tool.approval, tool.name)
+        self.check_names(tool.name for tool in found)
+
+    def check_names(self, tools: Iterable[str]) -> None:
+        """Raises InvalidInputError for a key that is no tool of these."""
+        names = set(tools)
+        for key in self.named:
+            if key not in names and key not in RISKS:
+                known = ", ".join(sorted(names)) or "none"
+                raise InvalidInputError(
+                    f"approvers.{key}: it is no risk, no {REST!r} and no tool of the agent; the tools are: {known}",
+                    field=f"approvers.{key}",
+                )
+
+    def to_json(self) -> Any:
+        """The shortest form that `of` reads; None of nobody."""
+        rest = None if self.rest is None else self.rest.to_json()
+        if not self.named:
+            return rest
+        named = {key: to.to_json() for key, to in self.named.items()}
+        return named if rest is None else {**named, REST: rest}
+
+
+def _without_what_needs_code(found: Addressees | None, risk: Risk) -> Addressees | None:
+    """A row neither switches four eyes off, nor lets a run's owner confirm a risky call."""
+    if found is None:
+        return None
+    steps = tuple(step for step in found.steps if risk is Risk.SAFE or step.to != OWNER)
+    return Addressees(steps=steps, four_eyes=found.four_eyes or None) if steps else None
+
+
+def approvers_of(tool: Tool) -> Addressees | None:
+    """A tool's own. Raises InvalidInputError that names the tool."""
+    return None if tool.approvers is None else Addressees.of(tool.approvers, f"approvers of the tool {tool.name}")
+
+
+def checked_policy(value: Any, name: str = "") -> str:
+    """Raises InvalidInputError unless it is one of POLICIES."""
+    if value not in POLICIES:
+        whose = f"approval of the tool {name}" if name else "a tool's approval"
+        raise InvalidInputError(f"{whose} is one of {', '.join(POLICIES)}, not {value!r}", field="approval")
+    return str(value)
+
+
+def checked_visible(value: Any) -> str:
+    """Raises InvalidInputError unless it is one of VISIBLE."""
+    if value not in VISIBLE:
+        raise InvalidInputError(f"a tool's visible is one of 'owner', 'staff', not {value!r}", field="visible")
+    return str(value)
+
+
+def refuse_owner(tool: Tool, to: Addressees | None) -> None:
+    """Raises InvalidInputError where the owner of a run is asked to approve what is hidden from them."""
+    if tool.visible == "staff" and to is not None and any(step.to == OWNER for step in to.steps):
+        raise InvalidInputError(
+            f'{tool.name}: visible="staff" hides the arguments from the owner of the run, who is named to approve its '
+            'calls; name other approvers for it, e.g. "staff"',
+            field="approvers",
+        )

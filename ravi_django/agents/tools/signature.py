@@ -1,0 +1,249 @@
+"""What a function's signature says of a tool: a JSON schema, a validator, and where the RunContext and a person's
+answer go.
+
+What a function's docstring says of it: the description for the model, and a line for each parameter.
+
+Reads Google style ("Args:", "name (type): text") and reST style (":param type name: text").
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ErrorDetails
+
+from ravi_django.kernel import HumanInput, RunContext, ToolArgumentsError
+
+_HIDDEN_TEXT = re.compile(
+    r"(?:[\w.]*\[)?\s*(?:None\s*\|\s*)?(?:\w+\.)*(RunContext|HumanInput)\s*(?:\|\s*None)?\s*\]?\Z"
+)
+_HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
+_SHOWN_ERRORS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of a tool, as the model fills them in."""
+
+    parameters: dict[str, Any]  # JSON schema
+    context_parameter: str | None  # the parameter that gets the RunContext
+    input_parameter: str | None  # the parameter that gets the HumanInput
+    _model: type[BaseModel]
+    _names: dict[str, str]  # parameter name → field name in the model
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Python values for every parameter, defaults filled in. Raises ToolArgumentsError that names the argument."""
+        try:
+            values = self._model.model_validate(arguments)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)
+            raise ToolArgumentsError(self._explain(details), field=_argument(details[0])) from None
+        return {name: getattr(values, field) for name, field in self._names.items()}
+
+    def _explain(self, details: list[ErrorDetails]) -> str:
+        parts = [self._explain_one(detail) for detail in details[:_SHOWN_ERRORS]]
+        if len(details) > _SHOWN_ERRORS:
+            parts.append(f"and {len(details) - _SHOWN_ERRORS} more")
+        return "; ".join(parts)
+
+    def _explain_one(self, detail: ErrorDetails) -> str:
+        place = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "missing":
+            return f"argument {place!r} is missing"
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+            takes = ", ".join(self._names) or "no arguments"
+            return f"unknown argument {place!r} (there are: {takes})"
+        return f"argument {place!r}: {detail['msg'].removeprefix('Value error, ')}"
+
+
+def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
+    """Build schema and validator, once. Raises TypeError with the fix when a parameter cannot be a tool's."""
+    owner = getattr(function, "__qualname__", repr(function))
+    hidden: dict[str, str] = {}  # by the name of the type
+    names: dict[str, str] = {}
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        _refuse_kind(owner, parameter)
+        annotation = _resolve(owner, function, parameter)
+        if (kind := _hidden_kind(annotation)) is not None:
+            if kind in hidden:
+                raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; keep one")
+            hidden[kind] = parameter.name
+            continue
+        # A name of our own: parameters called `json`, `copy` or `_x` would collide with pydantic's.
+        names[parameter.name] = f"argument_{len(names)}"
+        fields[names[parameter.name]] = _field(parameter, annotation, descriptions.get(parameter.name))
+    model = _build(owner, fields)
+    return Signature(_schema(owner, model), hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
+
+
+class _Schema(GenerateJsonSchema):
+    """Without what a model has no use for: titles of fields, and warnings about defaults that are no JSON."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        return None
+
+
+def _refuse_kind(owner: str, parameter: inspect.Parameter) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TypeError(f"tool {owner}: a model cannot fill in {parameter}; name each argument")
+    if parameter.name == "self":
+        raise TypeError(
+            f"tool {owner}: a method needs its object; make the tool of a bound one, FunctionTool(obj.name)"
+        )
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise TypeError(f"tool {owner}: {parameter.name} is positional-only; tools are called by keyword, drop the '/'")
+
+
+def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return Any
+    # Often imported under TYPE_CHECKING alone, where the name cannot be resolved.
+    if isinstance(annotation, str) and (found := _HIDDEN_TEXT.match(annotation.strip())):
+        return _HIDDEN[found.group(1)]
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"annotation": annotation}
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(holder, globalns=names, include_extras=True)["annotation"]
+    except NameError as error:
+        raise TypeError(
+            f"tool {owner}: the annotation of {parameter.name} cannot be read ({error}); import it at module level"
+        ) from error
+
+
+def _hidden_kind(annotation: Any) -> str | None:
+    """Which of the types that the runtime fills in this is, or may be."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _hidden_kind(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return next(filter(None, map(_hidden_kind, get_args(annotation))), None)
+    if not isinstance(annotation, type):
+        return None
+    return next((name for name, kind in _HIDDEN.items() if kind in annotation.__mro__), None)
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[Any, FieldInfo]:
+    described = get_origin(annotation) is Annotated and any(
+        isinstance(extra, FieldInfo) and extra.description for extra in get_args(annotation)[1:]
+    )
+    options: dict[str, Any] = {} if described or not description else {"description": description}
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(
+            f"{parameter.name}: write Annotated[{parameter.name}'s type, Field(…)] and a plain default, "
+            "so that the function can also be called from Python"
+        )
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return annotation, Field(default, alias=parameter.name, **options)
+
+
+def _build(owner: str, fields: dict[str, Any]) -> type[BaseModel]:
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    try:
+        return create_model("Arguments", __config__=config, **fields)
+    except PydanticUserError as error:
+        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
+
+
+def _schema(owner: str, model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        schema = model.model_json_schema(by_alias=True, schema_generator=_Schema)
+    except PydanticUserError as error:
+        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+def _argument(detail: ErrorDetails) -> str:
+    return str(detail["loc"][0]) if detail["loc"] else "arguments"
+
+
+_SECTION = re.compile(r"(Args|Arguments|Parameters|Params|Returns?|Yields?|Raises):\s*\Z")
+_PARAMETER_SECTIONS = {"Args", "Arguments", "Parameters", "Params"}
+_GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)\Z")
+_REST_PARAMETER = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+):\s*(?P<text>.*)\Z")
+_REST_FIELD = re.compile(r":\w+[^:]*:")
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """A docstring taken apart."""
+
+    description: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+
+
+def read_docstring(function: Callable[..., Any]) -> Docstring:
+    """Take a function's docstring apart; without one everything is empty."""
+    reader = _Reader()
+    for line in inspect.cleandoc(getattr(function, "__doc__", None) or "").splitlines():
+        reader.read(line)
+    return Docstring(
+        description="\n".join(reader.description).strip(),
+        parameters={name: " ".join(lines).strip() for name, lines in reader.parameters.items()},
+    )
+
+
+class _Reader:
+    """One pass over the lines. `_current` is the parameter that a continuation line belongs to."""
+
+    def __init__(self) -> None:
+        self.description: list[str] = []
+        self.parameters: dict[str, list[str]] = {}
+        self._section: str | None = None  # None: still in the description
+        self._indent: int | None = None  # of the parameter names in a Google section
+        self._current: list[str] | None = None
+
+    def read(self, line: str) -> None:
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if text and indent == 0 and self._begin(text):
+            return
+        if self._section is None:
+            self.description.append(line)
+        elif self._section in _PARAMETER_SECTIONS:
+            self._google(text, indent)
+        elif self._current is not None and text:
+            self._current.append(text)
+
+    def _begin(self, text: str) -> bool:
+        """Whether an unindented line opens something; text after a section is description again."""
+        if section := _SECTION.match(text):
+            self._section, self._indent, self._current = section[1], None, None
+            return True
+        if parameter := _REST_PARAMETER.match(text):
+            self._section = "rest"
+            self._current = self.parameters[parameter["name"]] = [parameter["text"]]
+            return True
+        if _REST_FIELD.match(text):
+            self._section, self._current = "rest", None
+            return True
+        self._section, self._current = None, None
+        return False
+
+    def _google(self, text: str, indent: int) -> None:
+        if not text:
+            return
+        if self._indent is None:
+            self._indent = indent
+        entry = _GOOGLE.match(text) if indent <= self._indent else None
+        if entry:
+            self._current = self.parameters[entry["name"]] = [entry["text"]]
+        elif self._current is not None:
+            self._current.append(text)

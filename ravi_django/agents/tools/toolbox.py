@@ -1,0 +1,103 @@
+"""The tools of an agent, by name.
+
+Agents that other agents use: which objects are agents, what a model is told of one, whom an agent brings along.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from ravi_django.agents.tools.delegate import AgentTool, HandoffTool, is_agent
+from ravi_django.agents.tools.function_tool import FunctionTool
+from ravi_django.kernel import (
+    Agent,
+    InvalidInputError,
+    Risk,
+    Tool,
+    ToolRegistry,
+)
+
+
+class Toolbox:
+    """Tools by name, in the order they came; the last one added under a name wins. A ToolRegistry."""
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.add(tool)
+
+    @classmethod
+    def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:
+        """A registry as it is; a list (or None) as a Toolbox."""
+        if isinstance(tools, ToolRegistry):
+            return tools
+        if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str) or is_agent(tools):
+            raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{_called(tools)}]")
+        return cls(tools or ())
+
+    def add(self, tool: Any) -> None:
+        """Add a tool; a plain function, or an agent (by an AgentTool), as one. Raises TypeError or ValueError when it
+        is none of them, InvalidInputError when another agent has the same tool name."""
+        if is_agent(tool):
+            tool = AgentTool(tool)
+        elif inspect.isroutine(tool):
+            tool = FunctionTool(tool)
+        if inspect.isclass(tool) and issubclass(tool, Tool):
+            raise TypeError(f"{tool.__name__} is a class; add an instance of it: {tool.__name__}()")
+        if not isinstance(tool, Tool):
+            raise TypeError(
+                f"not a tool: {tool!r}; add a Tool, a function made one by @tool, a plain function, or an agent"
+            )
+        if not tool.name:
+            raise ValueError(f"{type(tool).__name__} has no name; set its `name` attribute")
+        other = self._tools.pop(tool.name, None)
+        if isinstance(tool, HandoffTool) and isinstance(other, HandoffTool) and other.agent_id != tool.agent_id:
+            raise InvalidInputError(
+                f"the agents {other.agent_id} and {tool.agent_id} would both be the tool {tool.name}; "
+                "give one of them another key",
+                field="tools",
+            )
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def all(self) -> list[Tool]:
+        return list(self._tools.values())
+
+    def names(self) -> list[str]:
+        return list(self._tools)
+
+    def by_risk(self, risk: Risk | str) -> list[Tool]:
+        """The tools of exactly that risk; one whose risk is computed from the arguments counts as critical."""
+        wanted = Risk(risk)
+        return [tool for tool in self._tools.values() if tool.risk == wanted]
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self.all())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return (name.name if isinstance(name, Tool) else name) in self._tools
+
+    def __repr__(self) -> str:
+        return f"Toolbox({', '.join(self._tools)})"
+
+
+def _called(tool: Any) -> str:
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", None) or tool)
+
+
+def sub_agents_of(agent: Agent) -> list[Agent]:
+    """The agents that were given to this one as objects: to be registered along with it."""
+
+    with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
+        tools = Toolbox.of(getattr(agent, "tools", None)).all()
+        given: list[Any] = [getattr(tool, "agent", None) for tool in tools]
+        return [agent for agent in given if is_agent(agent)]
+    return []

@@ -1,0 +1,185 @@
+"""Asking servers outside: each address is looked up and checked first, and the connection goes to the very address that
+was checked, so that no name leads inside by changing its mind."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import socket
+import ssl
+import threading
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ravi_django.capabilities.net.addresses import Network, is_permitted
+
+if TYPE_CHECKING:
+    import httpx
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+
+PACKING = 64 * 1024  # bytes that a packed body may have beyond its limit, for headers and blocks without content
+LOOKUP_THREADS = 4
+REDIRECTS = (301, 302, 303, 307, 308)
+_ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
+
+
+class Unreachable(Exception):
+    """The server is not asked, or what it says cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address that was looked up and found permitted: the connection goes there and nowhere else."""
+
+    url: httpx.URL
+    host: str  # as certificates name it
+    address: str
+
+
+def parsed(text: str, longest: int) -> tuple[httpx.URL, str, int]:
+    """The URL with its host and port. Raises Unreachable for what is no http or https address of the web."""
+    import httpx
+
+    try:
+        if len(text) > longest:
+            raise ValueError
+        url = httpx.URL(text)
+        host = url.raw_host.decode("ascii").lower().rstrip(".").strip("[]")
+        port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
+    except (ValueError, TypeError, UnicodeError, httpx.InvalidURL):
+        raise Unreachable(f"{text[:200]!r} is no address of the web") from None
+    if url.scheme not in ("http", "https") or not host:
+        raise Unreachable(f"{text[:200]!r} is no address of the web: it begins with http:// or https://")
+    if url.userinfo:
+        raise Unreachable("an address with a user name or a password in it is not fetched")
+    return url.copy_with(fragment=None, host=host), host, port
+
+
+def joined(target: Target, location: str) -> str:
+    """Where a redirect leads."""
+    import httpx
+
+    try:
+        return str(target.url.join(location))
+    except httpx.InvalidURL:
+        raise Unreachable(f"{target.url} redirects to what is no address") from None
+
+
+async def checked_address(host: str, port: int, allowed: Iterable[Network], resolve: Resolver) -> str:
+    """The address to connect to. Raises Unreachable when one of the host's is in a network that is not allowed."""
+    try:
+        addresses = await resolve(host, port)
+    except (OSError, UnicodeError):
+        addresses = []
+    if not addresses:
+        raise Unreachable(f"there is no host {host!r}")
+    if not all(is_permitted(address, allowed) for address in addresses):
+        raise Unreachable(f"the host {host!r} is in a network that must not be asked from here")
+    return addresses[0]
+
+
+@asynccontextmanager
+async def answered(method: str, target: Target, headers: Mapping[str, str], timeout_s: float) -> AsyncIterator[Any]:
+    """The server's answer, its body unread. A client for each: nothing of one server (cookies, connections) reaches the
+    next. The name that was asked for is in Host and in the certificate's check. Raises what httpx raises."""
+    import httpx
+
+    async with httpx.AsyncClient(verify=trust(), trust_env=False, timeout=timeout_s) as client:
+        request = client.build_request(
+            method,
+            target.url.copy_with(host=target.address),
+            headers={
+                "Host": target.url.netloc.decode("ascii"),
+                "User-Agent": "ravi-django",
+                "Accept-Encoding": "gzip, identity",
+                **headers,
+            },
+            extensions={"sni_hostname": target.host},
+        )
+        response = await client.send(request, stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+
+@cache
+def trust() -> ssl.SSLContext:
+    """Of all clients: to read the certificates takes the loop longer than anything else here."""
+    import httpx
+
+    return httpx.create_ssl_context(trust_env=False)
+
+
+class Lookups:
+    """Threads of their own, and not many: names whose servers never answer must not take the loop's from others."""
+
+    def __init__(self, threads: int = LOOKUP_THREADS, room: int = 0) -> None:
+        self._threads = ThreadPoolExecutor(threads, "ravi-lookup")
+        self._room = threading.Semaphore(room or threads * 4)
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        return [str(address[4][0]) for address in await self.run(host, port)]
+
+    async def run(self, host: str, port: int) -> Any:
+        if not self._room.acquire(blocking=False):
+            raise Unreachable("too many hosts are being looked up at once; try again later")
+        looking = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        looking.add_done_callback(lambda _: self._room.release())
+        return await asyncio.wrap_future(looking)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+@cache
+def _lookups() -> Lookups:
+    return Lookups()
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    return await _lookups().addresses(host, port)
+
+
+async def bounded(response: Any, limit: int) -> tuple[bytes, bool]:
+    """At most `limit` bytes of the body, unpacked piece by piece, and whether there was more."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise Unreachable(f"the server sent an encoding that was not asked for: {encoding[:40]!r}")
+    unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
+    body = bytearray()
+    raw = 0
+    async for piece in _pieces(response):
+        raw += len(piece)
+        try:
+            # One byte more than is kept says that there was more.
+            body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
+        except zlib.error:
+            raise Unreachable("the server's answer could not be unpacked") from None
+        if len(body) > limit:
+            return bytes(body[:limit]), True
+        if unpacker is not None and unpacker.eof:
+            break  # what comes behind the end is no part of it
+        if raw > limit + PACKING:
+            return bytes(body), True
+    return bytes(body), False
+
+
+async def _pieces(response: Any) -> AsyncIterator[bytes]:
+    async for piece in response.aiter_raw():
+        yield piece
+
+
+def codec(name: str) -> str:
+    try:
+        found = codecs.lookup(name)
+    except (LookupError, ValueError):
+        return "utf-8"
+    is_text = getattr(found, "_is_text_encoding", False) and found.name.replace("_", "-") not in _ODD_CODECS
+    return found.name if is_text else "utf-8"
