@@ -20,6 +20,10 @@ import sys
 import time
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
+
+import psycopg
+import psycopg.sql
 
 from project.demo_check import health
 from project.feed_server import FeedServer
@@ -28,6 +32,7 @@ from project.process import Child, ProcessError
 from project.services import Postgres, Service, Valkey, port_is_free
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+MIGRATIONS = {"ravi": BASE_DIR / "ravi_django" / "migrations", "project": BASE_DIR / "project" / "migrations"}
 HEALTHY_TIMEOUT_S = 60.0
 LOCAL = "local"
 RESTARTS, RESTART_WINDOW_S = 5, 60.0  # so many in so many seconds, then give up
@@ -39,6 +44,24 @@ class DemoError(Exception):
 
 class Stopped(Exception):
     """Ctrl-C, SIGTERM or SIGHUP."""
+
+
+def set_aside_unknown(url: str) -> str | None:
+    """Rename a database whose recorded migrations this version does not know, and make an empty one in its place.
+    Returns the name under which it is kept; None when all is known."""
+    known = {(app, file.stem) for app, folder in MIGRATIONS.items() for file in folder.glob("0*.py")}
+    with psycopg.connect(url) as database:
+        if database.execute("SELECT to_regclass('django_migrations')").fetchone() == (None,):
+            return None
+        found = database.execute("SELECT app, name FROM django_migrations WHERE app = ANY(%s)", [list(MIGRATIONS)])
+        if set(found) <= known:
+            return None
+    kept = f"kept_{int(time.time())}"
+    name = psycopg.sql.Identifier(urlsplit(url).path[1:])
+    with psycopg.connect(urlsplit(url)._replace(path="/template1").geturl(), autocommit=True) as server:
+        server.execute(psycopg.sql.SQL("ALTER DATABASE {} RENAME TO {}").format(name, psycopg.sql.Identifier(kept)))
+        server.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(name))
+    return kept
 
 
 class Demo:
@@ -169,6 +192,8 @@ class Demo:
             server.start()
             self.env[variable] = server.url
             say_service(server.name, f"127.0.0.1:{server.port}, data in {self._shown(server.data_dir)}")
+            if service is Postgres and (kept := set_aside_unknown(server.url)):
+                say_service(server.name, f"its data is of another version: kept as database {kept}, begun anew")
         feeds = FeedServer(self.folder / FeedServer.name, log=self.logs / f"{FeedServer.name}.log")
         self.running.append(feeds)
         feeds.start()

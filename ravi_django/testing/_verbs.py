@@ -56,13 +56,6 @@ VERBS = {
     "TopicId": "ravi_django.kernel.identity:TopicId",
     # kernel, people
     "Addressees": "ravi_django.kernel.people:Addressees",
-    # migrations, live
-    "AddIndex": "ravi_django.migrations._live:AddIndex",
-    "AddUnique": "ravi_django.migrations._live:AddUnique",
-    "AlterDbIndex": "ravi_django.migrations._live:AlterDbIndex",
-    "AlterField": "ravi_django.migrations._live:AlterField",
-    "LIVE_LOCK_S": "ravi_django.migrations._live:LOCK_S",
-    "LIVE_TRIES": "ravi_django.migrations._live:TRIES",
     # models, ids
     "ids_last": "ravi_django.models.ids:_last",
     # adding sources

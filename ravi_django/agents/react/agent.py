@@ -1,7 +1,4 @@
-"""ReActAgent: reason, act by calling tools, read their results, again, until there is an answer.
-
-What a ReActAgent says of itself.
-"""
+"""ReActAgent: reason, act by calling tools, read their results, again, until there is an answer."""
 
 from __future__ import annotations
 

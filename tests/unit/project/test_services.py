@@ -15,6 +15,7 @@ import psycopg
 import pytest
 import redis
 
+from project.demo import set_aside_unknown
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Service, Valkey
 from tests.support import template
@@ -106,6 +107,18 @@ def test_starts_after_its_supervisor_was_killed(tmp_path: Path, fate: str) -> No
     with Postgres(tmp_path / "pg", fast=True) as pg, Valkey(tmp_path / "valkey", fast=True) as valkey:
         assert ping_postgres(pg) and ping_valkey(valkey)
         assert not any(process.is_running() for process in processes)
+
+
+def test_a_database_of_another_version_is_kept_beside_a_new_one(tmp_path: Path) -> None:
+    with Postgres(template.cluster(tmp_path / "pg"), fast=True) as pg:
+        assert set_aside_unknown(pg.url) is None
+        with psycopg.connect(pg.url) as database:
+            database.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('ravi', '0099_gone', now())")
+        kept = set_aside_unknown(pg.url)
+        with psycopg.connect(pg.url) as database:
+            names = {name for (name,) in database.execute("SELECT datname FROM pg_database")}
+            assert kept in names and database.execute("SELECT to_regclass('django_migrations')").fetchone() == (None,)
+        assert set_aside_unknown(pg.url) is None
 
 
 def test_a_pid_that_went_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
