@@ -59,6 +59,21 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
     of its model. The pages show how many requests wait for the user, where there is JavaScript and a socket."""
 
     tenant: str | None = "tenant"  # the lookup of a row's tenant; None: rows of this model belong to the whole site
+    change_list_template = "ravi/admin/list.html"
+    below: tuple[type[models.Model], ...] = ()  # models whose lists are reached from this one, not from the index
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return super().changelist_view(request, {"links": self.links(request), **(extra_context or {})})
+
+    def links(self, request: HttpRequest) -> list[tuple[Any, str]]:
+        """Name and address of each page that the list links to."""
+        found = []
+        for model in self.below:
+            meta, site = model._meta, self.admin_site
+            if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request):
+                address = reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist", current_app=site.name)
+                found.append((meta.verbose_name_plural, address))
+        return found
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
@@ -116,6 +131,7 @@ class InspectAdmin(LiveAdmin):
     list_max_show_all = 200
     actions: list[str] | None = []
     goes_along = False  # with the row that it belongs to, when whoever may do so deletes that
+    in_index = True
 
     class Media:
         css = {"all": ["ravi/admin.css"]}
@@ -124,6 +140,9 @@ class InspectAdmin(LiveAdmin):
         if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
             return redirect(f"{request.path}?{_without_nulls(request.GET).urlencode()}")  # no database takes it
         return super().changelist_view(request, extra_context)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.in_index and super().has_module_permission(request)
 
     def inspect(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         return {}

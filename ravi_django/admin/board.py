@@ -23,6 +23,7 @@ FIELDS += ["created_at", "updated_at"]
 @admin.register(BoardTask)
 class BoardTaskAdmin(InspectAdmin):
     tenant = "session__tenant"
+    in_index = False
     list_display = ["task", "status_badge", "agent", "parent_agent", "conversation", "updated"]
     list_filter = ["status"]
     list_select_related = ["session"]

@@ -58,6 +58,7 @@ class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(DailyBudget)
 class DailyBudgetAdmin(LiveAdmin):
+    below = (BudgetAccount,)
     """By Django's own permissions on the model. An edit counts from every worker's next heartbeat on."""
 
     form = DailyBudgetForm
@@ -80,6 +81,7 @@ class DailyBudgetAdmin(LiveAdmin):
 
 @admin.register(BudgetAccount)
 class BudgetAccountAdmin(InspectAdmin):
+    in_index = False
     list_display = ["key", "tokens", "cost", "turns"]
     list_display_links = ["key"]
     search_fields = ["key__startswith"]

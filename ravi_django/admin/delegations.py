@@ -171,19 +171,17 @@ class StickyDecisionAdmin(InspectAdmin):
     search_fields = ["tool", "agent", "decided_by_name"]
     actions = ["revoke"]
     tenant = "session__tenant"
+    in_index = False
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
+        if obj is not None:
+            return self._all(request) or obj.decided_by_id == request.user.pk
         return self._all(request) or self._sees_inbox(request) or self._own(request).exists()
 
     def _sees_inbox(self, request: HttpRequest) -> bool:
         """Known already on most pages, which then need no query for this."""
         inbox = self.admin_site._registry.get(HumanRequest)
         return inbox is not None and inbox.has_view_permission(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
-        if obj is not None:
-            return self._all(request) or obj.decided_by_id == request.user.pk
-        return self.has_module_permission(request)
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)  # of each, see `revoke`

@@ -90,6 +90,7 @@ class GraphAdmin(InspectAdmin):
 class FollowAdmin(GraphAdmin):
     """`ravi.delete_follow` ends follows."""
 
+    below = (Publication,)
     list_display = ["agent", "topic", "owner", "tenant", "conversation", "digest", "last"]
     list_display_links = ["agent", "topic"]
     list_filter = [Bound, Digest]
@@ -144,6 +145,7 @@ class FollowAdmin(GraphAdmin):
 
 @admin.register(Publication)
 class PublicationAdmin(GraphAdmin):
+    in_index = False
     list_display = ["topic", "tenant", "text", "followers", "delivered", "state", "published"]
     list_display_links = ["topic", "text"]
     list_filter = [State]

@@ -11,7 +11,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -24,13 +24,14 @@ from ravi_django.admin.bulk import BulkDecisions
 from ravi_django.admin.decisions import DecisionPages
 from ravi_django.admin.figures import figures_view
 from ravi_django.admin.search import id_range, users_named
-from ravi_django.models import HumanRequest
+from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.pages.words import answered_by, next_of, one_line, who
 
 
 @admin.register(HumanRequest)
 class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     change_list_template = "ravi/admin/inbox.html"
+    below = (StickyDecision,)
     change_form_template = "ravi/admin/request.html"
     list_display = ["asked", "asked_of", "age"]
     list_display_links = ["asked"]
@@ -92,9 +93,13 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         waiting = badge.pending(request)
         words = gettext("%(count)s to answer") % {"count": badge.shown(waiting)}
         words = words if waiting else gettext("Nothing waits for you")
-        context = {"title": gettext("Requests to people"), "subtitle": words, "shown_at": timezone.now().isoformat()}
-        context["has_figures"] = readers.reads_all(request)  # type: ignore[assignment]
+        context = {"title": gettext("Approvals & questions"), "subtitle": words, "shown_at": timezone.now().isoformat()}
         return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def links(self, request: HttpRequest) -> list[tuple[Any, str]]:
+        figures = reverse("admin:ravi_humanrequest_figures", current_app=self.admin_site.name)
+        mine = [(gettext("Response times"), figures)] if readers.reads_all(request) else []
+        return [*mine, *super().links(request)]
 
     @admin.display(description=_("what is asked"))
     def asked(self, row: HumanRequest) -> SafeString:

@@ -23,6 +23,7 @@ RUNS = 50
 
 @admin.register(Session)
 class SessionAdmin(InspectAdmin):
+    below = (BoardTask,)
     change_form_template = "ravi/admin/session.html"
     list_display = ["short_id", "shown_title", "agent", "owner", "turns", "created", "updated"]
     list_display_links = ["short_id", "shown_title"]

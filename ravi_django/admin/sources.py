@@ -39,6 +39,7 @@ ANEW = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change 
 
 @admin.register(Source)
 class SourceAdmin(LiveAdmin):
+    below = (SourceItem,)
     form = SourceForm
     change_form_template = "ravi/admin/source.html"
     list_display = ["name", "kind", "agent", "owner", "enabled", "state", "checked_at", "next_poll"]
@@ -253,6 +254,7 @@ class SourceAdmin(LiveAdmin):
 
 @admin.register(SourceItem)
 class SourceItemAdmin(InspectAdmin):
+    in_index = False
     tenant = "source__tenant"
     list_display = ["shown_title", "source", "address", "revision", "seen_at", "changed_at"]
     list_display_links = ["shown_title"]

@@ -294,8 +294,8 @@ class Migration(migrations.Migration):
                 ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='requests', to='ravi.run')),
             ],
             options={
-                'verbose_name': 'request to people',
-                'verbose_name_plural': 'requests to people',
+                'verbose_name': 'request',
+                'verbose_name_plural': 'approvals & questions',
                 'ordering': ['-id'],
             },
         ),
@@ -582,6 +582,7 @@ class Migration(migrations.Migration):
                 ('owner', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
             options={
+                'verbose_name_plural': 'audit log',
                 'ordering': ['-id'],
                 'indexes': [models.Index(fields=['owner', '-id'], name='ravi_audit_owner'), models.Index(fields=['run_id', 'id'], name='ravi_audit_run'), models.Index(django.db.models.functions.comparison.Coalesce(django.db.models.fields.json.KeyTextTransform('revoked_by', 'detail'), django.db.models.fields.json.KeyTextTransform('by', 'detail')), condition=models.Q(('event', 'request')), name='ravi_audit_by')],
             },

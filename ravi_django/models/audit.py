@@ -39,6 +39,7 @@ class AuditRecord(Owned):
 
     class Meta:
         ordering = ["-id"]
+        verbose_name_plural = "audit log"
         indexes = [
             models.Index(fields=["owner", "-id"], name="ravi_audit_owner"),
             models.Index(fields=["run_id", "id"], name="ravi_audit_run"),

@@ -84,8 +84,8 @@ class HumanRequest(Owned):
     objects = OwnedQuerySet.as_manager()
 
     class Meta:
-        verbose_name = "request to people"
-        verbose_name_plural = "requests to people"
+        verbose_name = "request"
+        verbose_name_plural = "approvals & questions"
         ordering = ["-id"]
         constraints = [
             models.UniqueConstraint(
