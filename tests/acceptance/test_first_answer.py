@@ -55,14 +55,14 @@ def actions(text: str) -> list[tuple[str, str]]:
 class Reader:
     """Follows the README in an empty folder."""
 
-    def __init__(self, folder: Path, model: str) -> None:
-        self.folder, self.model = folder, model
+    def __init__(self, folder: Path, model: OpenAIServer) -> None:
+        self.folder, self.flows = folder, model.flows
         self.port = free_port()
         kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "VIRTUAL_ENV")}
         self.env = kept | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "OPENAI_API_BASE": model,
+            "OPENAI_API_BASE": model.base_url,
             **{f"DJANGO_SUPERUSER_{name}": value for name, value in ACCOUNT.items()},
         }
         self.server: subprocess.Popen[bytes] | None = None
@@ -107,8 +107,8 @@ ACCOUNT = {"USERNAME": "ada", "PASSWORD": "a-password-of-the-test", "EMAIL": "ad
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    with OpenAIServer(Reply(text=ANSWER), token_delay=0.2) as model:
-        reading = Reader(tmp_path, model.base_url)
+    with OpenAIServer(Reply(text=ANSWER)) as model:
+        reading = Reader(tmp_path, model)
         yield reading
         reading.close()
 
@@ -136,7 +136,10 @@ def test_the_readme_leads_to_an_answer_and_to_one_that_streams_to_a_page(
         page.fill("[name=password]", ACCOUNT["PASSWORD"])
         page.click("[type=submit]")
         page.fill("[name=text]", "Where is order 7?")
+        reader.flows.clear()
         page.click("text=Ask")
+        page.get_by_text(ANSWER.split()[0]).wait_for()  # the model has said no more yet
+        reader.flows.set()
         page.get_by_text(ANSWER).wait_for()
         states, errors = page.evaluate("window.states"), page.errors
     assert errors == []

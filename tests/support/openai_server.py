@@ -83,7 +83,8 @@ class OpenAIServer:
     """`script` is a Reply, a list of them (one a request, the last one repeats) or `(body) -> Reply`.
 
     `delay` is the time to the first byte, `token_delay` between streamed words, both in seconds.
-    The first `fail_first` requests get a 429 with `Retry-After`.
+    The first `fail_first` requests get a 429 with `Retry-After`. While `flows` is not set, an answer stops after its
+    first word.
     """
 
     def __init__(
@@ -100,6 +101,8 @@ class OpenAIServer:
         self.script = _as_script(script)
         self.delay, self.token_delay, self.fail_first = delay, token_delay, fail_first
         self.log, self.host, self.port = log, host, port
+        self.flows = threading.Event()
+        self.flows.set()
         self.requests: list[Request] = []
         self.disconnects = 0  # requests whose client left before their answer ended
         self._socket: socket.socket | None = None
@@ -174,6 +177,9 @@ class OpenAIServer:
         for count, delta in enumerate(_deltas(body, reply)):
             if count == reply.cut_after or await _pause(self.token_delay if count > 1 else 0, gone):
                 return
+            while count > 1 and not self.flows.is_set():
+                if await _pause(0.02, gone):
+                    return
             yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         finish = _finish(reply)
         yield _event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
