@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django import forms
 from django.apps import apps
@@ -230,3 +231,16 @@ def page_of(request: HttpRequest, name: str, total: int, size: int) -> dict[str,
         "previous": number - 1 if number > 1 else None,
         "next": number + 1 if number < pages else None,
     }
+
+
+def id_range(term: str) -> tuple[UUID, UUID] | None:
+    """The ids that begin so."""
+    digits = term.replace("-", "").lower()
+    if not 6 <= len(digits) <= 32 or set(digits) - set("0123456789abcdef"):
+        return None
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+
+
+def users_named(term: str) -> Any:
+    users = get_user_model()
+    return users._default_manager.filter(**{f"{users.USERNAME_FIELD}__icontains": term})

@@ -12,8 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin
-from ravi_django.admin.search import id_range
+from ravi_django.admin.base import InspectAdmin, id_range
 from ravi_django.models import BoardTask
 
 FIELDS = ["task", "status_badge", "detail", "agent", "label", "parent_agent", "conversation", "run"]

@@ -13,8 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin
-from ravi_django.admin.search import id_range, users_named
+from ravi_django.admin.base import InspectAdmin, id_range, users_named
 from ravi_django.models import Follow, Publication, Session
 from ravi_django.runtime.social import follow_rows
 

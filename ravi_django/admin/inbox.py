@@ -19,11 +19,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import badge, inbox_filters, readers, show
-from ravi_django.admin.base import InspectAdmin
+from ravi_django.admin.base import InspectAdmin, id_range, users_named
 from ravi_django.admin.bulk import BulkDecisions
 from ravi_django.admin.decisions import DecisionPages
 from ravi_django.admin.figures import figures_view
-from ravi_django.admin.search import id_range, users_named
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.pages.words import answered_by, next_of, one_line, who
 

@@ -17,8 +17,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import requests, show, timeline, tree
-from ravi_django.admin.base import InspectAdmin, page_of
-from ravi_django.admin.search import id_range, users_named
+from ravi_django.admin.base import InspectAdmin, id_range, page_of, users_named
 from ravi_django.kernel import ConflictError
 from ravi_django.models import TERMINAL, Agent, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.runtime.catalog.registry import known_addresses

@@ -12,8 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, page_of
-from ravi_django.admin.search import id_range, users_named
+from ravi_django.admin.base import InspectAdmin, id_range, page_of, users_named
 from ravi_django.models import BoardTask, Run, Session, Turn
 from ravi_django.runtime.teams import board
 

@@ -6,8 +6,6 @@ from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
-from ravi_django.models.bus import OutboxEvent
-from ravi_django.models.erasure import Erasure
 from ravi_django.models.ids import first_id_of, uuid7
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry, Phase
 from ravi_django.models.names import translate
@@ -15,7 +13,7 @@ from ravi_django.models.people import Delegation, HumanRequest, RequestLink, Sti
 from ravi_django.models.run import ACTIVE, TERMINAL, Run, Status
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import Session, Turn
-from ravi_django.models.site import StreamFrame, SweepState, Ticket, WorkerProcess
+from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
 from ravi_django.models.waiting import Ask, AskKind, Signal

@@ -1,9 +1,12 @@
-"""Rows of the installation itself: who works, when the sweep ran, tickets, the database's event buffer."""
+"""Rows of the installation: workers, the sweep's state, tickets, buffered frames, the event outbox, open erasures."""
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
+
+from ravi_django.models.ids import uuid7
 
 
 class WorkerProcess(models.Model):
@@ -60,3 +63,46 @@ class StreamFrame(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tree_id} {self.seq}"
+
+
+class OutboxEvent(models.Model):
+    """An event for the bus: written with the change that it reports, deleted when the bus has it."""
+
+    # Given by the database: of two transactions that hold the same run's lock, the later one's are greater.
+    id = models.BigAutoField(primary_key=True)
+    topic = models.CharField(max_length=200)
+    body = models.JSONField(help_text="The kernel Event; its `ts` is this row's")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    # Of a row that the bus refuses, and not the rows about it: how often, why, and when it is given again.
+    tries = models.PositiveSmallIntegerField(default=0, db_default=0)
+    error = models.TextField(default="", db_default="", blank=True)
+    again_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.id}"
+
+
+class Erasure(models.Model):
+    """Written in the transaction that deletes a user or a session; the sweep works it off, and deletes it last."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    user = models.CharField(max_length=200, blank=True, default="", help_text="Primary key of the user; empty: none")
+    name = models.CharField(max_length=254, blank=True, default="", help_text="The name that goes from others' rows")
+    keeps = models.BooleanField(default=False, help_text="Anonymize: the rows stay, without the user")
+    position = models.CharField(max_length=100, blank=True, default="", help_text="How far the names have gone")
+    runs = models.JSONField(null=True, help_text="Live runs in whose journals the name is until they end")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+    @property
+    def pseudonym(self) -> str:
+        """What stands in the place of the name. Its digits are random."""
+        return f"deleted-{self.id.hex[-12:]}"

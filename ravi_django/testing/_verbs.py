@@ -77,13 +77,12 @@ runtime.journal.fence: fence_append=append append_statement fence_execute=_execu
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
 runtime.journal.replay: check_identity STALL_S
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
-runtime.lease.backoff: delay_s
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
 runtime.lease.claims: claim claim_next claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
 runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S
 runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
     some_after
-runtime.lease.gate: gate_datetime=datetime FOREIGN_S GATE_LOOK_S=LOOK_S
+runtime.lease.gate: delay_s gate_datetime=datetime FOREIGN_S GATE_LOOK_S=LOOK_S
 runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_window
 runtime.lease.inbox: receive=record_received told_of
 runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ravi_django.capabilities.feeds.polled import NotItsTurn, SourceError
+from ravi_django.capabilities.feeds.adapter import NotItsTurn, SourceError
 from ravi_django.capabilities.feeds.turns import Turns
 from ravi_django.capabilities.net.addresses import networks
 from ravi_django.capabilities.net.outbound import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_core import from_json
 
-from ravi_django.capabilities.feeds.polled import SourceError
+from ravi_django.capabilities.feeds.adapter import SourceError
 
 _MOST = 20_000  # items that are looked at
 

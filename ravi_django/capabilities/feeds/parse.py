@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urljoin
 
+from ravi_django.capabilities.feeds.adapter import SourceError
 from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
 from ravi_django.capabilities.feeds.json_feed import json_items
-from ravi_django.capabilities.feeds.polled import SourceError
 from ravi_django.capabilities.feeds.xml_scan import checked
 from ravi_django.capabilities.net.html_text import readable
 from ravi_django.capabilities.net.outbound import codec

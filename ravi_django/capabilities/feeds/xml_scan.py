@@ -8,7 +8,7 @@ import html
 import re
 from xml.parsers import expat
 
-from ravi_django.capabilities.feeds.polled import SourceError
+from ravi_django.capabilities.feeds.adapter import SourceError
 
 MAX_DEPTH = 100
 MAX_ELEMENTS = 150_000

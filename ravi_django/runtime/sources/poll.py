@@ -14,8 +14,8 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError
 from ravi_django.capabilities.feeds.fetch import TURN_S
-from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads

@@ -13,11 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ravi_django.capabilities.feeds.adapter import check_polled, find_source_adapter
+from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError, check_polled, find_source_adapter
 from ravi_django.capabilities.feeds.drop import MOST, Drop, DropError, Taken
 from ravi_django.capabilities.feeds.fetch import Fetcher
 from ravi_django.capabilities.feeds.parse import NEWEST, parse
-from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
 from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.sources.hanging import Hangs, on_own_thread

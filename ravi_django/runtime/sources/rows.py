@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
-from ravi_django.capabilities.feeds.polled import Polled
+from ravi_django.capabilities.feeds.adapter import Polled
 from ravi_django.db import transaction
 from ravi_django.models import Source
 from ravi_django.runtime.db import clock

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from ravi_django.capabilities.feeds import Item, adapter
-from ravi_django.capabilities.feeds.adapter import Polled, find_source_adapter, register_source_adapter
-from ravi_django.capabilities.feeds.polled import SourceError
+from ravi_django.capabilities.feeds.adapter import Polled, SourceError, find_source_adapter, register_source_adapter
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import InboxMessage, Signal, Source, SourceItem
 from tests.support import world

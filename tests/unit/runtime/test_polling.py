@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.polled import Polled, SourceError
+from ravi_django.capabilities.feeds.adapter import Polled, SourceError
 from ravi_django.models import InboxMessage, Run, Session, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
 from tests.support import feed_server, world

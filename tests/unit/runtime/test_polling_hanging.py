@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.polled import Polled
+from ravi_django.capabilities.feeds.adapter import Polled
 from ravi_django.models import InboxMessage, Run, Signal, Source, SourceItem
 from ravi_django.testing import FakeClock
 from tests.support import world

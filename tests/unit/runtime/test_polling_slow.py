@@ -11,7 +11,7 @@ import pytest
 
 from ravi_django import tasks
 from ravi_django.capabilities.feeds import Item, fetch
-from ravi_django.capabilities.feeds.polled import NotItsTurn, Polled, SourceError
+from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError
 from ravi_django.models import Source
 from tests.support import world
 from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss, serving  # noqa: F401

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ravi_django.capabilities.feeds import Item
+from ravi_django.capabilities.feeds.adapter import SourceError
 from ravi_django.capabilities.feeds.parse import parse
-from ravi_django.capabilities.feeds.polled import SourceError
 from tests.support.cases import case
 
 URL = "https://example.org/feed.xml"
