@@ -23,10 +23,6 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.runs.waking import ageing, claim_at_sql, ready
 
-# The root runs of a session's agent, and the statuses of which one at a time may be there.
-_HERE = "session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
-_ACTIVE = ", ".join(f"'{status.value}'" for status in ACTIVE)
-
 
 def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:
     """Write a run and its first message in the caller's transaction, with its `session` when that is new. A root run
@@ -142,11 +138,8 @@ def create_session(session: Session) -> Session:
 def lock_session(run: Run) -> bool:
     """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here. Returns
     whether the session may have new runs: it is there, and is not being erased."""
-    if not postgres.in_use():
-        locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
-        return locked.values_list("id").first() is not None
-    sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
-    return bool(postgres.execute(sql, [str(run.session_id)]))
+    locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
+    return locked.values_list("id").first() is not None
 
 
 def active_root(run: Run) -> QuerySet[Run]:
@@ -154,16 +147,7 @@ def active_root(run: Run) -> QuerySet[Run]:
 
 
 def _has_root_before(run: Run) -> bool:
-    if not postgres.in_use():
-        return active_root(run).exists() or _queued(run).exists()
-    params = {"session": str(run.session_id), "agent": run.agent}
-    return bool(postgres.execute(_ROOTS_BEFORE, params))
-
-
-_ROOTS_BEFORE = " UNION ALL ".join(  # each part has an index
-    f"(SELECT 1 FROM ravi_run WHERE {_HERE} AND status IN ({statuses}) LIMIT 1)"  # noqa: S608
-    for statuses in (_ACTIVE, "'queued'")
-)
+    return active_root(run).exists() or _queued(run).exists()
 
 
 def _queued(run: Run) -> QuerySet[Run]:
@@ -176,26 +160,11 @@ def promote(run: Run) -> list[UUID]:
     if run.parent_id is not None:
         return []
     lock_session(run)
-    if postgres.in_use():
-        return _promote_postgres(run)
     next_id: UUID | None = _queued(run).order_by("id").values_list("id", flat=True).first()
     if next_id is None or active_root(run).exists():
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
     return [next_id]
-
-
-def _promote_postgres(run: Run) -> list[UUID]:
-    """The same in one statement, behind the one that took the lock: this one sees what was committed by then."""
-    rows = postgres.execute(
-        f"""
-UPDATE ravi_run SET status = 'pending', claim_at = {claim_at_sql("priority")}
-WHERE status = 'queued' AND id = (SELECT id FROM ravi_run WHERE {_HERE} AND status = 'queued' ORDER BY id LIMIT 1)
-  AND NOT EXISTS (SELECT FROM ravi_run WHERE {_HERE} AND status IN ({_ACTIVE}))
-RETURNING id""",  # noqa: S608
-        ageing() | {"session": str(run.session_id), "agent": run.agent},
-    )
-    return [row[0] for row in rows]
 
 
 def orphaned() -> QuerySet[Run]:

@@ -5,7 +5,6 @@ The event stream of a tree, as far as rows know about it.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -15,8 +14,7 @@ from pydantic_core import to_json
 
 from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, Blob, Run
-from ravi_django.runtime.db import clock, postgres
-from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import save_blobs
 from ravi_django.runtime.journal.entries import make_blob
 from ravi_django.runtime.streams.buffer import EventBuffer
@@ -90,37 +88,7 @@ def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> boo
 
 def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
     """The same for several trees, by id the archive and the epoch; returns those that were marked."""
-    if postgres.in_use() and all(blob is not None for blob, _ in archives.values()):
-        rows = postgres.execute(_MARK, {"now": postgres.present(), "archives": _documents(archives)})
-        return [str(row[0]) for row in rows]
     return [tree for tree, (blob, epoch) in sorted(archives.items()) if mark_published(tree, blob, epoch)]
-
-
-_MARK = f"""
-WITH given AS MATERIALIZED (
-  SELECT * FROM jsonb_to_recordset(%(archives)s::jsonb) AS g(tree uuid, epoch bigint, blob text, body text, size bigint)
-), stored AS (
-  INSERT INTO ravi_blob (id, body, encoding, size, created_at)
-  SELECT blob, decode(body, 'base64'), 'json+zlib', size, {NOW} FROM given ON CONFLICT DO NOTHING
-), locked AS MATERIALIZED (
-  SELECT id FROM ravi_run WHERE id IN (SELECT tree FROM given) FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE ravi_run SET published_at = {NOW}, archive_id = given.blob
-FROM given, locked
-WHERE locked.id = given.tree AND ravi_run.id = locked.id
-  AND lease_epoch = given.epoch AND status IN ({", ".join(f"'{status.value}'" for status in TERMINAL)})
-RETURNING ravi_run.id"""  # noqa: S608 - built from constants
-
-
-def _documents(archives: Mapping[str, tuple[Blob | None, int]]) -> str:
-    """As JSON: however many there are, it is the same statement."""
-    return to_json(
-        [
-            {"tree": tree, "epoch": epoch, "blob": blob.id, "body": b64encode(blob.body).decode(), "size": blob.size}
-            for tree, (blob, epoch) in archives.items()
-            if blob is not None
-        ]
-    ).decode()
 
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:
