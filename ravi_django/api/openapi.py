@@ -35,8 +35,15 @@ class ProblemSerializer(serializers.Serializer[Any]):
     field = serializers.CharField(required=False, help_text="Which part of the request to fix")
 
 
+class FaultSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField(help_text="`required`, `unknown`, `invalid`, …")
+    message = serializers.CharField()
+    field = serializers.CharField(required=False)
+
+
 class ErrorSerializer(serializers.Serializer[Any]):
     error = ProblemSerializer()
+    errors = FaultSerializer(required=False, many=True, help_text="All faults of bad input, `error` is the first one")  # type: ignore[assignment]
 
 
 def view_schema() -> Any:

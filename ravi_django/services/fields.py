@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
+from rest_framework.exceptions import ErrorDetail
 
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.content import FROM_CLIENTS
@@ -28,12 +29,20 @@ class StrictSerializer(serializers.Serializer[Any]):
     """Refuses fields that it does not know."""
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict):
-            for name in data:
-                if name not in self.fields:
-                    known = ", ".join(self.fields) or "none"
-                    raise serializers.ValidationError({str(name): [f"unknown field; known are: {known}"]})
-        return super().to_internal_value(data)
+        names = data if isinstance(data, dict) else ()
+        known = ", ".join(self.fields) or "none"
+        faults: Any = {
+            str(name): [ErrorDetail(f"unknown field; known are: {known}", "unknown")]
+            for name in names
+            if name not in self.fields
+        }
+        try:
+            found = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            raise serializers.ValidationError({**faults, **error.detail}) from None
+        if faults:
+            raise serializers.ValidationError(faults)
+        return found
 
 
 class TextField(serializers.CharField):
@@ -152,9 +161,14 @@ class BudgetField(serializers.Field[Any, Any, Any, Any]):
         try:
             return ExecutionBudget.model_validate(data, strict=True)
         except PydanticValidationError as error:
-            problem = error.errors(include_url=False, include_context=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
-            raise serializers.ValidationError(f"{place}: {problem['msg']}" if place else problem["msg"]) from None
+            problems = error.errors(include_url=False, include_context=False)
+            places = [".".join(str(part) for part in problem["loc"]) for problem in problems]
+            raise serializers.ValidationError(
+                [
+                    f"{place}: {problem['msg']}".removeprefix(": ")
+                    for place, problem in zip(places, problems, strict=True)
+                ]
+            ) from None
 
     def to_representation(self, value: Any) -> Any:
         return value

@@ -1,9 +1,11 @@
-"""Every error under the mount: `{"error": {"code", "message", "field"?}}`."""
+"""Every error under the mount: `{"error": {"code", "message", "field"?}}`. Bad input has also `errors`, all faults."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import redis
@@ -43,24 +45,40 @@ CODES = {
 }
 
 LONGEST = 1000  # characters of a message: it may repeat what the client sent
+MOST_FAULTS = 50  # in `errors`
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of the input."""
+
+    message: str
+    code: str = "invalid"
+    field: str | None = None  # which part of the request to fix
+
+    def body(self) -> dict[str, Any]:
+        found = {"code": self.code, "message": self.message[:LONGEST]}
+        return {**found, "field": self.field[:LONGEST]} if self.field else found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client is told of it."""
+    """An error as a client reads it."""
 
     status: int
     message: str
     code: str = ""  # empty: the status's own
     field: str | None = None  # which part of the request to fix
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()  # of bad input: all of them, the first one included
 
     def body(self) -> dict[str, Any]:
         code = self.code or CODES.get(self.status, "error")
-        found: dict[str, Any] = {"code": code, "message": self.message[:LONGEST]}
-        if self.field:
-            found["field"] = self.field[:LONGEST]
-        return {"error": found}
+        found: dict[str, Any] = {"error": Fault(self.message, code, self.field).body()}
+        if code == CODES[400]:
+            faults = self.faults or [Fault(self.message, field=self.field)]
+            found["errors"] = [fault.body() for fault in faults]
+        return found
 
 
 def respond(exc: Exception, context: dict[str, Any]) -> Response:
@@ -125,18 +143,21 @@ def _of_drf(exc: exceptions.APIException) -> Problem:
     if wait := getattr(exc, "wait", None):
         headers["Retry-After"] = str(int(wait))
     code = "invalid_json" if isinstance(exc, exceptions.ParseError) else ""
-    field, message = _first(exc.detail)
-    return Problem(exc.status_code, message, code, field, headers)
+    faults = tuple(islice(_faults(exc.detail), MOST_FAULTS))
+    return Problem(exc.status_code, faults[0].message, code, faults[0].field, headers, faults)
 
 
-def _first(detail: Any, place: str = "") -> tuple[str | None, str]:
-    """The first complaint of a (nested) validation error, and the field that it is about."""
+def _faults(detail: Any, place: str = "") -> Iterator[Fault]:
+    """All faults of a (nested) validation error, in order."""
     if isinstance(detail, dict):
-        key, inner = next(iter(detail.items()))
-        return _first(inner, place if key == "non_field_errors" else f"{place}.{key}".lstrip("."))
-    if isinstance(detail, list):
-        return _first(detail[0], place)
-    return place or None, str(detail)
+        for key, inner in detail.items():
+            whole = key in ("non_field_errors", "__all__")
+            yield from _faults(inner, place if whole else f"{place}.{key}".lstrip("."))
+    elif isinstance(detail, list):
+        for inner in detail:
+            yield from _faults(inner, place)
+    else:
+        yield Fault(str(detail), getattr(detail, "code", "invalid"), place or None)
 
 
 def _report(exc: Exception, request: Any, response: Response) -> None:

@@ -70,7 +70,9 @@ def drive(run_id: str) -> None:
 def error_of(response: Any) -> dict[str, Any]:
     """The error, when it has the shape that all errors have."""
     body = response.json()
-    assert set(body) == {"error"}, body
+    assert {"error"} <= set(body) <= {"error", "errors"}, body
+    if (response.status_code, body["error"]["code"]) == (400, "invalid_input"):
+        assert body["errors"][0]["message"] == body["error"]["message"]
     assert {"code", "message"} <= set(body["error"]) <= {"code", "message", "field"}
     assert body["error"]["message"]
     assert response["Content-Type"] == "application/json"

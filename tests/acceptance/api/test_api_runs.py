@@ -92,6 +92,29 @@ BAD: dict[str, list[Any]] = {
 }
 
 
+def test_all_faults_of_a_body_and_of_a_query_are_listed(client: APIClient, agent: str) -> None:
+    body = {"agent": "helper", "colour": "red", "priority": "now", "budget": {"max_tokens": 0, "max_turns": "x"}}
+    refused = client.post("/ravi/runs/", body, format="json")
+    first = error_of(refused)
+    faults = refused.json()["errors"]
+
+    assert {(fault["field"], fault["code"]) for fault in faults} == {
+        ("colour", "unknown"),
+        ("agent", "invalid"),
+        ("input", "required"),
+        ("priority", "invalid_choice"),
+        ("budget", "invalid"),
+    }
+    assert [fault["message"].partition(":")[0] for fault in faults if fault["field"] == "budget"] == [
+        "max_tokens",
+        "max_turns",
+    ]
+    assert (first["code"], first["field"]) == ("invalid_input", faults[0]["field"])
+
+    judged_later = client.post("/ravi/runs/", {"agent": agent, "input": ""}, format="json").json()
+    assert [fault["field"] for fault in judged_later["errors"]] == ["input"]
+
+
 def test_bad_input_is_refused_and_nothing_written(client: APIClient, stranger: Any, agent: str, written: Any) -> None:
     theirs = world.create_session(Session(owner=stranger))
     world.register(make_agent("off"))
