@@ -251,7 +251,7 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     if not isinstance(given, str) or not _is_site(given):
         return [*found, Error(f"RAVI['REQUEST_EMAIL'] is {given!r}.", hint=hint, id="ravi.E015")]
     try:
-        links.path_to("requests")
+        links.path_to("request-list")
     except NoReverseMatch:
         words = "RAVI['REQUEST_EMAIL'] is set, and the page that its e-mails lead to has no address."
         mount = (

@@ -8,15 +8,17 @@ from typing import Any
 from django.conf import settings
 from django.db.transaction import non_atomic_requests
 from django.utils.decorators import method_decorator
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, NotFound
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
 
 from ravi_django import limits
-from ravi_django.api import auth, openapi
+from ravi_django.api import auth, filters, openapi
+from ravi_django.api.pagination import Pages
 from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.services import problems
 
@@ -69,6 +71,12 @@ class ApiView(APIView):
         if self.limit and request.method not in SAFE_METHODS:
             limits.count(request.user, self.limit)
 
+    def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
+        """What the body says; null stands for absent."""
+        read = serializer(data=self.request.data if body is None else body)
+        read.is_valid(raise_exception=True)
+        return {name: value for name, value in read.validated_data.items() if value is not None}
+
     def get_exception_handler(self) -> Any:
         return problems.respond
 
@@ -82,4 +90,48 @@ class ApiView(APIView):
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
+class ApiViewSet(ApiView, GenericViewSet[Any]):
+    """A resource: rows of `queryset` that the user may see, shown by `serializer_class`."""
+
+    lookup_field = "id"
+    lookup_value_converter = "uuid"
+    filter_backends = [filters.Backend]
+    serializer_class: Any = None
+    filterset_class: Any = None
+    pagination_class = Pages
+    ordering = "-id"
+    weighs: tuple[str, ...] = ()  # columns that may be long
+
+    def get_queryset(self) -> Any:
+        rows: Any = super().get_queryset()
+        return rows.for_user(self.request.user)
+
+    def get_object(self) -> Any:
+        """Somebody else's is as absent as one that never was. Raises NotFound."""
+        rows = self.get_queryset()
+        row = rows.filter(id=self.kwargs["id"]).first()
+        if row is None:
+            noun = str(rows.model._meta.model_name).removeprefix("human")
+            raise NotFound(f"there is no {noun} {self.kwargs['id']} of yours")
+        return row
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "user": self.request.user}
+
+    def shown(self, row: Any, status: int = 200) -> Response:
+        return Response(self.get_serializer(row).data, status=status)
+
+    def page(self, rows: Any, prepare: Any = None, sizes: Any = None) -> Response:
+        """A page of `rows`. `prepare` completes the page's rows, or returns others to show; `sizes` says how
+        many bytes that adds to each."""
+        pages: Any = self.paginator
+        found = pages.paginate_queryset(rows, self.request, self)
+        if sizes is not None:
+            found = pages.fit(found, sizes(found))
+        if prepare is not None:
+            found = prepare(found) or found
+        response: Response = pages.get_paginated_response(self.get_serializer(found, many=True).data)
         return response

@@ -15,8 +15,7 @@ from rest_framework.response import Response
 
 from ravi_django import limits
 from ravi_django.api import auth, sse
-from ravi_django.api.base import ApiView, non_atomic
-from ravi_django.api.lookup import find_run
+from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import InvalidInputError
@@ -39,7 +38,8 @@ class EventStreamRenderer(BaseRenderer):
 
 
 @non_atomic  # no transaction stays open behind a stream
-class EventsView(ApiView):
+class EventViewSet(ApiViewSet):
+    queryset = Run.objects.all()
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 
     @documented(
@@ -52,7 +52,7 @@ class EventsView(ApiView):
             parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
         ],
     )
-    def get(self, request: Any, id: UUID) -> Any:
+    def retrieve(self, request: Any, id: UUID) -> Any:
         """The events of the run's whole tree.
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
@@ -61,7 +61,7 @@ class EventsView(ApiView):
         """
         after = _after(request)
         limit = limit_of(request, default=PAGE, most=PAGE)
-        run = find_run(request, id)
+        run = self.get_object()
         tree = run.tree_id
         if isinstance(request.accepted_renderer, JSONRenderer):
             frames, done = page(tree, after, limit, whole=hidden.sees(request.user))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from ravi_django import access
-from ravi_django.api.base import ApiView
+from ravi_django.api.base import ApiView, ApiViewSet
+from ravi_django.api.filters import FollowFilters
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.pagination import Pages, paged
-from ravi_django.kernel import AgentId, InvalidInputError, SessionNotFoundError, TopicId
+from ravi_django.kernel import InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
 from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.social import follow_rows, publications
@@ -28,10 +28,6 @@ from ravi_django.services.fields import (
     TopicField,
 )
 
-FILTERS = [
-    parameter("agent", "Only what this agent follows, type/key."),
-    parameter("topic", "Only who follows this topic, type/source."),
-]
 NAMED = [
     parameter("agent", "Whose follow, type/key."),
     parameter("topic", "Of which topic, type/source."),
@@ -79,15 +75,15 @@ class EmittedSerializer(serializers.Serializer[Any]):
     followers = serializers.IntegerField(help_text="How many there were when it was published")
 
 
-class FollowsView(ApiView):
-    pagination_class = Pages
-    ordering = "-id"
+class FollowViewSet(ApiViewSet):
+    queryset = Follow.objects.all()
+    serializer_class = FollowSerializer
+    filterset_class = FollowFilters
 
-    @documented("follows_list", ok={200: FollowSerializer(many=True)}, errors=[400], parameters=FILTERS)
-    def get(self, request: Any) -> Response:
+    @documented("follows_list", ok={200: FollowSerializer(many=True)}, errors=[400])
+    def list(self, request: Any) -> Response:
         """What one's agents follow, newest first."""
-        rows = Follow.objects.for_user(request.user).filter(**_filters(request.query_params))
-        return paged(self, request, rows, FollowSerializer)
+        return self.page(self.filter_queryset(self.get_queryset()))
 
     @documented(
         "follows_create",
@@ -95,13 +91,13 @@ class FollowsView(ApiView):
         ok={201: FollowSerializer, 200: FollowSerializer},
         errors=[400, 403, 404, 413, 415],
     )
-    def post(self, request: Any) -> Response:
+    def create(self, request: Any) -> Response:
         """Have an agent follow a topic for oneself.
 
         201 with the follow; 200 with the same one when it is there already, with the `every_s` and `metadata` that are
         given now. What is published there is delivered to the agent's run that waits for it, or starts one.
         """
-        given = _given(FollowRequestSerializer(data=request.data))
+        given = self.given(FollowRequestSerializer)
         row, created = social_follows.add(
             given["agent"],
             given["topic"],
@@ -110,33 +106,31 @@ class FollowsView(ApiView):
             every_s=given.get("every_s"),
             metadata=given.get("metadata"),
         )
-        return Response(FollowSerializer(row).data, status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
+        return self.shown(row, 201 if created else 200)
 
     @documented("follows_delete_named", ok={204: None}, errors=[400, 403, 404, 413, 415], parameters=NAMED)
-    def delete(self, request: Any) -> Response:
+    def destroy_named(self, request: Any) -> Response:
         """Have an agent follow a topic no more.
 
         The follow is named by agent and topic, and by the session where it is of one alone; in the query, or as a JSON
         body. What it was still to be given is dropped.
         """
-        named = _given(FollowNameSerializer(data=request.data or request.query_params.dict()))
+        named = self.given(FollowNameSerializer, request.data or request.query_params.dict())
         place = _place(request.user, named.get("session"))
         if not social_follows.unfollow(named["agent"], named["topic"], user=request.user, **place):
             raise NotFound(f"{named['agent']} does not follow {named['topic']} for you")
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        return Response(status=204)
 
-
-class FollowView(ApiView):
     @documented("follows_read", ok={200: FollowSerializer}, errors=[404])
-    def get(self, request: Any, id: UUID) -> Response:
+    def retrieve(self, request: Any, id: UUID) -> Response:
         """One follow."""
-        return Response(FollowSerializer(_rows(request, id).first()).data)
+        return self.shown(self.get_object())
 
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
-    def delete(self, request: Any, id: UUID) -> Response:
+    def destroy(self, request: Any, id: UUID) -> Response:
         """Follow no more. What it was still to be given is dropped."""
-        follow_rows.delete_follows(_rows(request, id))
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        follow_rows.delete_follows(self.get_queryset().filter(id=self.get_object().id))
+        return Response(status=204)
 
 
 class EmitView(ApiView):
@@ -155,7 +149,7 @@ class EmitView(ApiView):
         answer and publishes nothing; 409 when that id has another message on this topic.
         """
         topic = _topic_at(f"{namespace}/{type}/{source}" if namespace else f"{type}/{source}")
-        given = _given(EmitSerializer(data=request.data))
+        given = self.given(EmitSerializer)
         name = "text" if "text" in given else "data"
         if ("text" in given) == ("data" in given):
             raise InvalidInputError("give either a text or data", field=name)
@@ -168,7 +162,7 @@ class EmitView(ApiView):
         except InvalidInputError as error:
             error.field = name if error.field == "data" else error.field
             raise
-        return Response(EmittedSerializer(row).data, status=status.HTTP_202_ACCEPTED)
+        return Response(EmittedSerializer(row).data, status=202)
 
 
 def _place(user: Any, session: UUID | None) -> dict[str, Any]:
@@ -190,28 +184,3 @@ def _topic_at(path: str) -> TopicId:
         return social_follows.topic_of(path)
     except InvalidInputError as error:
         raise NotFound(str(error)) from None
-
-
-def _rows(request: Any, id: UUID) -> Any:
-    rows = Follow.objects.for_user(request.user).filter(id=id)
-    if not rows.exists():
-        raise NotFound(f"there is no follow {id} of yours")
-    return rows
-
-
-def _given(serializer: Any) -> dict[str, Any]:
-    """What the body says; null stands for absent."""
-    serializer.is_valid(raise_exception=True)
-    return {name: value for name, value in serializer.validated_data.items() if value is not None}
-
-
-def _filters(given: Any) -> dict[str, Any]:
-    kinds: dict[str, Any] = {"agent": AgentId, "topic": TopicId}
-    found = {}
-    for name, kind in kinds.items():
-        if name in given:
-            try:
-                found[name] = str(kind.parse(given[name]))
-            except InvalidInputError as error:
-                raise InvalidInputError(str(error), field=name) from None
-    return found

@@ -13,8 +13,9 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django.api.base import ApiView
+from ravi_django.api.filters import moment_of
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.usage import MAX_SPAN, _moment
+from ravi_django.api.usage import MAX_SPAN
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.runtime.events import outbox_rows
 from ravi_django.runtime.journal import outbox
@@ -126,7 +127,7 @@ def _event_bus() -> str:
 
 def _since(given: Any) -> datetime:
     present = datetime.now(UTC)
-    since = _moment(given, "since") or present - figures.SPAN
+    since = moment_of(given["since"], "since") if "since" in given else present - figures.SPAN
     if not present - MAX_SPAN <= since <= present:
         raise InvalidInputError(f"since must be within the last {MAX_SPAN.days} days", field="since")
     return since

@@ -80,7 +80,7 @@ def documented(
 
     def decorate(method: Any) -> Any:
         # Else the description would build on the site's DEFAULT_SCHEMA_CLASS, which may be DRF's own.
-        method.kwargs = {"schema": type(view_schema())}
+        method.kwargs = {**getattr(method, "kwargs", {}), "schema": type(view_schema())}
         summary, _, rest = (method.__doc__ or "").strip().partition("\n")
         return extend_schema(
             operation_id=operation,

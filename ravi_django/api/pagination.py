@@ -43,9 +43,9 @@ class Pages(CursorPagination):
         return limit_of(request)
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        self.ordering = queryset.query.order_by or (view.ordering,)
         try:
-            weighs = getattr(view, "weighs", ())
-            rows: Any = _Weighed(queryset, weighs, self) if weighs else queryset
+            rows: Any = _Weighed(queryset, view.weighs, self) if view.weighs else queryset
             return super().paginate_queryset(rows, request, view)
         except (NotFound, DjangoValidationError, DataError, ValueError) as error:
             if isinstance(error, InvalidInputError):
@@ -67,7 +67,7 @@ class Pages(CursorPagination):
         return list(self.page)
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
-        return (view.ordering,)
+        return tuple(self.ordering)
 
 
 def _fitting(sizes: Iterable[int]) -> int:
@@ -126,16 +126,3 @@ class AddressPages:
     def _link(self, name: str, key: str) -> str:
         bare = remove_query_param(remove_query_param(self._url, "after"), "before")
         return str(replace_query_param(bare, name, key))
-
-
-def paged(view: Any, request: Any, rows: Any, serializer: Any, prepare: Any = None, sizes: Any = None) -> Response:
-    """Answer one page of `rows`; `prepare` may complete the page's rows first, or give others to show. `sizes` says how
-    many bytes that adds to each. `view.weighs` names the columns that may be long."""
-    pages = view.pagination_class()
-    found = pages.paginate_queryset(rows, request, view)
-    if sizes is not None:
-        found = pages.fit(found, sizes(found))
-    if prepare is not None:
-        found = prepare(found) or found
-    response: Response = pages.get_paginated_response(serializer(found, many=True, context={"user": request.user}).data)
-    return response

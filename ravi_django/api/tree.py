@@ -8,11 +8,8 @@ from uuid import UUID
 from django.db.models import Q
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
-from rest_framework.response import Response
 
-from ravi_django.api.base import ApiView
 from ravi_django.api.budgets import BudgetAccountSerializer
-from ravi_django.api.openapi import documented
 from ravi_django.models import Run
 from ravi_django.runtime.budgets import usage
 from ravi_django.services.shapes import RunRowSerializer
@@ -63,20 +60,9 @@ def _summary(root: Run, runs: list[Run]) -> dict[str, Any]:
     }
 
 
-class TreeView(ApiView):
-    @documented("runs_tree", ok={200: RunTreeSerializer}, errors=[404])
-    def get(self, request: Any, id: UUID) -> Response:
-        """The whole tree that the run belongs to.
-
-        Its root, with nested children; `tree` says what all of them have used, and what their budget has left. Of an
-        output its first 1,000 characters.
-        """
-        return Response(RunTreeSerializer(_tree(request, id)).data)
-
-
-def _tree(request: Any, id: UUID) -> Run:
+def tree_of(runs: Any, id: UUID) -> Run:
     """The root, with all of its tree as `members`, oldest first: one query from the root, two from a child."""
-    mine = RunRowSerializer.read(Run.objects.for_user(request.user).order_by("id"))
+    mine = RunRowSerializer.read(runs.order_by("id"))
     rows = {row.id: row for row in mine.filter(Q(id=id) | Q(root_id=id))}
     if id in rows and rows[id].tree_id != id:
         id = rows[id].tree_id

@@ -7,16 +7,16 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
-from django.utils.dateparse import parse_date, parse_datetime
+from django_filters import FilterSet
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
-from ravi_django.api.base import ApiView
+from ravi_django.api.base import ApiView, ApiViewSet
 from ravi_django.api.budgets import BudgetAccountSerializer
+from ravi_django.api.filters import EPOCH, AddressFilter, Form, MomentFilter, choice
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.pagination import Pages, paged
-from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, first_id_of
 from ravi_django.runtime.budgets import usage
 
@@ -49,71 +49,53 @@ class UsageGroupSerializer(serializers.Serializer[Any]):
         }
 
 
-class UsageView(ApiView):
-    pagination_class = Pages
-    ordering = "key"
-
-    @documented(
-        "usage_list",
-        ok={200: UsageGroupSerializer(many=True)},
-        errors=[400],
-        parameters=[
-            parameter("by", "What to sum up by; agent unless given.", enum=list(usage.KEYS)),
-            parameter("since", "Runs made from then on: ISO 8601, a day or a moment; 30 days ago unless given."),
-            parameter("until", "Runs made before; now unless given. At most 366 days after `since`."),
-            parameter("agent", "Only runs of this agent, type/key."),
-        ],
+class UsageFilters(FilterSet):
+    by = choice("by", usage.KEYS, method="as_is", help_text="What to sum up by; agent unless given.")
+    since = MomentFilter(
+        method="as_is", help_text="Runs made from then on: ISO 8601, a day or a moment; 30 days ago unless given."
     )
-    def get(self, request: Any) -> Response:
+    until = MomentFilter(
+        method="as_is", help_text="Runs made before; now unless given. At most 366 days after `since`."
+    )
+    agent = AddressFilter(help_text="Only runs of this agent, type/key.")
+
+    class Meta:
+        model = Run
+        fields: list[str] = []
+        form = Form
+
+    def as_is(self, rows: QuerySet[Run], name: str, value: Any) -> QuerySet[Run]:
+        return rows
+
+    def filter_queryset(self, queryset: QuerySet[Run]) -> QuerySet[Run]:
+        """Through the index of the ids, which begin with the millisecond that they were made in."""
+        given = self.form.cleaned_data
+        until = given["until"] or datetime.now(UTC)
+        since = given["since"] or max(until - SPAN, EPOCH)
+        if since > until:
+            raise InvalidInputError("since must not be after until", field="since")
+        if until - since > MAX_SPAN:
+            raise InvalidInputError(f"since must be within {MAX_SPAN.days} days before until", field="since")
+        rows = super().filter_queryset(queryset).filter(id__gte=first_id_of(since))
+        return rows.filter(id__lt=first_id_of(until)) if given["until"] else rows
+
+
+class UsageViewSet(ApiViewSet):
+    queryset = Run.objects.all()
+    serializer_class = UsageGroupSerializer
+    filterset_class = UsageFilters
+
+    @documented("usage_list", ok={200: UsageGroupSerializer(many=True)}, errors=[400])
+    def list(self, request: Any) -> Response:
         """What one's runs have used.
 
         Sums over the runs made in the span, those under way included. An unknown price makes the cost null;
         `cost_known` is the part that is known.
         """
-        given = request.query_params
-        by = given.get("by", "agent")
-        if by not in usage.KEYS:
-            raise InvalidInputError(f"by must be one of {', '.join(usage.KEYS)}", field="by")
+        rows = self.filter_queryset(self.get_queryset())
+        by = request.query_params.get("by", "agent")
         self.ordering = "-key" if by in NEWEST_FIRST else "key"
-        rows = _made_within(Run.objects.for_user(request.user), given)
-        if "agent" in given:
-            rows = rows.filter(agent=_address(given["agent"]))
-        return paged(self, request, usage.grouped(rows, by), UsageGroupSerializer, prepare=_NAMES.get(by, _as_keys))
-
-
-def _made_within(rows: QuerySet[Run], given: Any) -> QuerySet[Run]:
-    """Through the index of the ids, which begin with the millisecond that they were made in."""
-    until = _moment(given, "until") or datetime.now(UTC)
-    since = _moment(given, "since") or until - SPAN
-    if since > until:
-        raise InvalidInputError("since must not be after until", field="since")
-    if until - since > MAX_SPAN:
-        raise InvalidInputError(f"since must be within {MAX_SPAN.days} days before until", field="since")
-    rows = rows.filter(id__gte=first_id_of(since))
-    return rows.filter(id__lt=first_id_of(until)) if "until" in given else rows
-
-
-def _moment(given: Any, name: str) -> datetime | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    try:
-        day = parse_date(text)
-        found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
-        if found is not None:
-            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-            first_id_of(found - MAX_SPAN)  # one that can be counted from
-            return found
-    except (ValueError, OverflowError):
-        pass
-    raise InvalidInputError(f"{name} must be a day or a moment in ISO 8601, not {text!r}", field=name)
-
-
-def _address(text: str) -> str:
-    try:
-        return str(AgentId.parse(text))
-    except InvalidInputError as error:
-        raise InvalidInputError(str(error), field="agent") from None
+        return self.page(usage.grouped(rows, by), prepare=_NAMES.get(by, _as_keys))
 
 
 # ------------------------------------------------------------------------------------------------ for people

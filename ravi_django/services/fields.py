@@ -39,7 +39,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         try:
             found = super().to_internal_value(data)
         except serializers.ValidationError as error:
-            raise serializers.ValidationError({**faults, **error.detail}) from None
+            raise serializers.ValidationError(faults | error.detail) from None
         if faults:
             raise serializers.ValidationError(faults)
         return found

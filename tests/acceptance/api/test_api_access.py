@@ -21,7 +21,7 @@ from rest_framework.throttling import BaseThrottle
 import ravi_django
 from ravi_django import urls
 from ravi_django.api.base import ApiView
-from ravi_django.api.runs import RunsView
+from ravi_django.api.runs import RunViewSet
 from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support.asked import asked_by
 from tests.support.cases import case
@@ -56,7 +56,7 @@ def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
     question = asked_by(run)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
     own, nobodys = addresses(run.id, run.session_id, question.id, follow.id), addresses()
-    bodies = {"session-messages": {"text": "hi"}, "session": {"title": "hi"}}
+    bodies = {"session-messages": {"text": "hi"}, "session-detail": {"title": "hi"}}
     before, misfits = written(), []
 
     for name in (pattern.name for pattern in urls.urlpatterns if "<uuid:id>" in str(pattern.pattern)):
@@ -230,7 +230,7 @@ def test_a_method_that_is_not_there_is_405_and_what_cannot_be_accepted_406(clien
 def test_a_fault_of_ours_is_logged_and_not_shown(
     client: APIClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(RunsView, "get", Mock(side_effect=RuntimeError("the password is tiger")))
+    monkeypatch.setattr(RunViewSet, "list", Mock(side_effect=RuntimeError("the password is tiger")))
     caplog.set_level(logging.ERROR, "django.request")
 
     response = client.get("/ravi/runs/")
@@ -246,7 +246,7 @@ def test_what_django_raises_has_our_shape(client: APIClient, monkeypatch: pytest
         (RequestDataTooBig("over DATA_UPLOAD_MAX_MEMORY_SIZE"), 413, "too_large"),
         (OperationalError("the database is away"), 503, "unavailable"),
     ):
-        monkeypatch.setattr(RunsView, "post", Mock(side_effect=error))
+        monkeypatch.setattr(RunViewSet, "create", Mock(side_effect=error))
         response = client.post("/ravi/runs/", {}, format="json")
         assert (response.status_code, error_of(response)["code"]) == (status, code)
 

@@ -81,7 +81,10 @@ def test_the_pages_of_lists_are_described(schema: dict[str, Any]) -> None:
     assert set(page["properties"]) == {"next", "previous", "results"}
     assert page["properties"]["results"]["items"] == {"$ref": "#/components/schemas/Run"}
     names = {parameter["name"] for parameter in schema["paths"]["/ravi/runs/"]["get"]["parameters"]}
-    assert names == {"agent", "cursor", "limit", "session", "status"}
+    assert names == {
+        *("agent", "created_after", "created_before", "cursor", "limit", "metadata.NAME", "ordering", "owner"),
+        *("search", "session", "status"),
+    }
 
 
 def test_what_is_answered_is_what_is_described(schema: dict[str, Any], client: APIClient, agent: str) -> None:

@@ -1,0 +1,242 @@
+"""Filters of lists, as query parameters: all faults of them in one answer. A parameter that a list does not know is
+ignored."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from django import forms
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet, TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
+from django.db.models.lookups import Exact
+from django.utils.dateparse import parse_date, parse_datetime
+from django_filters import FilterSet, filters
+from django_filters.rest_framework import DjangoFilterBackend
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail
+
+from ravi_django.kernel import AgentId, ForbiddenError, InvalidInputError, TopicId
+from ravi_django.models import Follow, HumanRequest, Run, Session, Status, first_id_of
+from ravi_django.runtime.streams import hidden
+from ravi_django.users import has
+
+LONGEST = 200  # characters of a text to look for
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\Z")  # of a key of `metadata`
+MOST_NAMES = 5
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ALL = "all"
+
+
+class Backend(DjangoFilterBackend):
+    """Django-filter without its templates: `django_filters` need not be an installed app."""
+
+    def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
+        """Its own translation of faults takes a `%` of the client for a format."""
+        found: Any = self.get_filterset(request, queryset, view)
+        if not found.is_valid():
+            faults = found.errors.get_json_data().items()
+            raise serializers.ValidationError(
+                {
+                    name: [ErrorDetail(fault["message"], fault["code"] or "invalid") for fault in of]
+                    for name, of in faults
+                }
+            )
+        rows: QuerySet[Any] = found.qs
+        return rows
+
+
+class AddressField(forms.CharField):
+    def __init__(self, *, kind: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.kind = kind
+
+    def clean(self, value: Any) -> Any:
+        try:
+            return (text := super().clean(value)) and str(self.kind.parse(text))
+        except InvalidInputError as error:
+            raise ValidationError(str(error)) from None
+
+
+class AddressFilter(filters.CharFilter):
+    """The address of an agent, or of another `kind`."""
+
+    field_class = AddressField
+
+    def __init__(self, *args: Any, kind: Any = AgentId, **options: Any) -> None:
+        super().__init__(*args, kind=kind, **options)
+
+
+def moment_of(text: str, name: str) -> datetime:
+    """A day or a moment in ISO 8601, UTC where it has no offset. Raises InvalidInputError."""
+    try:
+        day = parse_date(text)
+        found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
+        if found is not None:
+            found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+            first_id_of(found)  # one that can be counted from
+            return found
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidInputError(f"{name} must be a day or a moment in ISO 8601, not {text[:LONGEST]!r}", field=name)
+
+
+class MomentField(forms.CharField):
+    def clean(self, value: Any) -> datetime | None:
+        text = super().clean(value)
+        try:
+            return moment_of(text, "it") if text else None
+        except InvalidInputError as error:
+            raise ValidationError(str(error)) from None
+
+
+class MomentFilter(filters.CharFilter):
+    field_class = MomentField
+
+
+class MadeFilter(MomentFilter):
+    """By the time that a row was made at. Through the index of the ids, which begin with it."""
+
+    def __init__(self, lookup: str, help_text: str) -> None:
+        super().__init__(field_name="id", lookup_expr=lookup, help_text=help_text)
+
+    def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
+        return super().filter(qs, value and first_id_of(value))
+
+
+class _Named(forms.Widget):
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> dict[str, str]:
+        prefix = name.partition(".")[0] + "."
+        return {key.removeprefix(prefix): data[key] for key in data if key.startswith(prefix)}
+
+
+class MetadataField(forms.Field):
+    widget = _Named
+
+    def clean(self, value: dict[str, str]) -> dict[str, str]:
+        if len(value) > MOST_NAMES:
+            raise ValidationError(f"at most {MOST_NAMES} names of metadata in one call, not {len(value)}")
+        for name, text in value.items():
+            if not NAME.match(name):
+                raise ValidationError(f"{name[:100]!r} is no name to filter by: letters, digits, - and _, at most 100")
+            if len(text) > LONGEST or "\0" in text:
+                raise ValidationError(f"the value of {name} must be at most {LONGEST} characters, without NUL")
+        return value
+
+
+class MetadataFilter(filters.CharFilter):
+    """`metadata.NAME=value`, for any names: what a run's metadata has there, as text."""
+
+    field_class = MetadataField  # type: ignore[assignment]
+
+    def filter(self, qs: QuerySet[Any], value: dict[str, str]) -> QuerySet[Any]:
+        for name, text in value.items():
+            qs = qs.filter(Exact(Cast(KeyTextTransform(name, "metadata"), TextField()), text))
+        return qs
+
+
+def choice(name: str, values: Any, **options: Any) -> filters.ChoiceFilter:
+    known = {"invalid_choice": f"{name} must be one of {', '.join(values)}"}
+    return filters.ChoiceFilter(choices=[(value, value) for value in values], error_messages=known, **options)
+
+
+class Form(forms.Form):
+    def clean(self) -> None:
+        """A filter with an empty value was meant to filter; an empty search is an empty box."""
+        for name in self.fields:
+            if name != "search" and name in self.data and not self.data[name].strip():
+                self.add_error(name, "must not be empty")
+
+
+class Rows(FilterSet):
+    """The filters of all rows of users."""
+
+    agent = AddressFilter(help_text="Only those of this agent, type/key.")
+    created_after = MadeFilter("gte", "Made then or later: ISO 8601, a day or a moment.")
+    created_before = MadeFilter("lt", "Made before.")
+    owner = filters.CharFilter(
+        method="of_owner", max_length=254, help_text="Only those of the user with this user name. For staff."
+    )
+    ordering = filters.OrderingFilter(fields={"id": "created_at"})
+
+    request: Any
+
+    class Meta:
+        form = Form
+
+    def of_owner(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        if not (has(self.request.user, "is_staff") or has(self.request.user, "is_superuser")):
+            raise ForbiddenError("the filter owner is for staff; leave it out")
+        return rows.filter(**{f"owner__{get_user_model().USERNAME_FIELD}": value})
+
+
+def search(where: str) -> filters.CharFilter:
+    return filters.CharFilter(
+        method="with_text", max_length=LONGEST, help_text=f"Only those with this text in {where}."
+    )
+
+
+class RunFilters(Rows):
+    status = choice("status", Status.values)
+    session = filters.UUIDFilter(help_text="Only runs of this session.")
+    search = search("the agent's address or the session's title")
+
+    class Meta(Rows.Meta):
+        model = Run
+        fields: list[str] = []
+
+    @classmethod
+    def get_filters(cls) -> Any:
+        help_text = "Only runs whose metadata has this value at NAME, which is any name: `metadata.customer=acme`."
+        return {**super().get_filters(), "metadata.NAME": MetadataFilter(required=False, help_text=help_text)}
+
+    def with_text(self, rows: QuerySet[Run], name: str, value: str) -> QuerySet[Run]:
+        return rows.filter(Q(agent__icontains=value) | Q(session__title__icontains=value))
+
+
+class SessionFilters(Rows):
+    search = search("the title")
+
+    class Meta(Rows.Meta):
+        model = Session
+        fields: list[str] = []
+
+    def with_text(self, rows: QuerySet[Session], name: str, value: str) -> QuerySet[Session]:
+        return rows.filter(title__icontains=value)
+
+
+class RequestFilters(Rows):
+    agent = AddressFilter("run__agent", help_text="Only what this agent, type/key, asks.")
+    status = choice("status", [*HumanRequest.Status.values, ALL], method="with_status")
+    kind = choice("kind", HumanRequest.Kind.values)
+    tool = filters.CharFilter(max_length=LONGEST, help_text="Only those about calls of this tool, or asked by it.")
+    run = filters.UUIDFilter("run_id", help_text="Only what this run asks.")
+    search = search("the question or the tool's name")
+
+    class Meta(Rows.Meta):
+        model = HumanRequest
+        fields: list[str] = []
+
+    def with_status(self, rows: QuerySet[HumanRequest], name: str, value: str) -> QuerySet[HumanRequest]:
+        return rows if value == ALL else rows.filter(status=value)
+
+    def with_text(self, rows: QuerySet[HumanRequest], name: str, value: str) -> QuerySet[HumanRequest]:
+        """A text that is hidden from the reader is not searched: the list would tell what is in it."""
+        text = Q(text__icontains=value)
+        if not hidden.sees(self.request.user):
+            text &= ~Q(details__hidden=True)
+        return rows.filter(text | Q(tool__icontains=value))
+
+
+class FollowFilters(FilterSet):
+    agent = AddressFilter(help_text="Only what this agent follows, type/key.")
+    topic = AddressFilter(kind=TopicId, help_text="Only who follows this topic, type/source.")
+
+    class Meta:
+        model = Follow
+        fields: list[str] = []
+        form = Form
