@@ -88,7 +88,8 @@ class SessionViewSet(ApiViewSet):
 
         A spawned run's session shows the board of the conversation that it belongs to.
         """
-        self.kwargs["id"] = board.thread_of(self.get_object()).id
+        thread = board.thread_of(self.get_object())
+        self.kwargs["id"] = thread.id
         return self.page(self.get_object().board.all())
 
     @documented("sessions_messages", ok={200: shapes.TurnSerializer(many=True)}, errors=[400, 404])
