@@ -26,17 +26,18 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.events.relay import on_events_written
         from ravi_django.runtime.journal.outbox import events_written
         from ravi_django.runtime.lifecycle import deletion
-        from ravi_django.runtime.people import notices
         from ravi_django.runtime.people.mail import on_request
         from ravi_django.runtime.sources import saves
-        from ravi_django.signals import request_changed, request_opened
+        from ravi_django.runtime.streams.buffer import on_request_changed
+        from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 
         connection_created.connect(limit_new_connection, dispatch_uid="ravi.limit_waits")
         post_migrate.connect(sync_after_migrate, sender=self, dispatch_uid="ravi.sync_agents")
         for model in ("Agent", "AgentVersion"):
             pre_save.connect(check_fixture, sender=self.get_model(model), dispatch_uid=f"ravi.fixture.{model}")
         events_written.connect(on_events_written, dispatch_uid="ravi.relay")
-        notices.connect()
+        for signal in (request_opened, request_answered, request_closed, request_changed):
+            signal.connect(on_request_changed, dispatch_uid="ravi.hints")
         deletion.connect()
         deletion.connect_runs()
         saves.connect()

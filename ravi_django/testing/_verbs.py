@@ -118,8 +118,6 @@ runtime.people.links: claim_link id_of make_links mark_written token_of LINKS_TR
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT
     on_request mail_rests_until=_rests_until mail_send=send mail_site_connection=_site_connection SMTP_TIMEOUT_S
     mail_sweep=sweep title_of
-runtime.people.notices: notices_close=close notices_complained_at=_complained_at notices_hint=hint NOTICES_MOST=MOST
-    NOTICES_REST_S=REST_S SEND_S notices_sender=_sender
 runtime.people.records: records_record=record records_tell=tell
 runtime.people.requests: begin_anew requests_new=new place_first
 runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer is_open_to
@@ -175,7 +173,7 @@ runtime.sources.telling: telling_carry=carry TELLING_GONE=GONE tell tell_unread 
 runtime.sources.unread: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
 runtime.streams.archive: archive mark_many_published mark_published reserve_events unpublished
-runtime.streams.buffer: Batch get_buffer Lost MarkReached stream_url
+runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow follow_topic events_page=page
@@ -205,7 +203,6 @@ services.tickets: tickets_issue=issue tickets_take=take
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 tools: TOOLS_EXPORTS=_EXPORTS
 ws.consumer: consumer_submit=_submit
-ws.hints: hints_hubs=_hubs
 """
 
 

@@ -1,8 +1,8 @@
 """`/ws/ravi/requests/`: what people are asked, as it opens and closes.
 
-First the newest pending requests that the user may see, the oldest of them first; then every change. Which those are is
-decided by the rows and the user's rights as they are at that moment: a hint only says where to look. What no hint has
-told of is found by comparing with the rows, every ten seconds or so.
+First the newest pending requests that the user may see, the oldest of them first; then every change. The rows and the
+user's present rights decide what is shown. A hint only starts a comparison with the rows; without one the socket
+compares every ten seconds or so.
 
 `seq` counts this connection's frames. A `request` frame of an id that was sent before replaces that one.
 """
@@ -19,16 +19,17 @@ from uuid import UUID
 
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.db.threads import readers
-from ravi_django.ws import hints, inbox
+from ravi_django.runtime.streams.buffer import REQUESTS, get_buffer
+from ravi_django.ws import inbox
 from ravi_django.ws.access import UNKNOWN_USER, Refused
 from ravi_django.ws.consumer import StreamConsumer
 
 FIRST = 200  # sent on connecting
 PAGE = 20  # rows of one query: each may carry a call's arguments, which may be big
 COMPARE_S = 10.0
-RIGHTS_S = 2.0  # that a look made for a hint takes them as they were
-GATHER_S = 0.05  # hints that come one upon the other are one look
-SHARE = 4  # a look is followed by a rest of so many times its length: what many sockets cost together stays bounded
+RIGHTS_S = 2.0  # how long the rights that were read are used
+GATHER_S = 0.05  # hints within this time are one comparison
+SHARE = 4  # the rest after a comparison, in times its length: bounds the load of many sockets
 REST_MAX_S = 2.0
 
 
@@ -43,7 +44,6 @@ class RequestsConsumer(StreamConsumer):
         self._asked_at = 0.0
         self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether it was theirs to answer
         self._shown: set[UUID] = set()  # of the known, what the client has
-        self._below: UUID | None = None  # up to this id the client may have more, which are no longer known here
 
     def cancelled(self) -> NoReturn:
         raise InvalidInputError("this socket takes frames of the type answer alone", field="type")
@@ -52,29 +52,24 @@ class RequestsConsumer(StreamConsumer):
         self.cancelled()
 
     async def stream(self) -> None:
-        async with hints.listening() as told:
+        every_s = COMPARE_S * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, no secret
+        async with get_buffer().watch(REQUESTS, every_s) as hints:
             await self._begin()
-            due = _next()
-            while True:
-                await told.wait(due - time.monotonic())
+            async for _ in hints:
                 await asyncio.sleep(GATHER_S)
                 begun = time.monotonic()
-                ids, everything = told.take()
-                if everything or begun >= due or len(self._shown) > 2 * inbox.KNOWN:
-                    await self._compare()
-                    due = _next()
-                await self._show(ids)
+                await self._compare()
                 await asyncio.sleep(min(SHARE * (time.monotonic() - begun), REST_MAX_S))
 
     async def _begin(self) -> None:
-        states = await readers().call(inbox.states, await self._may(0.0))
+        states = await readers().call(inbox.states, await self._may())
         newest = list(states)[:FIRST]
         self._known = {id: states[id] for id in list(states)[FIRST:]}
         await self._show(newest)
 
     async def _compare(self) -> None:
-        """Find what no hint has told of, among the newest requests."""
-        states = await readers().call(inbox.states, await self._may(0.0))
+        """Show what has changed among the newest requests."""
+        states = await readers().call(inbox.states, await self._may())
         changed = {id for id, state in states.items() if self._known.get(id) != state}
         gone = self._shown - states.keys()
         for id in changed | (self._known.keys() - states.keys() - gone):
@@ -85,11 +80,10 @@ class RequestsConsumer(StreamConsumer):
         for id in gone & self._shown:  # pending still: newer ones have taken its place
             self._shown.discard(id)
             self._known.pop(id, None)
-            self._below = max(id, self._below or id)
 
-    async def _may(self, age_s: float) -> inbox.Rights:
-        """What the user may, as of at most so long ago. Raises Refused."""
-        if self._rights is None or time.monotonic() - self._asked_at >= age_s:
+    async def _may(self) -> inbox.Rights:
+        """The user's rights, at most RIGHTS_S old. Raises Refused."""
+        if self._rights is None or time.monotonic() - self._asked_at >= RIGHTS_S:
             self._asked_at = time.monotonic()
             self._rights = await readers().call(inbox.rights, self.user.pk)
         if self._rights is None:
@@ -101,7 +95,7 @@ class RequestsConsumer(StreamConsumer):
         ordered, mine, pending = sorted(ids), None, None
         for place in range(0, len(ordered), PAGE):
             page = ordered[place : place + PAGE]
-            before, mine = mine, await self._may(RIGHTS_S)
+            before, mine = mine, await self._may()
             counted = pending if mine is before else None
             look = await readers().call(inbox.look, mine, page, self._shown.intersection(page), counted)
             pending = look.pending
@@ -113,7 +107,7 @@ class RequestsConsumer(StreamConsumer):
                     await self._number(frame)
             for id, frame in look.closed.items():
                 self._known.pop(id, None)
-                if id in self._shown or (self._below is not None and id <= self._below):
+                if id in self._shown:
                     self._shown.discard(id)
                     await self._number(frame)
 
@@ -121,8 +115,3 @@ class RequestsConsumer(StreamConsumer):
         self._seq += 1
         present = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         await self._send({"seq": self._seq, "ts": present, **frame})
-
-
-def _next() -> float:
-    """When to compare again: not all sockets at once."""
-    return time.monotonic() + COMPARE_S * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, no secret

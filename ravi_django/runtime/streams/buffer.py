@@ -20,6 +20,7 @@ from ravi_django.conf import broker_url, conf
 from ravi_django.runtime.streams.frames import Frame
 
 POLL_S = 5.0  # a hint may be lost: readers look again after this long anyway
+REQUESTS = "requests"  # topic of changed requests to people
 
 
 @dataclass(slots=True)
@@ -77,8 +78,12 @@ class EventBuffer(Protocol):
         """Raise when the buffer cannot be reached."""
         ...
 
-    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        """Hints that there may be more to read; also yields from time to time by itself."""
+    def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Hints that there may be more to read of a tree or of REQUESTS. Also yields every `every_s` seconds."""
+        ...
+
+    def hint(self, topic: str) -> None:
+        """Wake the watchers of a topic, in every process where the buffer can. A hint may be lost; never raises."""
         ...
 
 
@@ -111,6 +116,11 @@ def get_buffer() -> EventBuffer:
         else:
             _buffers[url] = import_string("ravi_django.runtime.streams.valkey.ValkeyBuffer")(url)
     return _buffers[url]
+
+
+def on_request_changed(**signal: Any) -> None:
+    """Receives the signals of requests to people, after the commit."""
+    get_buffer().hint(REQUESTS)
 
 
 def forget_buffers() -> None:

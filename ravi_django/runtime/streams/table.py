@@ -13,9 +13,10 @@ from django.db.models import Max
 
 from ravi_django.db import connection, transaction
 from ravi_django.models import Run, StreamFrame
-from ravi_django.runtime.streams.buffer import Batch, Locked, ticking
+from ravi_django.runtime.streams.buffer import POLL_S, REQUESTS, Batch, Locked, ticking
 
 TICK_S = 0.2
+REQUESTS_TICK_S = 2.0
 
 
 class DatabaseBuffer:
@@ -81,5 +82,8 @@ class DatabaseBuffer:
     def ping(self) -> None:
         connection.ensure_connection()
 
-    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        return ticking(TICK_S)
+    def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        return ticking(min(every_s, REQUESTS_TICK_S) if topic == REQUESTS else TICK_S)
+
+    def hint(self, topic: str) -> None:
+        """Watchers go by the clock."""

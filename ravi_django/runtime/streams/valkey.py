@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
@@ -18,6 +20,10 @@ from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
 
 LINGER_S = 5.0  # a subscription connection outlives its last reader by this
 RETRY_S = 0.5
+HINT_S = 0.5  # timeout of a hint about requests
+HINT_REST_S = 30.0
+
+log = logging.getLogger("ravi.streams")
 
 # KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under,
 # w:<writer>: how many frames it has sent), stream of frames, set of durable keys.
@@ -72,6 +78,8 @@ class ValkeyBuffer:
         self._url = url
         self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
         self._script = self._client.register_script(_APPEND)
+        self._hints = redis.Redis.from_url(url, socket_timeout=HINT_S, socket_connect_timeout=HINT_S)
+        self._no_hint_before = 0.0
         self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
 
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
@@ -114,12 +122,22 @@ class ValkeyBuffer:
     def ping(self) -> None:
         self._client.ping()
 
-    def watch(self, tree: str) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+    def hint(self, topic: str) -> None:
+        """After a failure no hint is sent for HINT_REST_S: the caller has committed something and must not wait."""
+        if time.monotonic() < self._no_hint_before:
+            return
+        try:
+            self._hints.publish(_channel(topic), "")
+        except (redis.RedisError, OSError) as error:
+            self._no_hint_before = time.monotonic() + HINT_REST_S
+            log.warning("no hint sent: %s: %s", type(error).__name__, error, extra={"action": "hint.failed"})
+
+    def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         loop = asyncio.get_running_loop()
         hub = self._hubs.get(loop)
         if hub is None:
             hub = self._hubs[loop] = _Hub(self._url)
-        return hub.watch(_channel(tree))
+        return hub.watch(_channel(topic), every_s)
 
 
 def _keys(tree: str) -> list[str]:
@@ -156,22 +174,22 @@ class _Hub:
         self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watch(self, channel: str) -> AsyncIterator[AsyncIterator[None]]:
+    async def watch(self, channel: str, every_s: float) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
         self._watchers.setdefault(channel, set()).add(event)
         self._touch()
         try:
-            yield self._hints(event)
+            yield self._hints(event, every_s)
         finally:
             self._watchers[channel].discard(event)
             if not self._watchers[channel]:
                 del self._watchers[channel]
             self._touch()
 
-    async def _hints(self, event: asyncio.Event) -> AsyncIterator[None]:
+    async def _hints(self, event: asyncio.Event, every_s: float) -> AsyncIterator[None]:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):  # before 3.12 wait_for may swallow a cancellation
+                async with asyncio.timeout(every_s):  # before 3.12 wait_for may swallow a cancellation
                     await event.wait()
             event.clear()
             yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ from django.db import transaction
 from django.utils import timezone
 from websockets.exceptions import ConnectionClosed
 
-from project.process import wait_until
 from ravi_django.models import HumanRequest
 from ravi_django.signals import request_changed
 from ravi_django.ws import inbox, requests
@@ -40,15 +38,14 @@ def finance(stranger) -> Any:
 
 @pytest.fixture
 def hints_alone(monkeypatch) -> None:
-    """Nothing is found by comparing, and no hint is given up because the machine is busy."""
-    world.patch(monkeypatch, "SEND_S", 20.0)
+    """Nothing is found by the clock."""
     monkeypatch.setattr(requests, "COMPARE_S", 1000.0)
 
 
 @pytest.fixture
 def no_hints(monkeypatch) -> None:
     """Each hint is lost; the comparison finds what it would have told of."""
-    world.patch(monkeypatch, "notices_hint", lambda request_id: None)
+    monkeypatch.setattr(world.ValkeyBuffer, "hint", lambda buffer, topic: None)
     monkeypatch.setattr(requests, "COMPARE_S", 0.3)
 
 
@@ -56,15 +53,6 @@ def settled(client: Any, run: Any, **asked: Any) -> dict[str, Any]:
     """Once the first request is shown the subscription stands, and its first look is over."""
     first = ask(run, "first", **asked)
     return until(client, "request", id=str(first.id))
-
-
-def hinted(client: Any, request: Any) -> dict[str, Any]:
-    """The next frame. The channel layer may lose a hint, as when another socket closes: it comes again."""
-    for _ in range(20):
-        with suppress(TimeoutError):
-            return frame(client, timeout=BOUND_S / 20)
-        world.notices_hint(str(request.id))
-    raise AssertionError("no frame, whatever it was told")
 
 
 def test_on_connecting_comes_what_is_pending_the_oldest_first(opened, run, demo) -> None:
@@ -89,9 +77,9 @@ def test_what_opens_and_is_answered_while_one_watches(hints_alone, opened, run, 
         settled(client, run)
 
         request = approval(run, to="owner", details={"context": evil})
-        shown = hinted(client, request)
+        shown = frame(client)
         world.answer(request, "deny", reason="no money", by=demo)
-        closed = hinted(client, request)
+        closed = frame(client)
 
     told = [shown[name] for name in ("type", "id", "tool", "risk", "context", "pending")]
     assert told == ["request", str(request.id), "send_invoice", "high", evil, 2]
@@ -135,21 +123,6 @@ def test_what_is_pending_is_counted_once_for_several_pages(opened, run, monkeypa
 
     assert first == [None, 5, 5]
     assert [found["pending"] for found in (*frames, late)] == [5, 5, 5, 5, 5, 6]
-
-
-def test_a_client_forgets_nothing_that_newer_ones_have_pushed_out(opened, run, demo, monkeypatch) -> None:
-    monkeypatch.setattr(requests, "COMPARE_S", 0.1)
-    monkeypatch.setattr(inbox, "KNOWN", 2)
-    with opened() as client:
-        oldest = ask(run, "oldest")
-        until(client, "request", id=str(oldest.id))
-        for text in ("two", "three", "four"):
-            until(client, "request", id=str(ask(run, text).id))
-
-        world.answer(oldest, text="yes", by=demo)
-        closed = until(client, "request.closed")
-
-    assert (closed["id"], closed["status"]) == (str(oldest.id), "answered")
 
 
 def test_nobody_else_hears_of_it(opened, run, stranger) -> None:
@@ -206,26 +179,19 @@ def test_who_is_asked_instead_hears_of_it_and_who_was_asked_too(way, request, op
     assert became == ["request.closed", str(asked.id), "withdrawn", None, str(run.id)]
 
 
-def test_a_channel_layer_that_is_down_only_delays(opened, run, monkeypatch, settings) -> None:
-    world.notices_close()
-    settings.CHANNEL_LAYERS = {
-        "default": {
-            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-            "CONFIG": {"hosts": ["redis://127.0.0.1:1"]},
-        }
-    }
+def test_a_buffer_that_is_down_only_delays(opened, run, monkeypatch, settings) -> None:
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": "redis://127.0.0.1:1/0"}
     monkeypatch.setattr(requests, "COMPARE_S", 0.3)
 
     with opened() as client:
         request = ask(run)
 
         assert frame(client)["id"] == str(request.id)
-    world.notices_close()
 
 
-@pytest.mark.parametrize("layers", [{}, {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}])
-def test_a_site_of_one_process_needs_no_channel_layer(hints_alone, layers, opened, run, settings) -> None:
-    settings.CHANNEL_LAYERS = layers
+def test_a_site_without_redis_goes_by_the_clock(hints_alone, opened, run, settings) -> None:
+    settings.CHANNEL_LAYERS = {}
+    settings.RAVI = {**settings.RAVI, "STREAM_URL": None, "ENGINE": "inline"}
 
     with opened() as client:
         ask(run)
@@ -342,13 +308,6 @@ def test_other_frames_are_refused(opened, run) -> None:
     assert run.cancel_requested_at is None
 
 
-def test_the_last_socket_leaves_no_subscription(opened, server, run) -> None:
-    with opened() as client:
-        settled(client, run)
-        assert server.loop in world.hints_hubs
-    assert wait_until(lambda: server.loop not in world.hints_hubs, BOUND_S)
-
-
 def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch) -> None:
     looks: list[int] = []
     look = inbox.look
@@ -360,7 +319,7 @@ def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch)
         looks.clear()
 
         for _ in range(1000):
-            world.notices_hint(str(request.id))
+            world.get_buffer().hint(world.REQUESTS)
         last = ask(run, "last")
         until(client, "request", id=str(last.id))
 
