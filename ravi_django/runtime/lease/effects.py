@@ -15,6 +15,7 @@ from django.db import DataError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
+    AgentStep,
     CancellationError,
     DeterminismError,
     InvalidInputError,
@@ -36,7 +37,7 @@ from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
 from ravi_django.runtime.lease.gate import Gate, NotRecorded, Stop, Wait
 from ravi_django.runtime.lease.refusals import NotDue, NotStanding, TooManyRequests
 from ravi_django.runtime.streams import frames
-from ravi_django.runtime.streams.frames import Frame, Source
+from ravi_django.runtime.streams.frames import Source
 from ravi_django.runtime.streams.publisher import Publisher
 
 log = logging.getLogger("ravi.effects")
@@ -212,7 +213,14 @@ class Effects(Gate):
             if found := frames.durable(self.source, entry, seq):
                 self.publisher.emit(*found)
 
-    def emit(self, frame: Frame) -> None:
+    def delta(self, type: str, text: str, *, call: str, attempt: str) -> None:
+        """Show a piece of text; see `frames.delta`."""
+        self.publisher.emit(frames.delta(self.source, type, text, call=call, attempt=attempt))
+
+    def progress(self, step: AgentStep, content: Any = None, **marks: Any) -> None:
+        """Show what the agent does now."""
+        frame = frames.progress(self.source, step, content)
+        frame.data |= marks
         self.publisher.emit(frame)
 
     def note(self, entry: Entry) -> None:

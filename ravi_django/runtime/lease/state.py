@@ -33,7 +33,6 @@ from ravi_django.kernel import (
 from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.effects import Effects
-from ravi_django.runtime.streams import frames
 
 current: ContextVar[RunState | None] = ContextVar("ravi_context", default=None)
 
@@ -219,4 +218,4 @@ class Outputs:
             effects.note(entry)
         entry.result["text"] += text
         attempt = f"{effects.lease.epoch}.said"  # said again in a later lease, it replaces what came of it before
-        effects.emit(frames.delta(effects.source, "text.delta", text, call=entry.path, attempt=attempt))
+        effects.delta("text.delta", text, call=entry.path, attempt=attempt)

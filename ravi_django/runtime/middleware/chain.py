@@ -41,7 +41,6 @@ from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.streams import frames
 
 _RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
 
@@ -111,7 +110,7 @@ async def around_model(
         raise ModelError("a middleware skipped the model and gave no response", type="MiddlewareTermination")
     if response.text and response.text != streamed:
         attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces what was shown
-        ctx.effects.emit(frames.delta(ctx.effects.source, "text.delta", response.text, call=path, attempt=attempt))
+        ctx.effects.delta("text.delta", response.text, call=path, attempt=attempt)
     return response
 
 

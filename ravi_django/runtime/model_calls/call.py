@@ -33,7 +33,7 @@ from ravi_django.runtime.lease import gate, paths
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import admission, streaming
-from ravi_django.runtime.streams import frames, hidden
+from ravi_django.runtime.streams import hidden
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
@@ -67,7 +67,7 @@ async def _call(
     await admission.admit(effects, entry, model, messages, options)
     async with effects.performing():
         await _keep_bodies(effects, messages, options)
-        effects.emit(frames.progress(effects.source, AgentStep.THINKING, {"model": model.name, "call": path}))
+        effects.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
         failure: ModelError | None = None

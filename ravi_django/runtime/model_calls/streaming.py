@@ -23,7 +23,6 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.streams import frames
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
@@ -91,7 +90,7 @@ class _Shown:
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
                 content = {"tool": event.name, "call": self._path}
-                self._effects.emit(frames.progress(self._effects.source, AgentStep.THINKING, content))
+                self._effects.progress(AgentStep.THINKING, content)
             case StreamRestart():
                 self._restart()
 
@@ -103,6 +102,6 @@ class _Shown:
             self._delta("text.delta", "")
 
     def _delta(self, type: str, text: str) -> None:
-        source = self._effects.source
-        attempt = f"{source.epoch}.{self._restarts}" if self._restarts else str(source.epoch)
-        self._effects.emit(frames.delta(source, type, text, call=self._path, attempt=attempt))
+        epoch = self._effects.lease.epoch
+        attempt = f"{epoch}.{self._restarts}" if self._restarts else str(epoch)
+        self._effects.delta(type, text, call=self._path, attempt=attempt)

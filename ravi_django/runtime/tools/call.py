@@ -34,7 +34,7 @@ from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.people.rights import permitted
-from ravi_django.runtime.streams import frames, hidden
+from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.frames import CLIP
 from ravi_django.runtime.tools import pauses, results
 from ravi_django.runtime.tools.promises import perform
@@ -183,9 +183,7 @@ def _announce(ctx: RunState, entry: Entry) -> None:
         "call_id": entry.request.get("call_id", ""),
         "path": entry.path,
     }
-    frame = frames.progress(ctx.effects.source, AgentStep.TOOL_CALL, content)
-    frame.data |= hidden.of_call(entry.request)
-    ctx.effects.emit(frame)
+    ctx.effects.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
 
 
 # --------------------------------------------------------------------------------------------------- behind it
