@@ -3,7 +3,6 @@
 `DATABASE_URL` (postgres://… or sqlite:///…) and `REDIS_URL` make it the real stack; `make demo` sets both.
 """
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ INSTALLED_APPS = [
     "channels",
     "rest_framework",
     "rest_framework.authtoken",
-    *(["drf_spectacular"] if importlib.util.find_spec("drf_spectacular") else []),
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "ravi_django",
     "project",
 ]

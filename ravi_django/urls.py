@@ -16,7 +16,7 @@ from ravi_django.api.metrics import MetricsView
 from ravi_django.api.nothing import NothingView
 from ravi_django.api.requests import RequestViewSet
 from ravi_django.api.runs import RunViewSet
-from ravi_django.api.schema import SchemaView
+from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
 from ravi_django.api.sessions import SessionViewSet
 from ravi_django.api.tickets import TicketsView
 from ravi_django.api.usage import TodayView, UsageViewSet
@@ -58,6 +58,8 @@ urlpatterns = [
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
+    path("docs/", SwaggerView.as_view(), name="docs"),
+    path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
     # The last one takes the rest, whatever it is: a site's own 404 page is no JSON.
     re_path(r"^[\s\S]*\Z", NothingView.as_view(), name="nothing"),
 ]

@@ -89,7 +89,7 @@ class FollowViewSet(ApiViewSet):
         "follows_create",
         request=FollowRequestSerializer,
         ok={201: FollowSerializer, 200: FollowSerializer},
-        errors=[400, 403, 404, 413, 415],
+        errors=[404],
     )
     def create(self, request: Any) -> Response:
         """Have an agent follow a topic for oneself.
@@ -136,9 +136,7 @@ class FollowViewSet(ApiViewSet):
 class EmitView(ApiView):
     limit = "emit"
 
-    @documented(
-        "topics_emit", request=EmitSerializer, ok={202: EmittedSerializer}, errors=[400, 403, 404, 409, 413, 415]
-    )
+    @documented("topics_emit", request=EmitSerializer, ok={202: EmittedSerializer}, errors=[404, 409])
     def post(self, request: Any, type: str, source: str, namespace: str = "") -> Response:
         """Publish to those of one's tenant who follow the topic now.
 

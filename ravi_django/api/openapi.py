@@ -1,16 +1,18 @@
-"""What the OpenAPI description is told of the views; all of it does nothing where drf-spectacular is not installed."""
+"""The OpenAPI description of the views, by drf-spectacular, which need not be an installed app."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, Literal
 
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.settings import patched_settings
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
-from rest_framework.schemas import DefaultSchema
 
-INSTALLED = find_spec("drf_spectacular") is not None
+TITLE = "Ravi agents"
 
 _MEANING = {
     400: "Bad input; `field` names what to fix. Nothing was written.",
@@ -46,15 +48,6 @@ class ErrorSerializer(serializers.Serializer[Any]):
     errors = FaultSerializer(required=False, many=True, help_text="All faults of bad input, `error` is the first one")  # type: ignore[assignment]
 
 
-def view_schema() -> Any:
-    """The schema inspector of a view."""
-    if not INSTALLED:
-        return DefaultSchema()
-    from drf_spectacular.openapi import AutoSchema
-
-    return AutoSchema()
-
-
 def documented(
     operation: str,
     *,
@@ -66,21 +59,19 @@ def documented(
     media_type: str = "",
 ) -> Callable[[Any], Any]:
     """Describe a view's method: its name, its answers by status (or by status and media type), its errors beside
-    those that every call may give, and their media type where the view has several. The summary is the first line of
-    the docstring."""
-    if not INSTALLED:
-        return lambda method: method
-    from drf_spectacular.utils import OpenApiResponse, extend_schema
-
-    everywhere = (406, 429, 500) if anonymous else (401, 406, 429, 500, 503)
+    those that every call, or every call with a body, may give, and their media type where the view has several. The
+    summary is the first line of the docstring."""
+    everywhere = {406, 429, 500} if anonymous else {401, 406, 429, 500, 503}
+    if request is not None and not anonymous:
+        everywhere |= {400, 403, 411, 413, 415}
     refusals = {
         (status, media_type) if media_type else status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
-        for status in sorted({*everywhere, *errors, *([411] if request is not None and not anonymous else [])})
+        for status in sorted({*everywhere, *errors})
     }
 
     def decorate(method: Any) -> Any:
         # Else the description would build on the site's DEFAULT_SCHEMA_CLASS, which may be DRF's own.
-        method.kwargs = {**getattr(method, "kwargs", {}), "schema": type(view_schema())}
+        method.kwargs = {**getattr(method, "kwargs", {}), "schema": AutoSchema}
         summary, _, rest = (method.__doc__ or "").strip().partition("\n")
         return extend_schema(
             operation_id=operation,
@@ -88,7 +79,7 @@ def documented(
             description=" ".join(rest.split()) or summary,
             request=request,
             responses={**ok, **refusals},
-            parameters=[*parameters, _retry_after()],
+            parameters=[*parameters, RETRY_AFTER],
             tags=[operation.split("_")[0]],
             auth=[{}] if anonymous else None,  # type: ignore[list-item]
         )(method)
@@ -96,20 +87,13 @@ def documented(
     return decorate
 
 
-def _retry_after() -> Any:
-    from drf_spectacular.utils import OpenApiParameter
-
-    return OpenApiParameter("Retry-After", int, "header", description="Seconds", response=[429])
+RETRY_AFTER = OpenApiParameter("Retry-After", int, "header", description="Seconds", response=[429])
 
 
 def parameter(
     name: str, description: str, *, kind: Any = str, enum: Any = None, where: Literal["query", "header"] = "query"
 ) -> Any:
     """A query parameter or header."""
-    if not INSTALLED:
-        return None
-    from drf_spectacular.utils import OpenApiParameter
-
     return OpenApiParameter(name, kind, where, description=description, enum=enum)
 
 
@@ -118,13 +102,11 @@ def description(mount: str, script_name: str) -> dict[str, Any]:
     """The OpenAPI 3 document of the app mounted at `mount`. Kept: the code does not change."""
     from django.urls import include, path
     from django.utils.translation import override
-    from drf_spectacular.generators import SchemaGenerator
-    from drf_spectacular.settings import patched_settings
 
     from ravi_django import __version__, urls
 
     settings = {
-        "TITLE": "Ravi agents",
+        "TITLE": TITLE,
         "DESCRIPTION": "Durable runs of LLM agents.",
         "VERSION": __version__,
         "SERVERS": [{"url": script_name or "/"}],

@@ -51,12 +51,7 @@ class RequestViewSet(ApiViewSet):
         """One request."""
         return self.shown(self.get_object())
 
-    @documented(
-        "requests_answer",
-        request=AnswerSerializer,
-        ok={200: RequestDetailSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
-    )
+    @documented("requests_answer", request=AnswerSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def answer(self, request: Any, id: UUID) -> Response:
         """Decide on it: the first answer wins.
@@ -68,12 +63,7 @@ class RequestViewSet(ApiViewSet):
         answers.answer(row, by=request.user, **self.given(AnswerSerializer))
         return self.shown(answers.find(row))
 
-    @documented(
-        "requests_reassign",
-        request=ReassignSerializer,
-        ok={200: RequestDetailSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
-    )
+    @documented("requests_reassign", request=ReassignSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def reassign(self, request: Any, id: UUID) -> Response:
         """Ask somebody else instead, in the time that is left; the later addresses stay.

@@ -42,7 +42,7 @@ class RunViewSet(ApiViewSet):
         "runs_create",
         request=shapes.RunRequestSerializer,
         ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
+        errors=[404, 409],
     )
     def create(self, request: Any) -> Response:
         """Start a run.
@@ -82,12 +82,7 @@ class RunViewSet(ApiViewSet):
         """
         return Response(RunTreeSerializer(tree_of(self.get_queryset(), id)).data)
 
-    @documented(
-        "runs_cancel",
-        request=shapes.CancelSerializer,
-        ok={202: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
-    )
+    @documented("runs_cancel", request=shapes.CancelSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="")
     def cancel(self, request: Any, id: UUID) -> Response:
         """Ask for the run's cancellation.
@@ -100,12 +95,7 @@ class RunViewSet(ApiViewSet):
         run.refresh_from_db()
         return self.shown(run, 202)
 
-    @documented(
-        "runs_retry",
-        request=shapes.EmptySerializer,
-        ok={202: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
-    )
+    @documented("runs_retry", request=shapes.EmptySerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def retry(self, request: Any, id: UUID) -> Response:
         """Let a failed or blocked run go on.
@@ -122,7 +112,7 @@ class RunViewSet(ApiViewSet):
         "runs_fork",
         request=shapes.ForkSerializer,
         ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
+        errors=[404, 409],
     )
     @action(detail=True, methods=["post"], limit="fork")
     def fork(self, request: Any, id: UUID) -> Response:
@@ -137,12 +127,7 @@ class RunViewSet(ApiViewSet):
         run, created = fork_once(source.id, user=request.user, **given)
         return self.shown(run, 201 if created else 200)
 
-    @documented(
-        "runs_signal",
-        request=shapes.SignalSerializer,
-        ok={202: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
-    )
+    @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="signals")
     def signals(self, request: Any, id: UUID) -> Response:
         """Send the run a signal: what its agent waits for by name, now or later.

@@ -36,10 +36,7 @@ class SessionViewSet(ApiViewSet):
         return self.page(self.filter_queryset(self.get_queryset().filter(parent_session=None)))
 
     @documented(
-        "sessions_create",
-        request=shapes.SessionRequestSerializer,
-        ok={201: shapes.SessionSerializer},
-        errors=[400, 403, 404, 413, 415],
+        "sessions_create", request=shapes.SessionRequestSerializer, ok={201: shapes.SessionSerializer}, errors=[404]
     )
     def create(self, request: Any) -> Response:
         """Begin a conversation; with an agent, its messages go there."""
@@ -58,10 +55,7 @@ class SessionViewSet(ApiViewSet):
         return self.shown(self.get_object())
 
     @documented(
-        "sessions_rename",
-        request=shapes.SessionRenameSerializer,
-        ok={200: shapes.SessionSerializer},
-        errors=[400, 403, 404, 413, 415],
+        "sessions_rename", request=shapes.SessionRenameSerializer, ok={200: shapes.SessionSerializer}, errors=[404]
     )
     def partial_update(self, request: Any, id: UUID) -> Response:
         """Give a conversation another title."""
@@ -111,7 +105,7 @@ class SessionViewSet(ApiViewSet):
         "sessions_say",
         request=shapes.MessageRequestSerializer,
         ok={201: shapes.RunSerializer, 200: shapes.RunSerializer},
-        errors=[400, 403, 404, 409, 413, 415],
+        errors=[404, 409],
     )
     @messages.mapping.post  # type: ignore[untyped-decorator]
     def say(self, request: Any, id: UUID) -> Response:

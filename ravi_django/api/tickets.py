@@ -16,12 +16,7 @@ from ravi_django.services import shapes, tickets
 class TicketsView(ApiView):
     limit = "tickets"
 
-    @documented(
-        "tickets_create",
-        request=shapes.EmptySerializer,
-        ok={201: shapes.TicketSerializer},
-        errors=[400, 403, 413, 415],
-    )
+    @documented("tickets_create", request=shapes.EmptySerializer, ok={201: shapes.TicketSerializer})
     def post(self, request: Any) -> Response:
         """A ticket that opens one websocket, soon."""
         self.given(shapes.EmptySerializer)

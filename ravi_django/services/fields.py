@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC
-from importlib.util import find_spec
 from typing import Any
 from uuid import UUID
 
+from drf_spectacular.utils import extend_schema_field
 from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
 from rest_framework.exceptions import ErrorDetail
 
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.content import FROM_CLIENTS
-
-
-def typed(schema: dict[str, Any]) -> Callable[[Any], Any]:
-    """Describe a serializer field class."""
-    if find_spec("drf_spectacular") is None:
-        return lambda field: field
-    from drf_spectacular.utils import extend_schema_field
-
-    return extend_schema_field(schema)
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -88,7 +78,7 @@ class TimeField(serializers.DateTimeField):
         super().__init__(format=ISO_8601, input_formats=[ISO_8601], default_timezone=UTC, **options)
 
 
-@typed({"type": "string", "description": "type/key", "example": "react/assistant"})
+@extend_schema_field({"type": "string", "description": "type/key", "example": "react/assistant"})
 class AgentField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> AgentId:
         try:
@@ -100,7 +90,7 @@ class AgentField(serializers.Field[Any, Any, Any, Any]):
         return str(value)
 
 
-@typed({"type": "string", "description": "type/source", "example": "news/sport"})
+@extend_schema_field({"type": "string", "description": "type/source", "example": "news/sport"})
 class TopicField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> TopicId:
         try:
@@ -112,7 +102,7 @@ class TopicField(serializers.Field[Any, Any, Any, Any]):
         return str(value)
 
 
-@typed(
+@extend_schema_field(
     {
         "oneOf": [
             {"type": "string", "minLength": 1},
@@ -140,7 +130,7 @@ class InputField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
-@typed(
+@extend_schema_field(
     {
         "type": "object",
         "properties": {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
-from django.urls import URLPattern, include, path
+from django.contrib.staticfiles import finders
+from django.urls import URLPattern
 from django.utils import translation
 from drf_spectacular.validation import validate_schema
 from rest_framework.test import APIClient
@@ -20,7 +20,7 @@ from ravi_django.api import openapi
 from tests.acceptance.api.api_support import error_of
 
 pytestmark = pytest.mark.django_db
-DOCS = (Path(__file__).resolve().parents[3] / "docs/settings.md").read_text()
+DOCS = (Path(__file__).resolve().parents[3] / "docs/rest.md").read_text()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_it_is_in_english_whoever_asks_first(schema: dict[str, Any]) -> None:
 
 
 def test_it_describes_every_address(schema: dict[str, Any]) -> None:
-    left_out = {"nothing", "decide"}
+    left_out = {"nothing", "decide", "docs", "docs-redoc"}
     wanted = {
         "/ravi/" + str(pattern.pattern).replace("<uuid:", "{").replace("<str:", "{").replace(">", "}")
         for pattern in urls.urlpatterns
@@ -105,28 +105,32 @@ def test_making_it_has_nothing_to_warn_of(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
-def test_the_page_of_the_docs_shows_it(settings: Any, client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = DOCS.split("```python\n# the description as a page\n")[1].split("```")[0]
-    monkeypatch.setitem(sys.modules, "page_urls", urls := ModuleType("page_urls"))
-    urls.path, urls.INSTALLED_APPS, urls.urlpatterns = path, [], []
-    exec(shown, urls.__dict__)
-    assert set(urls.INSTALLED_APPS) <= set(settings.INSTALLED_APPS)
-    urls.urlpatterns += [path("agents/", include("ravi_django.urls"))]
-    settings.ROOT_URLCONF = "page_urls"
+def test_the_pages_show_it_with_scripts_of_the_site(client: APIClient, anonymous: APIClient) -> None:
+    for address, url in (("/ravi/docs/", "../schema/"), ("/ravi/docs/redoc/", "../../schema/")):
+        page = client.get(address, headers={"Accept": "text/html"})
+        text = page.content.decode()
 
-    page = client.get("/agents-docs/", headers={"Accept": "text/html"})
-
-    assert page.status_code == 200
-    (address,) = re.findall(r'url: "([^"]+)"', page.content.decode())
-    assert (address, client.get(address).status_code) == ("/agents/schema/", 200)
+        assert (page.status_code, page["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert url in text.replace("\\u002D", "-") and urljoin(address, url) == "/ravi/schema/"
+        files = re.findall(r'(?:src|href)="([^"]+\.(?:js|css|png))"', text)
+        assert files and all(finders.find(file.removeprefix("/static/")) for file in files), files
+        assert (anonymous.get(address).status_code, client.post(address).status_code) == (401, 405)
 
 
-def test_without_the_package_it_is_404(client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openapi, "INSTALLED", False)
-
-    response = client.get("/ravi/schema/")
-
-    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+def test_without_the_apps_there_are_no_pages_and_the_description_all_the_same(
+    client: APIClient, settings: Any, schema: dict[str, Any]
+) -> None:
+    apps = [line for line in DOCS.splitlines() if line.startswith("INSTALLED_APPS += ")]
+    named = re.findall(r'"(\w+)"', "".join(apps))
+    assert sorted(named) == ["drf_spectacular", "drf_spectacular_sidecar"]
+    installed = list(settings.INSTALLED_APPS)
+    for missing in (named[:1], named[1:], named):
+        settings.INSTALLED_APPS = [app for app in installed if app not in missing]
+        for address in ("/ravi/docs/", "/ravi/docs/redoc/"):
+            refused = client.get(address, headers={"Accept": "text/html"})
+            assert (refused.status_code, error_of(refused)["code"]) == (404, "not_found")
+    openapi.description.cache_clear()
+    assert client.get("/ravi/schema/").json() == schema
 
 
 def test_a_few_prefixes_of_the_mount_are_kept() -> None:
