@@ -104,7 +104,6 @@ runtime.lifecycle.prune_rows: prune_delete=_delete forget_archives prune_frames=
     prune_trees PRUNE_ROWS=ROWS PRUNE_TREES=TREES unreferenced_blobs
 runtime.lifecycle.retry: retry store_retry=write_retry
 runtime.middleware.audit_log: audit_log_write_audit=write_audit
-runtime.middleware.rate_limit: RATE_LIMIT_LOOK_BACK=_LOOK_BACK
 runtime.middleware.response_cache: TIMEOUT_S
 runtime.model_calls.admission: budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 runtime.model_calls.call: prices_faults=faults

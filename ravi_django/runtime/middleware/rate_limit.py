@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
@@ -12,14 +11,14 @@ from django.db.models import QuerySet
 from ravi_django.kernel import AgentMiddleware, AgentRunContext, InvalidInputError, RateLimitedError
 from ravi_django.kernel.checks import check_seconds, check_whole
 from ravi_django.kernel.middleware import CallNext
-from ravi_django.models import JournalEntry, Run
+from ravi_django.models import Run
 from ravi_django.runtime.lease import pins, waits
 from ravi_django.runtime.lease.state import RunState
 
 SCOPES = ("user", "tenant", "site")
 MOST_RUNS = 10_000
 SKEW_S = 60.0  # between the clock that made a run's id and the database's; ids bound the scan, rows decide
-_LOOK_BACK = 1000  # runs that a waiting one looks back at, or four times the limit
+_LOOK_BACK = 10_000  # earlier runs that the start of a waiting one is computed from
 
 Decision = dict[str, Any]  # {"passes": bool, "until": ISO time or None, "retry_after": seconds}
 
@@ -27,18 +26,15 @@ Decision = dict[str, Any]  # {"passes": bool, "until": ISO time or None, "retry_
 class UserRateLimit(AgentMiddleware):
     """At most `runs` runs in any `per_s` seconds.
 
-    on_limit: "refuse" ends the run with RateLimitedError, before the agent is called; "wait" lets it sleep, as nothing
-    but rows, until there is room, in the order of the submits. Who would have to wait longer than `max_wait_s` is
-    refused.
+    on_limit: "refuse" ends the run with RateLimitedError, before the agent is called; "wait" suspends it until there is
+    room, in the order of the submits. A run that would wait longer than `max_wait_s` is refused.
     scope: whose runs are counted together: the "user", the "tenant" or the whole "site".
     every_agent: count the runs of all agents, not only of this one.
 
-    Counted are root runs, by the rows that `submit` has written: those of the same scope that were submitted before
-    this one. There is no counter that could be lost or doubled, and any worker comes to the same answer; it is recorded
-    too, for when the rows are gone. With "refuse" a refused run counts as well: who goes on hammering stays out. A run
-    whose submit has not been committed when a later one decides is not seen by that one.
-    A fork is a run of its own, and counts as one submitted when it was made; with "wait", one that would have to wait
-    is refused. Not limited: runs without an owner in scope "user" (they are the system's own), and children.
+    Counts the rows of root runs of the same scope that were submitted before this one; the decision is recorded. With
+    "refuse" a refused run counts as well. A later run does not count an earlier one whose submit is not committed yet.
+    A fork counts as a run submitted when it was made; with "wait", a fork that would have to wait is refused. Not
+    limited: runs without an owner in scope "user", and children.
 
     Costs one query of at most `runs` rows off the user's index; scopes "tenant" and "site" read the rows of all users
     in the window, by the primary key: keep it short there. Raises InvalidInputError, with the field.
@@ -125,44 +121,20 @@ class UserRateLimit(AgentMiddleware):
 
     def _wait(self, run: Run) -> Decision:
         """Each run starts when it is submitted, and no sooner than `per_s` after the one that is `runs` before it."""
-        rows = self._before(run, self.per_s + self.max_wait_s)[: max(_LOOK_BACK, 4 * self.runs)]
-        earlier = list(rows.values_list("id", "created_at"))[::-1]
-        decided = self._decided([id for id, _ in earlier])
+        rows = self._before(run, self.per_s + self.max_wait_s)[:_LOOK_BACK]
+        earlier = list(rows.values_list("created_at", flat=True))[::-1]
         starts: list[datetime] = []
-        for id, created in earlier:
-            start = decided[id] if id in decided else self._start(created, starts)
-            if start is not None:
-                starts.append(max(start, created))
-        start = self._start(run.created_at, starts)
-        if start is not None and start > run.created_at and run.forked_from is not None:
-            return _refuses((start - run.created_at).total_seconds())  # it has a past to replay, and cannot sleep first
-        if start is None:
-            return _refuses((self._room(starts) - run.created_at).total_seconds() - self.max_wait_s)
-        return _passes() if start <= run.created_at else _passes(until=start)
-
-    def _room(self, starts: Sequence[datetime]) -> datetime:
-        return starts[-self.runs] + timedelta(seconds=self.per_s)
-
-    def _start(self, created: datetime, starts: Sequence[datetime]) -> datetime | None:
-        """None when that would be too late."""
-        start = created if len(starts) < self.runs else max(created, self._room(starts))
-        return start if (start - created).total_seconds() <= self.max_wait_s else None
-
-    def _decided(self, ids: Sequence[UUID]) -> dict[UUID, datetime | None]:
-        """What earlier runs were told, where they have recorded it: how far back they looked does not matter then."""
-        places = {f"@pinned.{self.name}.{id}": id for id in ids}
-        rows = JournalEntry.objects.filter(run_id__in=ids, path__in=list(places), kind="pinned")
-        found: dict[UUID, datetime | None] = {}
-        decision: Any
-        for run_id, path, decision in rows.values_list("run_id", "path", "result"):
-            if places[path] != run_id:  # a copy, in a fork
-                continue
-            start = datetime.fromisoformat(decision["until"]) if decision["until"] else _AT_ONCE
-            found[run_id] = start if decision["passes"] else None
-        return found
-
-
-_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+        wait_s = 0.0
+        for created in (*earlier, run.created_at):
+            room = starts[-self.runs] + timedelta(seconds=self.per_s) if len(starts) >= self.runs else created
+            wait_s = max(0.0, (room - created).total_seconds())
+            if wait_s <= self.max_wait_s:
+                starts.append(max(created, room))
+        if not wait_s:
+            return _passes()
+        if run.forked_from is not None:  # it has a past to replay, and cannot sleep first
+            return _refuses(wait_s)
+        return _passes(until=starts[-1]) if wait_s <= self.max_wait_s else _refuses(wait_s - self.max_wait_s)
 
 
 def _passes(until: datetime | None = None) -> Decision:
