@@ -44,8 +44,6 @@ MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
 
-_ODD = (SystemExit, KeyboardInterrupt, GeneratorExit)  # an object that is asked for its text may raise anything
-
 _reader = reprlib.Repr()
 _reader.maxlevel, _reader.maxdict, _reader.maxlist, _reader.maxtuple = 8, 100, 100, 100
 _reader.maxstring = _reader.maxother = _reader.maxlong = 2000
@@ -82,7 +80,7 @@ def result_of(value: Any) -> ToolExecutionResult:
     """Any return value as a result. Text stays text, JSON values and models become their JSON as text."""
     try:
         return _result_of(value)
-    except (Exception, *_ODD) as raised:
+    except Exception as raised:
         return ToolExecutionResult(content=[TextBlock(text=storable(_described(value, raised)))])
 
 
@@ -144,7 +142,7 @@ def _checked(block: Block) -> ContentBlock:
 
 
 def _json(value: Any) -> bytes:
-    return to_json(value, fallback=_fallback, inf_nan_mode="strings", bytes_mode="base64")
+    return to_json(value, fallback=str, inf_nan_mode="strings", bytes_mode="base64")
 
 
 def _check_shape(value: Any) -> None:
@@ -174,12 +172,7 @@ def _text(value: Any) -> str:
         return _bytes_text(bytes(value))
     if isinstance(value, Iterator):
         value = list(islice(value, MAX_ITEMS))
-    if all(getattr(type(value), name) is getattr(object, name) for name in ("__str__", "__repr__")):
-        return f"[{type(value).__name__}]"  # its address in memory says nothing
-    try:
-        return encode(value).decode()
-    except Exception:
-        return str(storable(to_json(_plain(value), fallback=_fallback).decode()))
+    return encode(value).decode()
 
 
 def _bytes_text(body: bytes) -> str:
@@ -189,33 +182,10 @@ def _bytes_text(body: bytes) -> str:
         return f"[{len(body)} bytes that are no text]"
 
 
-def _plain(value: Any, room: int = MAX_DEPTH, above: tuple[int, ...] = ()) -> Any:
-    """Structure as far as it goes; what is in itself, too deep or no text is told in its place."""
-    if isinstance(value, bytes | bytearray):
-        return _bytes_text(bytes(value))
-    if not isinstance(value, dict | list | tuple):
-        return value if type(value) in _PLAIN else _fallback(value)
-    if id(value) in above:
-        return "[the same again]"
-    if not room:
-        return "[nested deeper]"
-    above = (*above, id(value))
-    if isinstance(value, dict):
-        return {str(_plain(key, 0)): _plain(inner, room - 1, above) for key, inner in value.items()}
-    return [_plain(inner, room - 1, above) for inner in value]
-
-
-def _fallback(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:
-        return f"[{type(value).__name__}]"
-
-
 def _described(value: Any, raised: BaseException) -> str:
     try:
         shown = _reader.repr(value)
-    except (Exception, *_ODD):
+    except Exception:
         shown = type(value).__name__
     return f"[what the tool returned is no JSON ({words(raised)}); it reads:] {shown}"
 

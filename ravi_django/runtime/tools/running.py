@@ -64,8 +64,7 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExec
 
     if inspect.iscoroutinefunction(tool.execute):
         return await _converted(ctx, tool, await awaited(tool, called(), timeout))
-    reading = Reading(tool)
-    found = await on_a_thread(ctx, lambda: reading.result_of(call()), timeout, reading)
+    found = await on_a_thread(ctx, lambda: _readable(call()), timeout)
     if isinstance(found, ToolExecutionResult):
         return found
     if is_pause(found):
@@ -154,37 +153,19 @@ async def _converted(ctx: RunState, tool: Tool, value: Any) -> ToolExecutionResu
         raise ToolPaused(value)
     if is_small(value):
         return result_of(value)
-    reading = Reading(tool)
     try:
         found: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
     except (TimeoutError, ToolRefused):  # the tool has ended all the same
-        return reading.given_up()
+        return result_of(f"[{tool.name} ended, but its result could not be read within {timeout_of(tool):g} s]")
     return found
 
 
-class Reading:
-    """Says whether a tool's code has come to its end, and only its result takes for ever to read."""
-
-    def __init__(self, tool: Tool) -> None:
-        self.tool = tool
-        self.begun = False
-
-    def result_of(self, value: Any) -> Any:
-        """An awaitable, or a pause, as it is."""
-        if inspect.isawaitable(value) or is_pause(value):
-            return value
-        self.begun = True
-        return result_of(value)
-
-    def given_up(self) -> ToolExecutionResult:
-        return result_of(
-            f"[{self.tool.name} ended, but its result could not be read within {timeout_of(self.tool):g} s]"
-        )
+def _readable(value: Any) -> Any:
+    """The result; an awaitable or a pause as it is."""
+    return value if inspect.isawaitable(value) or is_pause(value) else result_of(value)
 
 
-async def on_a_thread(
-    ctx: RunState, function: Callable[[], Any], timeout: float, reading: Reading | None = None
-) -> Any:
+async def on_a_thread(ctx: RunState, function: Callable[[], Any], timeout: float) -> Any:
     """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
     loop = asyncio.get_running_loop()
     begun = loop.create_future()
@@ -201,10 +182,6 @@ async def on_a_thread(
             await asyncio.wait([begun, running], return_when=asyncio.FIRST_COMPLETED)
         async with asyncio.timeout(timeout):
             return await running
-    except TimeoutError:
-        if reading is not None and reading.begun:
-            return reading.given_up()
-        raise
     finally:
         running.cancel()
 
