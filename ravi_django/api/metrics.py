@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from rest_framework import serializers
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -20,11 +20,10 @@ from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.runtime.events import outbox_rows
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.people import figures
-from ravi_django.runtime.people.figures import Figures, Totals
+from ravi_django.runtime.people.figures import Figures
 from ravi_django.users import has, permits
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-_Row = TypeVar("_Row", Figures, Totals)
 _LATE = "of the requests opened of late, within 30 days by default"
 
 
@@ -42,7 +41,7 @@ class PrometheusRenderer(BaseRenderer):
 class RequestFiguresSerializer(serializers.Serializer[Any]):
     tool = serializers.CharField(help_text="What was asked about; the kind of a request about no tool")
     to = serializers.CharField(help_text="The address that was asked")
-    asked = serializers.IntegerField(help_text="Requests that it was asked; twice, one that came back to it")
+    asked = serializers.IntegerField(help_text="Requests addressed to it now, or when they were closed")
     open = serializers.IntegerField(help_text="Now, whenever it was opened")
     answered = serializers.IntegerField()
     denied = serializers.IntegerField(
@@ -53,10 +52,8 @@ class RequestFiguresSerializer(serializers.Serializer[Any]):
     )
     expired = serializers.IntegerField(help_text="While this address was asked")
     cancelled = serializers.IntegerField(help_text="Closed with their runs, while this address was asked")
-    let_pass = serializers.IntegerField(help_text="Its time was up, and the next address was asked")
-    reassigned = serializers.IntegerField(help_text="Passed on from this address to another by a person")
     answer_s_p50 = serializers.FloatField(
-        allow_null=True, help_text="Seconds from when this address was asked to the answer, the median"
+        allow_null=True, help_text="Seconds from when this address was asked to the answer, the median; null on SQLite"
     )
     answer_s_p95 = serializers.FloatField(allow_null=True)
     answer_s_max = serializers.FloatField(allow_null=True)
@@ -94,8 +91,7 @@ class MetricsView(ApiView):
         """How people keep up: open, answered, expired, and the time to an answer, by tool and address.
 
         For superusers, and staff with the permission `ravi.view_humanrequest`; of all owners, and of all tenants or of
-        those that RAVI["TENANT_OF"] gives them. As JSON, or as Prometheus text: counters by tool of all requests
-        that are kept, and by address what is open and what of late became of those opened since.
+        those that RAVI["TENANT_OF"] gives them. As JSON, or as Prometheus text.
         """
         user = request.user
         if not (has(user, "is_superuser") or (has(user, "is_staff") and permits(user, "ravi.view_humanrequest"))):
@@ -104,7 +100,7 @@ class MetricsView(ApiView):
         theirs = figures.tenants_for(user)
         found = figures.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            text = prometheus(found, figures.totals(theirs)) + _event_bus()
+            text = prometheus(found) + _event_bus()
             return Response(text, content_type=PROMETHEUS)
         return Response(MetricsSerializer({"since": since, "requests": found}).data)
 
@@ -133,10 +129,8 @@ def _since(given: Any) -> datetime:
     return since
 
 
-def prometheus(recent: Iterable[Figures], kept: Iterable[Totals]) -> str:
-    """The text of both: what is now, and of late; and what has been so far. A counter has no address, since a request's
-    changes, and a counter that falls is taken for one that began anew."""
-    recent, kept = list(recent), list(kept)
+def prometheus(recent: Iterable[Figures]) -> str:
+    recent = list(recent)
     lines = [
         *_metric("open", "gauge", "Requests that wait for a person.", recent, lambda one: one.open),
         *_metric(
@@ -147,17 +141,7 @@ def prometheus(recent: Iterable[Figures], kept: Iterable[Totals]) -> str:
             lambda one: one.oldest_open_s,
         ),
         *_metric("answered_recently", "gauge", f"Answered, {_LATE}.", recent, lambda one: one.answered),
-        *_metric(
-            "let_pass_recently", "gauge", f"Passed on when the time was up, {_LATE}.", recent, lambda one: one.let_pass
-        ),
         *_metric("expired_recently", "gauge", f"Nobody answered in time, {_LATE}.", recent, lambda one: one.expired),
-        *_metric("opened_total", "counter", "Requests opened.", kept, lambda one: one.opened),
-        *_metric("answered_total", "counter", "Requests answered.", kept, lambda one: one.answered),
-        *_metric("denied_total", "counter", "Approvals decided and not approved.", kept, lambda one: one.denied),
-        *_metric("expired_total", "counter", "Requests that nobody answered in time.", kept, lambda one: one.expired),
-        *_metric(  # no counter: a retry opens them again
-            "cancelled", "gauge", "Requests closed with their runs.", kept, lambda one: one.cancelled
-        ),
         f"# HELP ravi_request_answer_recent_seconds From when the address was asked to the answer, {_LATE}.",
         "# TYPE ravi_request_answer_recent_seconds gauge",
     ]
@@ -165,18 +149,11 @@ def prometheus(recent: Iterable[Figures], kept: Iterable[Totals]) -> str:
         for quantile, value in (("0.5", one.answer_s_p50), ("0.95", one.answer_s_p95)):
             if value is not None:
                 lines.append(f'ravi_request_answer_recent_seconds{{{_labels(one)},quantile="{quantile}"}} {value:.6g}')
-    lines += [
-        "# HELP ravi_request_answer_seconds From opening to answer, whoever was asked in between.",
-        "# TYPE ravi_request_answer_seconds summary",
-    ]
-    for total in kept:
-        lines.append(f"ravi_request_answer_seconds_sum{{{_labels(total)}}} {total.answer_s_total:.3f}")
-        lines.append(f"ravi_request_answer_seconds_count{{{_labels(total)}}} {total.answered}")
     return "\n".join(lines) + "\n"
 
 
 def _metric(
-    name: str, kind: str, what: str, of: Iterable[_Row], value: Callable[[_Row], float | None]
+    name: str, kind: str, what: str, of: Iterable[Figures], value: Callable[[Figures], float | None]
 ) -> Iterator[str]:
     yield f"# HELP ravi_requests_{name} {what}"
     yield f"# TYPE ravi_requests_{name} {kind}"
@@ -185,9 +162,8 @@ def _metric(
             yield f"ravi_requests_{name}{{{_labels(one)}}} {found:.15g}"
 
 
-def _labels(one: Figures | Totals) -> str:
-    tool = f'tool="{escaped(one.tool)}"'
-    return tool if isinstance(one, Totals) else f'{tool},to="{escaped(one.to)}"'
+def _labels(one: Figures) -> str:
+    return f'tool="{escaped(one.tool)}",to="{escaped(one.to)}"'
 
 
 def escaped(value: str) -> str:

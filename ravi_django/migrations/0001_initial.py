@@ -279,7 +279,6 @@ class Migration(migrations.Migration):
                 ('level', models.SmallIntegerField(db_default=0, default=0, help_text='Which of the steps is asked now')),
                 ('escalates_at', models.DateTimeField(blank=True, help_text='When the next step is asked instead', null=True)),
                 ('asked_at', models.DateTimeField(blank=True, help_text='When the address that is asked now was; empty: at the opening', null=True)),
-                ('passed', models.JSONField(blank=True, help_text='Who was asked before, in order: address, and escalated or reassigned', null=True)),
                 ('four_eyes', models.BooleanField(db_default=False, default=False, help_text='The owner may not answer')),
                 ('notified', models.SmallIntegerField(db_default=-1, default=-1, help_text='The last level whose people were written to')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),

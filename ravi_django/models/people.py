@@ -62,9 +62,6 @@ class HumanRequest(Owned):
     asked_at = models.DateTimeField(
         null=True, blank=True, help_text="When the address that is asked now was; empty: at the opening"
     )
-    passed = models.JSONField(
-        null=True, blank=True, help_text="Who was asked before, in order: address, and escalated or reassigned"
-    )
     four_eyes = models.BooleanField(default=False, db_default=False, help_text="The owner may not answer")
     notified = models.SmallIntegerField(
         default=-1, db_default=-1, help_text="The last level whose people were written to"

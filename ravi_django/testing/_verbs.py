@@ -111,7 +111,7 @@ runtime.people.addressees: addresses_get_user_model=get_user_model of_users ADDR
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 runtime.people.decisions: decisions_decided=decided decisions_told=told
 runtime.people.escalation: due_to_escalate escalate
-runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS sla_totals=totals
+runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
 runtime.people.links: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
     use_link
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT

@@ -102,7 +102,6 @@ class Asked:
             assert begins is not None
             ends = None if level == len(self.steps) - 1 or within is None else begins + timedelta(seconds=within)
             if (ends is None or now < ends) and people.somebody(to, self):
-                self.passed.append([self.to, "escalated"])
                 self.put_to(level, begins)
                 self.changed("escalated", "changed")
                 return True
@@ -111,7 +110,6 @@ class Asked:
         return False
 
     def reassign(self, to: str) -> None:
-        self.passed.append([self.to, "reassigned"])
         self.steps[self.level] = (to, self.steps[self.level][1])
         self.to = to
         self.changed("reassigned", "changed")
@@ -133,7 +131,7 @@ class Asked:
         """Its run is retried: it is asked again from the first step on, with all the time that it had."""
         if self.status == "cancelled" and self.answer is None:
             self.expires_at = self.expires_at and now + (self.expires_at - self.opened)
-            self.status, self.opened, self.passed = "pending", now, []
+            self.status, self.opened = "pending", now
             self.version += 1
             self.begins(now, people)
 
@@ -147,7 +145,6 @@ class Row(NamedTuple):
     to: str
     escalates_at: datetime | None
     expires_at: datetime | None
-    passed: list[list[str]]
     answer: tuple[str, str, str] | None
     arguments: Any
     answered_by: str | None
@@ -166,7 +163,6 @@ def read() -> dict[UUID, Row]:
             row.to,
             row.escalates_at,
             row.expires_at,
-            row.passed or [],
             (said["action"], said["by"], said.get("instead_of", "")) if said else None,
             said.get("arguments"),
             row.answered_by and row.answered_by.username,
@@ -186,8 +182,8 @@ def recorded() -> dict[str, list[list[Any]]]:
 def check(model: Asked, row: Row, records: list[list[Any]], told: list[str]) -> None:
     """The row, its records and what was told of it are what the model says."""
     answered = (model.answer and model.answer[1]) or None
-    expected = (model.status, model.version, model.level, model.to, model.escalates_at, model.expires_at, model.passed)
-    assert row[:7] == expected
+    expected = (model.status, model.version, model.level, model.to, model.escalates_at, model.expires_at)
+    assert row[:6] == expected
     assert (row.answer, row.arguments, row.answered_by) == (model.answer, model.arguments, answered)
     assert row.shown == (ARGUMENTS if model.kind == "approval" else None), "what was asked about was changed"
     assert row.run_status == model.run_status

@@ -54,7 +54,7 @@ class Named:
 
 def _tables() -> list[Named]:
     found = [
-        Named(HumanRequest, ("to", "steps", "passed", "answer")),
+        Named(HumanRequest, ("to", "steps", "answer")),
         Named(AuditRecord, ("detail",)),
         Named(StickyDecision, ("decided_by_name",)),
         Named(Signal, ("payload",)),

@@ -188,7 +188,7 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
 
 _ANEW = (
     *("status", "answered_at", "version", "created_at", "expires_at"),
-    *("notified", "level", "to", "escalates_at", "asked_at", "passed"),
+    *("notified", "level", "to", "escalates_at", "asked_at"),
 )
 
 

@@ -52,9 +52,9 @@ def escalate(request_id: UUID | str) -> bool:
         if found is None:  # nothing that anybody sees: no new version
             HumanRequest.objects.filter(id=request.id, version=request.version).update(escalates_at=None)
             return False
-        requests.passes_on(request, "escalated", now)
+        request.asked_at = now
         requests.place_at(request, *found)
-        if not _changed(request, "escalates_at", "level", "to", "asked_at", "passed"):
+        if not _changed(request, "escalates_at", "level", "to", "asked_at"):
             return False
         record(request, "escalated", request.run, {"from": before, "level": request.level})
         tell(request_changed, request)
@@ -88,11 +88,11 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
             refuse_late(request)
         check_in_time(request, request.run.status)
         before, request.version = request.to, version
-        requests.passes_on(request, "reassigned", present())
+        request.asked_at = present()
         steps = [dict(step) for step in request.steps or [{"within": None}]]
         steps[request.level]["to"] = to
         request.steps, request.to, request.notified = steps, to, request.level - 1
-        if not _changed(request, "steps", "to", "notified", "asked_at", "passed"):
+        if not _changed(request, "steps", "to", "notified", "asked_at"):
             refuse_changed(request.id)
         forget_links([request.id], request.level)
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})

@@ -5,7 +5,7 @@ An address is timed from when it was asked, which is later than the opening wher
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,6 @@ from django.db.models import (
     Max,
     Min,
     Q,
-    Sum,
     When,
 )
 from django.db.models.functions import Coalesce
@@ -36,8 +35,6 @@ from ravi_django.runtime.people import site_rules
 
 SPAN = timedelta(days=30)
 GROUPS = 500  # of tool and address; those with the most requests
-SAMPLE = 10_000  # answers, the latest, that quantiles are made of where the database makes none
-WAYS = 10_000  # by which requests came to whom they are addressed to, of a tool; those that most have gone
 
 Status = HumanRequest.Status
 _Key = tuple[str, str]  # what it is about, and the address
@@ -46,7 +43,6 @@ _APPROVAL = Q(kind=HumanRequest.Kind.APPROVAL)
 _DENIED = _ANSWERED & _APPROVAL & ~Q(answer__action__in=["approve", "edit"])
 _ASKED_AT = Coalesce("asked_at", "created_at")
 _TOOK = ExpressionWrapper(F("answered_at") - _ASKED_AT, output_field=DurationField())
-_TOOK_IN_ALL = ExpressionWrapper(F("answered_at") - F("created_at"), output_field=DurationField())
 _ABOUT = Case(When(tool="", then=F("kind")), default=F("tool"), output_field=CharField())
 
 
@@ -56,16 +52,14 @@ class Figures:
 
     tool: str  # or the kind, of a request about no tool
     to: str  # `group:finance`
-    asked: int = 0  # of it; twice, what came back to it
+    asked: int = 0  # requests addressed to it now, or when they were closed
     open: int = 0  # now, whenever it was opened
     answered: int = 0
     decided: int = 0  # approvals, of those answered
     denied: int = 0  # of the approvals decided: denied, skipped or withdrawn; not those that expired
     expired: int = 0  # while this address was asked
     cancelled: int = 0  # with their runs
-    let_pass: int = 0  # its time was up, and the next address was asked
-    reassigned: int = 0  # from it to another
-    answer_s_p50: float | None = None  # from when it was asked to the answer
+    answer_s_p50: float | None = None  # from when it was asked to the answer; None on SQLite
     answer_s_p95: float | None = None
     answer_s_max: float | None = None
     oldest_open_s: float | None = None  # since it was asked
@@ -74,20 +68,6 @@ class Figures:
     def denied_share(self) -> float | None:
         """0 to 1, of the approvals decided."""
         return self.denied / self.decided if self.decided else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Of the requests about one tool, whoever was asked: what never falls but when rows are deleted, and `cancelled`,
-    which a retry takes back."""
-
-    tool: str
-    opened: int
-    answered: int
-    denied: int
-    expired: int
-    cancelled: int
-    answer_s_total: float  # from opening to answer
 
 
 class _Quantile(Aggregate):
@@ -107,8 +87,8 @@ def tenants_for(user: Any) -> Collection[str] | None:
 
 
 def figures(since: datetime | None = None, tenants: Collection[str] | None = None) -> list[Figures]:
-    """Of the requests opened since then (30 days ago unless given), and of all that are open. Three queries, which read
-    those rows alone; by tool and address."""
+    """Of the requests opened since then (30 days ago unless given), and of all that are open, by tool and address. Two
+    queries, which read those rows alone."""
     present = clock.fixed() or timezone.now()
     first = first_id_of(since or present - SPAN)
     groups: dict[_Key, dict[str, Any]] = defaultdict(dict)
@@ -117,23 +97,7 @@ def figures(since: datetime | None = None, tenants: Collection[str] | None = Non
     _take(groups, counted.order_by("-asked", "about", "to")[:GROUPS])
     is_open = _grouped(rows.filter(status=Status.PENDING))
     _take(groups, is_open.annotate(open=Count("id"), oldest=Min(_ASKED_AT)).order_by("-open", "about", "to")[:GROUPS])
-    _add_passed(groups, rows.filter(id__gte=first, passed__isnull=False))
-    if not _has_quantiles():
-        _add_quantiles(groups, rows.filter(_ANSWERED, id__gte=first))
     return [_figures(about, to, group, present) for (about, to), group in sorted(groups.items())]
-
-
-def totals(tenants: Collection[str] | None = None) -> list[Totals]:
-    """Counts and the sum of the times of all requests that are kept, by tool: counters, for a monitor that takes their
-    differences. Not by address, which changes. One query over all of them."""
-    counts = {name: count for name, count in _counts().items() if name in _KEPT}
-    made = {"opened": Count("id"), "took": Sum(_TOOK_IN_ALL, filter=_ANSWERED), **counts}
-    counted = _of(tenants).order_by().values(about=_ABOUT).annotate(**made).order_by("-opened", "about")
-    found = [
-        Totals(tool=row.pop("about"), answer_s_total=_seconds(row.pop("took")) or 0.0, **row)
-        for row in counted[:GROUPS]
-    ]
-    return sorted(found, key=lambda one: one.tool)
 
 
 def _of(tenants: Collection[str] | None) -> Any:
@@ -143,9 +107,6 @@ def _of(tenants: Collection[str] | None) -> Any:
 
 def _grouped(rows: Any) -> Any:  # a queryset of rows that are no model's
     return rows.order_by().values("to", about=_ABOUT)
-
-
-_KEPT = ("answered", "denied", "expired", "cancelled")
 
 
 def _counts() -> dict[str, Any]:
@@ -160,12 +121,8 @@ def _counts() -> dict[str, Any]:
     }
 
 
-def _has_quantiles() -> bool:
-    return connection.vendor == "postgresql"
-
-
 def _quantiles() -> dict[str, Any]:
-    if not _has_quantiles():
+    if connection.vendor != "postgresql":
         return {}
     made: dict[str, Any] = {"output_field": DurationField(), "filter": _ANSWERED}
     return {"p50": _Quantile(_TOOK, share=0.5, **made), "p95": _Quantile(_TOOK, share=0.95, **made)}
@@ -176,40 +133,7 @@ def _take(groups: Mapping[_Key, dict[str, Any]], rows: Iterable[dict[str, Any]])
         groups[row.pop("about"), row.pop("to")].update(row)
 
 
-def _add_passed(groups: Mapping[_Key, dict[str, Any]], passed: Any) -> None:
-    """Whom they were put to before: told of those that have figures already, and of the others with the most."""
-    ways = passed.order_by().values("passed", about=_ABOUT).annotate(count=Count("id")).order_by("-count")[:WAYS]
-    let: dict[str, Counter[_Key]] = {"escalated": Counter(), "reassigned": Counter()}
-    for way in ways:
-        for to, why in way["passed"]:
-            let[why][way["about"], to] += way["count"]
-    asked = let["escalated"] + let["reassigned"]
-    new = [key for key, _ in asked.most_common() if key not in groups][:GROUPS]
-    for key in (*(asked.keys() & groups.keys()), *new):
-        group = groups[key]
-        group["asked"] = group.get("asked", 0) + asked[key]
-        group |= {"let_pass": let["escalated"][key], "reassigned": let["reassigned"][key]}
-
-
-def _add_quantiles(groups: Mapping[_Key, dict[str, Any]], answered: Any) -> None:
-    latest = answered.annotate(about=_ABOUT, since=_ASKED_AT).order_by("-id")
-    taken: dict[_Key, list[timedelta]] = defaultdict(list)
-    for about, to, since, at in latest.values_list("about", "to", "since", "answered_at")[:SAMPLE]:
-        taken[about, to].append(at - since)
-    for key in taken.keys() & groups.keys():  # not of those that were cut
-        spans = sorted(taken[key])
-        groups[key].update({"p50": _at(spans, 0.5), "p95": _at(spans, 0.95)})
-
-
-def _at(spans: list[timedelta], share: float) -> timedelta:
-    """As percentile_cont: between the two that are nearest."""
-    place = share * (len(spans) - 1)
-    low = int(place)
-    high = min(low + 1, len(spans) - 1)
-    return spans[low] + (spans[high] - spans[low]) * (place - low)
-
-
-_COUNTED = ("asked", "open", "answered", "decided", "denied", "expired", "cancelled", "let_pass", "reassigned")
+_COUNTED = ("asked", "open", "answered", "decided", "denied", "expired", "cancelled")
 
 
 def _figures(about: str, to: str, row: Mapping[str, Any], present: datetime) -> Figures:

@@ -132,13 +132,6 @@ def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
     request.escalates_at = end_of(request, level, begins)
 
 
-def passes_on(request: HumanRequest, why: str, present: datetime) -> None:
-    """From now on somebody else is asked than the address it has yet: that one let it pass ("escalated"), or gave it
-    away ("reassigned"). Before it is addressed anew."""
-    request.passed = [*(request.passed or []), [request.to, why]]
-    request.asked_at = present
-
-
 def end_of(request: HumanRequest, level: int, begins: datetime) -> datetime | None:
     """When the next step is asked instead. The last step has no next one: there the request itself expires."""
     steps = request.steps or []
@@ -152,7 +145,7 @@ def begin_anew(request: HumanRequest, present: datetime) -> None:
     if request.expires_at is not None:
         request.expires_at = present + (request.expires_at - request.created_at)
     request.created_at, request.notified = present, -1
-    request.asked_at = request.passed = None
+    request.asked_at = None
     request.status, request.answered_at = HumanRequest.Status.PENDING, None
     if request.steps:
         place_at(request, _first(request) or 0, _begins(request, present))
