@@ -1,4 +1,4 @@
-"""The only way from the event loop to the database: a few threads, each with a connection of its own.
+"""Threads for an event loop; those for the database are its only way there.
 
 Nothing here is held across an await of a model or a tool: hundreds of runs share these threads.
 """
@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -33,21 +33,123 @@ REPEAT_S = 0.5  # between two tries for a run, each of which tries for RETRY_S
 RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
 
 
-class DatabaseThreads:
-    """A fixed pool. Calls are retried while the database is away, so they must be safe to repeat.
+class Threads:
+    """A pool of daemon threads, made when needed. The thread that was busy last is asked first."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._name = name
+        self._size = size
+        self._made = 0
+        self._idle: list[Thread] = []
+        self._waiting: deque[Call] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def _give(self, call: Call) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the threads {self._name} are closed")
+            if self._idle:
+                self._idle.pop().calls.put(call)
+            elif self._has_room:
+                self._make(call)
+            else:
+                self._waiting.append(call)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._made < self._size
+
+    def _make(self, call: Call) -> Thread:
+        self._made += 1
+        return Thread(self, f"{self._name}_{self._made}", call)
+
+    def _next(self, thread: Thread) -> Call | None:
+        """Under the lock. None notes the thread as idle."""
+        if self._waiting:
+            return self._waiting.popleft()
+        self._idle.append(thread)
+        return None
+
+    def serve(self, thread: Thread) -> None:
+        """Runs on the thread, until it is given None."""
+        call = thread.calls.get()
+        while call is not None:
+            if self._begin(thread, call):
+                call.perform()
+            following = self._after(thread, call)
+            if thread.is_ended:
+                return
+            del call  # with what it holds: the next may be long in coming
+            call = following or thread.calls.get()
+
+    def _begin(self, thread: Thread, call: Call) -> bool:
+        """Whether the call is still to be made."""
+        return True
+
+    def _after(self, thread: Thread, done: Call) -> Call | None:
+        with self._lock:
+            return self._next(thread)
+
+
+class Call:
+    """A function that a thread calls for an event loop."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.thread: Thread | None = None  # once it runs
+        self.is_over = False  # or given up
+
+    def perform(self) -> None:
+        try:
+            self.answer(self.function(), None)
+        except BaseException as error:
+            self.answer(None, error)
+
+    def answer(self, value: Any, error: BaseException | None) -> None:
+        """From any thread."""
+        with suppress(RuntimeError):  # a loop that is closed waits for nothing
+            self.loop.call_soon_threadsafe(self.settle, value, error)
+
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """On the loop's thread."""
+        if self.future.done():  # cancelled
+            return
+        if error is None:
+            self.future.set_result(value)
+        elif isinstance(error, StopIteration):  # no future takes it
+            self.future.set_exception(RuntimeError("StopIteration"))
+        else:
+            self.future.set_exception(error)
+
+
+class Thread(threading.Thread):
+    def __init__(self, pool: Threads, name: str, first: Call) -> None:
+        super().__init__(name=name, daemon=True)
+        self._pool = pool
+        self.is_lost = False  # its call was given up
+        self.is_ended = False
+        self.calls: SimpleQueue[Call | None] = SimpleQueue()
+        self.calls.put(first)
+        self.start()
+
+    def run(self) -> None:
+        self._pool.serve(self)
+
+
+class DatabaseThreads(Threads):
+    """A fixed pool, each thread with a connection of its own. Calls are retried while the database is away, so they
+    must be safe to repeat.
 
     Every journaled call comes through here: one queue and one callback cost half of what the chained futures of
-    `run_in_executor` do. The thread that was busy last is asked first, so a quiet process keeps one connection warm.
+    `run_in_executor` do.
     """
 
     def __init__(self, size: int, name: str = "ravi-db") -> None:
-        self._name = name
-        self._size = size
-        self._threads: list[_DatabaseThread] = []
-        self._idle: list[_DatabaseThread] = []
-        self._waiting: deque[_Call] = deque()
-        self._lock = threading.Lock()
-        self._closed = False
+        super().__init__(size, name)
+        self._threads: list[Thread] = []
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` on a database thread. Raises what it raises."""
@@ -69,29 +171,18 @@ class DatabaseThreads:
         return None if error else future.result(), error, cancelled
 
     def _start(self, function: Callable[..., Any], args: Any, kwargs: Any) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        call = _Call(function, args, kwargs, loop, loop.create_future())
+        call = Call(partial(with_retry, function, *args, **kwargs))
         self._give(call)
         return call.future
 
-    def _give(self, call: _Call) -> None:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the database threads are closed")
-            if self._idle:
-                self._idle.pop().calls.put(call)
-            elif len(self._threads) < self._size:
-                self._threads.append(_DatabaseThread(self, f"{self._name}_{len(self._threads)}", call))
-            else:
-                self._waiting.append(call)
+    def _make(self, call: Call) -> Thread:
+        self._threads.append(thread := super()._make(call))
+        return thread
 
-    def next_for(self, thread: _DatabaseThread) -> _Call | None:
-        """What an idle thread has to do; None notes it as idle."""
-        with self._lock:
-            if self._waiting:
-                return self._waiting.popleft()
-            self._idle.append(thread)
-            return None
+    def serve(self, thread: Thread) -> None:
+        limit_waits()
+        super().serve(thread)
+        connections.close_all()
 
     def close(self) -> None:
         """Wait for calls under way, 30 seconds at the most, and have the threads close their connections."""
@@ -126,53 +217,6 @@ class CodeThreads:
                 log.warning("a call of the database is repeated: %s", error, extra={"action": "db.repeated"})
             with self._busy():
                 await asyncio.sleep(REPEAT_S)
-
-
-@dataclass(slots=True)
-class _Call:
-    function: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-
-    def perform(self) -> None:
-        outcome: tuple[Any, BaseException | None]
-        try:
-            outcome = (with_retry(self.function, *self.args, **self.kwargs), None)
-        except BaseException as error:
-            outcome = (None, error)
-        with suppress(RuntimeError):  # a loop that is closed waits for nothing
-            self.loop.call_soon_threadsafe(self.settle, *outcome)
-
-    def settle(self, answer: Any, error: BaseException | None) -> None:
-        """On the loop's thread: hand the outcome to whoever waits."""
-        if self.future.done():  # cancelled
-            return
-        if error is None:
-            self.future.set_result(answer)
-        else:
-            self.future.set_exception(error)
-
-
-class _DatabaseThread(threading.Thread):
-    """Serves calls until it is given None; what is waiting then is done first."""
-
-    def __init__(self, pool: DatabaseThreads, name: str, first: _Call) -> None:
-        super().__init__(name=name, daemon=True)
-        self._pool = pool
-        self.calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self.calls.put(first)
-        self.start()
-
-    def run(self) -> None:
-        limit_waits()
-        call = self.calls.get()
-        while call is not None:
-            call.perform()
-            del call  # with what it holds: the next may be long in coming
-            call = self._pool.next_for(self) or self.calls.get()
-        connections.close_all()
 
 
 _readers: DatabaseThreads | None = None

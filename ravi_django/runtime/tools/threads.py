@@ -6,16 +6,15 @@ code comes to an end by itself. Another takes its place, so that tools which han
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from ravi_django.kernel import ToolRefused
+from ravi_django.runtime.db.threads import Call, Thread, Threads
 
 log = logging.getLogger("ravi.tools")
 
@@ -29,27 +28,19 @@ class NoThreadLeft(ToolRefused):
         super().__init__(f"not run: {lost} calls of tools hang in this worker, and there is no thread left")
 
 
-class ToolThreads:
-    """At most `size` threads that somebody waits for, made when needed. They are daemons: the process does not wait for
-    a tool that hangs when it ends."""
+class ToolThreads(Threads):
+    """At most `size` threads that are not lost. The process does not wait for a tool that hangs when it ends."""
 
     def __init__(self, size: int, name: str = "ravi-tool") -> None:
-        self._name = name
-        self._size = size
-        self._made = 0
+        super().__init__(size, name)
         self._live = 0  # threads that are not lost
         self._lost = 0
-        self._idle: list[_ToolThread] = []
-        self._waiting: deque[_Job] = deque()
-        self._lock = threading.Lock()
-        self._closed = False
         _pools.add(self)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call it on a thread; raises what it raises. A cancelled wait leaves the thread to it. Raises
         NoThreadLeft."""
-        loop = asyncio.get_running_loop()
-        job = _Job(function, args, loop, loop.create_future())
+        job = Call(partial(function, *args))
         self._give(job)
         try:
             return await job.future
@@ -67,29 +58,20 @@ class ToolThreads:
         """Whether every thread that there may be hangs."""
         return not (self._live or self._has_room)
 
-    def _give(self, job: _Job) -> None:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the tool threads are closed")
-            if self._idle:
-                self._idle.pop().jobs.put(job)
-            elif self._live < self._size and self._has_room:
-                self._make(job)
-            elif not self._live:
-                raise NoThreadLeft(self._lost)
-            else:
-                self._waiting.append(job)
+    def _give(self, call: Call) -> None:
+        if self.is_exhausted and not self._closed:
+            raise NoThreadLeft(self._lost)
+        super()._give(call)
 
     @property
     def _has_room(self) -> bool:
-        return self._live + self._lost < self._size * (1 + LOST_PER_THREAD)
+        return self._live < self._size and self._live + self._lost < self._size * (1 + LOST_PER_THREAD)
 
-    def _make(self, job: _Job) -> None:
-        self._made += 1
+    def _make(self, call: Call) -> Thread:
         self._live += 1
-        _ToolThread(self, f"{self._name}_{self._made}", job)
+        return super()._make(call)
 
-    def _give_up(self, job: _Job) -> None:
+    def _give_up(self, job: Call) -> None:
         with self._lock:
             if job.thread is None:
                 job.is_over = True  # whoever comes to it passes it over
@@ -102,7 +84,7 @@ class ToolThreads:
             lost = self._lost
             refused = self._replace()
         for other in refused:
-            other.settle(None, NoThreadLeft(lost))
+            other.answer(None, NoThreadLeft(lost))
         log.warning(
             "a tool's call was given up and its thread is lost (%s of %s)",
             lost,
@@ -110,9 +92,9 @@ class ToolThreads:
             extra={"action": "tool.thread_lost"},
         )
 
-    def _replace(self) -> list[_Job]:
+    def _replace(self) -> list[Call]:
         """Start a thread for who waits; where there is no room and no thread lives, nobody waits any longer."""
-        while self._waiting and self._live < self._size and self._has_room:
+        while self._waiting and self._has_room:
             job = self._waiting.popleft()
             if not job.is_over:
                 self._make(job)
@@ -121,14 +103,12 @@ class ToolThreads:
         left, self._waiting = list(self._waiting), deque()
         return left
 
-    def begin(self, thread: _ToolThread, job: _Job) -> bool:
-        """Whether somebody still waits for it."""
+    def _begin(self, thread: Thread, call: Call) -> bool:
         with self._lock:
-            job.thread = thread
-            return not job.is_over
+            call.thread = thread
+            return not call.is_over
 
-    def next_for(self, thread: _ToolThread, done: _Job) -> _Job | None:
-        """What a thread does next; None ends it or, when `thread.jobs` is asked, lets it wait."""
+    def _after(self, thread: Thread, done: Call) -> Call | None:
         with self._lock:
             done.is_over = True
             if thread.is_lost:
@@ -139,10 +119,7 @@ class ToolThreads:
                 self._live -= 1
                 thread.is_ended = True
                 return None
-            if self._waiting:
-                return self._waiting.popleft()
-            self._idle.append(thread)
-            return None
+            return self._next(thread)
 
     def close(self) -> None:
         """Take no more calls; threads end with the one that they are in. Waits for none."""
@@ -151,7 +128,7 @@ class ToolThreads:
             idle, self._idle = self._idle, []
             self._waiting.clear()
         for thread in idle:
-            thread.jobs.put(None)
+            thread.calls.put(None)
 
 
 _pools: WeakSet[ToolThreads] = WeakSet()  # of this process
@@ -161,58 +138,3 @@ def hanging() -> tuple[int, bool]:
     """How many calls of tools hang in this process, and whether no thread is left because of them."""
     open_pools = [pool for pool in _pools if not pool._closed]
     return sum(pool.lost for pool in open_pools), any(pool.is_exhausted for pool in open_pools)
-
-
-class _Job:
-    def __init__(
-        self, function: Callable[..., Any], args: Any, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
-    ) -> None:
-        self.function, self.args, self.loop, self.future = function, args, loop, future
-        self.thread: _ToolThread | None = None  # once it runs
-        self.is_over = False  # or given up
-
-    def perform(self) -> None:
-        value, error = None, None
-        try:
-            value = self.function(*self.args)
-        except BaseException as raised:
-            error = raised
-        self.settle(value, error)
-
-    def settle(self, value: Any, error: BaseException | None) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self._settle, value, error)
-        except RuntimeError:
-            log.debug("the loop has ended before a tool did")
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self.future.done():
-            return
-        if error is None:
-            self.future.set_result(value)
-        elif isinstance(error, StopIteration):  # no future takes it
-            self.future.set_exception(RuntimeError("StopIteration"))
-        else:
-            self.future.set_exception(error)
-
-
-class _ToolThread(threading.Thread):
-    def __init__(self, pool: ToolThreads, name: str, first: _Job) -> None:
-        super().__init__(name=name, daemon=True)
-        self._pool = pool
-        self.is_lost = False
-        self.is_ended = False
-        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.jobs.put(first)
-        self.start()
-
-    def run(self) -> None:
-        job = self.jobs.get()
-        while job is not None:
-            if self._pool.begin(self, job):
-                job.perform()
-            following = self._pool.next_for(self, job)
-            if self.is_ended:
-                return
-            del job  # with what it holds: the next may be long in coming
-            job = following or self.jobs.get()
