@@ -52,6 +52,12 @@ urlpatterns = [
         EmitView.as_view(schema=None),
         name="topic-emit-in-namespace",
     ),
+    path("topics/<str:type>/<str:source>/events/", EventViewSet.as_view({"get": "topic"}), name="topic-events"),
+    path(
+        "topics/<str:namespace>/<str:type>/<str:source>/events/",
+        EventViewSet.as_view({"get": "topic"}, schema=None),
+        name="topic-events-in-namespace",
+    ),
     path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),

@@ -18,10 +18,11 @@ from ravi_django.api import auth, sse
 from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
-from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel import AgentId, InvalidInputError, TopicId
+from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import PAGE, page
+from ravi_django.runtime.streams.reading import PAGE, Only, page, run_of_topic
 from ravi_django.services import shapes
 from ravi_django.services.openings import Opening
 
@@ -50,6 +51,7 @@ class EventViewSet(ApiViewSet):
             parameter("after", "Only events with a higher number.", kind=int),
             parameter("Last-Event-ID", "The same; it wins over `after`.", kind=int, where="header"),
             parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
+            parameter("agent", "Only events of the tree's runs of this agent, an address."),
         ],
     )
     def retrieve(self, request: Any, id: UUID) -> Any:
@@ -59,17 +61,40 @@ class EventViewSet(ApiViewSet):
         stream.done; comments keep the connection open. With `Accept: application/json` one page of the same frames.
         A WSGI server has the pages alone: there a stream is a 406.
         """
+        agent = request.query_params.get("agent")
+        return self._answer(request, Only(agent="" if agent is None else str(AgentId.parse(agent))))
+
+    @documented(
+        "topics_events",
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
+        errors=[400, 404],
+        parameters=[
+            parameter("run", "The run whose tree is meant; `agent.progress` names it itself.", kind=UUID),
+            parameter("after", "Only events with a higher number.", kind=int),
+            parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
+        ],
+    )
+    def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
+        """The events of one topic of a run's tree, as `runs/{id}/events/` has them.
+
+        `agent.stream/{agent key}` is what one agent says, `agent.progress/{run id}` the steps of the whole tree.
+        """
+        topic = TopicId(type, source, namespace)
+        self.kwargs["id"] = run_of_topic(topic, request.query_params.get("run"))
+        return self._answer(request, Only(topic=topic))
+
+    def _answer(self, request: Any, only: Only) -> Any:
         after = _after(request)
         limit = limit_of(request, default=PAGE, most=PAGE)
         run = self.get_object()
-        tree = run.tree_id
         if isinstance(request.accepted_renderer, JSONRenderer):
-            frames, done = page(tree, after, limit, whole=hidden.sees(request.user))
-            return Response({"results": frames, "next_after": frames[-1]["seq"] if frames else after, "done": done})
-        return _stream(request, run, after)
+            frames, done = page(run.tree_id, after, limit, whole=hidden.sees(request.user))
+            upto = frames[-1]["seq"] if frames else after
+            return Response({"results": [*filter(only, frames)], "next_after": upto, "done": done})
+        return _stream(request, run, after, only)
 
 
-def _stream(request: Any, run: Run, after: int) -> HttpResponse | StreamingHttpResponse:
+def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
     """Under ASGI the event loop serves it, whatever the number of clients. Two streams would stop a WSGI server that
     has two workers."""
     is_asgi = isinstance(request._request, ASGIRequest)
@@ -80,7 +105,8 @@ def _stream(request: Any, run: Run, after: int) -> HttpResponse | StreamingHttpR
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
     place = limits.open_one(request.user, "streams")
-    opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=hidden.sees(request.user))
+    whole = hidden.sees(request.user)
+    opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
     if is_asgi:
         _let_go_of_connections()
         body: Any = sse.stream(run.tree_id, after, opening)

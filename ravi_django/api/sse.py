@@ -38,7 +38,7 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
     A fault behind it ends the stream without stream.done: the client reconnects and misses nothing.
     """
     try:
-        frames = follow(tree, after, whole=opening.whole)
+        frames = follow(tree, after, whole=opening.whole, only=opening.only)
         async with watched(opening), aclosing(frames), aclosing(_with_pauses(frames)) as found:
             yield OPENING
             async for frame in found:
@@ -77,19 +77,20 @@ def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[byt
     """The same for `runserver`, on whose thread it waits: it looks from time to time, and ends before the right to it
     would be looked at."""
     try:
-        yield from _for_a_while(tree, after, opening.whole)
+        yield from _for_a_while(tree, after, opening)
     finally:
         limits.close_one(opening.place)
 
 
-def _for_a_while(tree: UUID, after: int, whole: bool) -> Iterator[bytes]:
+def _for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
     yield OPENING
     give_up = time.monotonic() + WSGI_S
     spoke = time.monotonic()
     while True:
-        frames, done = page(tree, after, whole=whole)
+        frames, done = page(tree, after, whole=opening.whole)
         for frame in frames:
-            yield event(frame)
+            if opening.only(frame):
+                yield event(frame)
             after, spoke = frame["seq"], time.monotonic()
         if done or time.monotonic() > give_up:
             return

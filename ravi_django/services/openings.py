@@ -32,6 +32,7 @@ from ravi_django.db import alias
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.reading import EVERY, Only
 
 log = logging.getLogger("ravi.openings")
 
@@ -70,6 +71,7 @@ class Opening:
     place: str  # its key of `limits.open_one`
     reads: Owned | None = None  # the row whose reader must be allowed; None: the surface itself looks
     whole: bool = False  # shows what is hidden from owners
+    only: Only = EVERY  # the frames that are asked for
     revoked: bool = False
     on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
 

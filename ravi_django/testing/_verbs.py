@@ -175,7 +175,7 @@ runtime.streams.archive: archive mark_many_published mark_published reserve_even
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
-runtime.streams.reading: events_archived=archived events_follow=follow follow_topic events_page=page
+runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS
 runtime.streams.republish: publish_archived=archived publish_internalize=internalize PUBLISH_PAGE=PAGE publish_ended
     publish_past publish_retried republish snapshot

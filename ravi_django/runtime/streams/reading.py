@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from ravi_django.kernel import AgentId, InvalidInputError, NotFoundError, TopicId
+from ravi_django.kernel import AgentId, InvalidInputError, TopicId, stream_topic
 from ravi_django.models import Run
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value
@@ -79,63 +80,59 @@ def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list
     return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
 
 
-async def follow(tree: UUID | str, after: int = 0, *, whole: bool = False) -> AsyncGenerator[dict[str, Any]]:
-    """Every frame above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
-    async with get_buffer().watch(str(tree)) as hints:
-        while True:
-            found, done = await readers().call(page, tree, after, whole=whole)
-            for frame in found:
-                yield frame
-                after = frame["seq"]
-            if done:
-                return
-            if not found:
-                await anext(hints)
-
-
-# ---------------------------------------------------------------------------------------------------- topics
-
 STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree
 PROGRESS = "agent.progress"  # TopicId(PROGRESS, run id): the steps of the run's whole tree
 
 _TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("progress",)}
 
 
-async def follow_topic(
-    topic: TopicId, *, user: Any, run: UUID | str | None = None, after: int = 0
-) -> AsyncIterator[dict[str, Any]]:
-    """The frames of one topic, ending with `stream.done`.
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The frames of a tree that a client asks for. The end of the stream and its gaps are always among them."""
 
-    An agent's stream is resolved inside the tree of `run`; a progress topic names its run itself. Raises
-    NotFoundError when `user` may not see that run, InvalidInputError for another kind of topic.
-    """
+    agent: str = ""  # an address
+    topic: TopicId | None = None
+
+    def __call__(self, frame: dict[str, Any]) -> bool:
+        if frame["type"] in ("stream.done", "stream.gap"):
+            return True
+        if self.topic is not None and not self._is_of(self.topic, frame):
+            return False
+        return not self.agent or bool(frame["agent"] == self.agent)
+
+    def _is_of(self, topic: TopicId, frame: dict[str, Any]) -> bool:
+        if frame["type"] not in _TYPES[topic.type]:
+            return False
+        return topic.type == PROGRESS or stream_topic(AgentId.parse(frame["agent"])) == topic
+
+
+EVERY = Only()
+
+
+def run_of_topic(topic: TopicId, run: str | None) -> UUID:
+    """The run whose tree has the topic's frames: a progress topic names it itself. Raises InvalidInputError."""
     if topic.type not in _TYPES:
-        raise InvalidInputError(
-            f"topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}", field="topic"
-        )
-    wanted = topic.source if topic.type == PROGRESS else run
-    tree = await readers().call(_visible_tree, wanted, user)
-    async for frame in follow(tree, after, whole=hidden.sees(user)):
-        if frame["type"] == "stream.done" or is_of_topic(frame, topic):
-            yield frame
-
-
-def is_of_topic(frame: dict[str, Any], topic: TopicId) -> bool:
-    """Whether a frame of the tree belongs to the topic."""
-    if frame["type"] not in _TYPES[topic.type]:
-        return False
-    if topic.type == PROGRESS:
-        return True
-    agent = AgentId.parse(frame["agent"])
-    return (agent.key, agent.namespace) == (topic.source, topic.namespace)
-
-
-def _visible_tree(run: UUID | str | None, user: Any) -> UUID:
+        words = f"the topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}"
+        raise InvalidInputError(words, field="topic")
+    field, wanted = ("topic", topic.source) if topic.type == PROGRESS else ("run", run)
     try:
-        found = Run.objects.for_user(user).filter(id=UUID(str(run))).first()
-    except ValueError:
-        found = None
-    if found is None:
-        raise NotFoundError(f"there is no run {run} of yours")
-    tree: UUID = found.tree_id
-    return tree
+        return UUID(wanted)
+    except (TypeError, ValueError):
+        raise InvalidInputError(f"{field} must have the id of a run, not {wanted!r:.100}", field=field) from None
+
+
+async def follow(
+    tree: UUID | str, after: int = 0, *, whole: bool = False, only: Only = EVERY
+) -> AsyncGenerator[dict[str, Any]]:
+    """The frames above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
+    async with get_buffer().watch(str(tree)) as hints:
+        while True:
+            found, done = await readers().call(page, tree, after, whole=whole)
+            for frame in found:
+                if only(frame):
+                    yield frame
+                after = frame["seq"]
+            if done:
+                return
+            if not found:
+                await anext(hints)

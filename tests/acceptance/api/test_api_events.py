@@ -350,3 +350,34 @@ def test_a_fault_behind_it_ends_the_stream_and_is_logged(
 
     assert follow(web, run) == []
     assert "broke off" in caplog.text
+
+
+def test_one_agent_and_one_topic_of_a_tree(done: Run, client: APIClient, agent: str) -> None:
+    def types(place: str, **query: Any) -> set[str]:
+        body = client.get(f"/ravi/{place}/events/", query, headers=JSON).json()
+        assert body["done"] and body["next_after"] == whole["next_after"], "the place goes on behind what is left out"
+        return {frame["type"] for frame in body["results"]}
+
+    whole = client.get(address(done), headers=JSON).json()
+    own = {frame["type"] for frame in whole["results"]}
+    run, key = f"runs/{done.id}", agent.partition("/")[2]
+    assert types(run, agent=agent) == own and types(run, agent="react/other") == {"stream.done"}
+    said = types(f"topics/agent.stream/{key}", run=done.id)
+    assert {"completion", "stream.done"} <= said <= {"text.delta", "reasoning.delta", "completion", "stream.done"}
+    assert types("topics/agent.stream/other", run=done.id) == {"stream.done"}
+    assert types(f"topics/agent.progress/{done.id}") == {"progress", "stream.done"}
+
+    streamed = client.get(f"/ravi/topics/agent.progress/{done.id}/events/", **RUNSERVER)
+    assert {frame["type"] for frame in parsed(b"".join(streamed).decode())} == {"progress", "stream.done"}
+
+
+def test_a_topic_is_of_a_run_of_ones_own(done: Run, client: APIClient, strange_client: APIClient) -> None:
+    def refusal(place: str, by: APIClient = client, **query: Any) -> tuple[int, Any]:
+        answer = by.get(f"/ravi/topics/{place}/events/", query, headers=JSON)
+        return answer.status_code, error_of(answer).get("field")
+
+    assert refusal("news/x", run=done.id) == (400, "topic")
+    assert refusal("agent.stream/calc") == (400, "run")
+    assert refusal("agent.progress/x") == (400, "topic")
+    for place in (f"agent.progress/{done.id}", "agent.stream/calc"):
+        assert refusal(place, strange_client, run=done.id)[0] == 404
