@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 from uuid import UUID
 
+from ravi_django.db import transaction
 from ravi_django.models import Blob, JournalEntry
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal import fence
@@ -18,6 +21,20 @@ def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()
     """Record effects under the lease, in one commit; returns the seq of the first row."""
     store_big_values(entries)
     return fence.append(lease, entries, turns)
+
+
+def appending(also: Callable[..., None]) -> Callable[..., int]:
+    """A write of a lease holder: `also` runs behind the append, in its transaction. What it raises undoes both."""
+
+    @wraps(also)
+    def write(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), **more: Any) -> int:
+        store_big_values(entries)
+        with transaction.atomic():
+            first = fence.append(lease, entries, turns)
+            also(lease, **more)
+            return first
+
+    return write
 
 
 def already_appended(entry_id: UUID) -> int | None:

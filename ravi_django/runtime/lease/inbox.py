@@ -16,13 +16,11 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Substr
 
-from ravi_django.db import transaction
 from ravi_django.kernel import Agent, InvalidInputError, Message
 from ravi_django.models import InboxMessage, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease import facts, paths
 from ravi_django.runtime.lease.state import RunState
@@ -133,15 +131,10 @@ def told_of(run_id: UUID, upto: int) -> list[int]:
     return list(unread.filter(Exists(known)).order_by("id").values_list("id", flat=True))
 
 
-def record_received(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, signals: Sequence[int]
-) -> int:
+@appending
+def record_received(lease: Lease, *, signals: Sequence[int]) -> None:
     """Record what was received, and with it that the signals of these messages are read."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        read(signals)
-        return first
+    read(signals)
 
 
 def read(signals: Sequence[int]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
-from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, LeaseLostError
 from ravi_django.kernel.checks import check_text
 from ravi_django.models import Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease import facts
 from ravi_django.runtime.lease.facts import NOT_READ
@@ -120,11 +117,8 @@ def check_name(name: Any) -> None:
     check_text("name", name, MAX_NAME)
 
 
-def consume_signal(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, signal_id: int) -> int:
+@appending
+def consume_signal(lease: Lease, *, signal_id: int) -> None:
     """Append the row of a wait with the signal that ended it, which nobody else can read any more."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
-            raise LeaseLostError(lease.run_id, lease.epoch)
-        return first
+    if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+        raise LeaseLostError(lease.run_id, lease.epoch)

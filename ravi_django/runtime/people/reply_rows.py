@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,9 +12,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease.refusals import NotDue
 from ravi_django.runtime.people.records import record, tell
@@ -37,26 +34,21 @@ def forget_earlier(request: HumanRequest) -> None:
     earlier.update(consumed_at=clock.now())
 
 
-def relay_signal(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID, signal_id: int
-) -> int:
+@appending
+def relay_signal(lease: Lease, *, request_id: UUID, signal_id: int) -> None:
     """Append the row of a question that a signal has answered: the signal is consumed, and the request closed.
 
     Raises NotDue when somebody has answered after all, or the signal counts no more.
     """
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        pending = HumanRequest.objects.filter(id=request_id, status=HumanRequest.Status.PENDING)
-        closed = {"status": HumanRequest.Status.CANCELLED, "answered_at": clock.now(), "version": F("version") + 1}
-        if not pending.update(**closed):
-            raise NotDue(None)
-        if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
-            raise NotDue(None)
-        request = HumanRequest.objects.get(id=request_id)
-        record(request, "cancelled", lease.run, {"reason": f"answered by the signal {request.signal}"})
-        tell(request_closed, request)
-        return first
+    pending = HumanRequest.objects.filter(id=request_id, status=HumanRequest.Status.PENDING)
+    closed = {"status": HumanRequest.Status.CANCELLED, "answered_at": clock.now(), "version": F("version") + 1}
+    if not pending.update(**closed):
+        raise NotDue(None)
+    if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+        raise NotDue(None)
+    request = HumanRequest.objects.get(id=request_id)
+    record(request, "cancelled", lease.run, {"reason": f"answered by the signal {request.signal}"})
+    tell(request_closed, request)
 
 
 def write_reply(request: HumanRequest, said: Any, *, woke: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
@@ -14,9 +13,8 @@ from ravi_django.kernel import ConflictError, NotFoundError
 from ravi_django.models import TERMINAL, HumanRequest, Run, Status, StickyDecision
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
@@ -27,28 +25,19 @@ from ravi_django.runtime.runs.waking import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
 
-def open_request(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    request: HumanRequest,
-    most: int | None = None,
-) -> int:
+@appending
+def open_request(lease: Lease, *, request: HumanRequest, most: int | None = None) -> None:
     """Write a request with the journal rows that announce it, in one commit.
 
     Raises TooManyRequests when the run has `most` of its kind and tool already, whatever has become of those.
     """
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)  # holds the run's row: of two requests at once one is counted first
-        same = HumanRequest.objects.filter(run_id=lease.run_id, kind=request.kind, tool=request.tool)
-        if most is not None and same.count() >= most:
-            raise TooManyRequests
-        if request.signal:
-            forget_earlier(request)
-        write_request(request, lease.run)
-        return first
+    # The append holds the run's row: of two requests at once one is counted first.
+    same = HumanRequest.objects.filter(run_id=lease.run_id, kind=request.kind, tool=request.tool)
+    if most is not None and same.count() >= most:
+        raise TooManyRequests
+    if request.signal:
+        forget_earlier(request)
+    write_request(request, lease.run)
 
 
 def write_request(request: HumanRequest, run: Run) -> None:
@@ -58,43 +47,37 @@ def write_request(request: HumanRequest, run: Run) -> None:
     tell(request_opened, request)
 
 
-def expire_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID) -> int:
+@appending
+def expire_request(lease: Lease, *, request_id: UUID) -> None:
     """Record that nobody answered in time, and close the request. Raises NotDue when somebody has, or when by the
     database's clock there is time left."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
-        if request.status != HumanRequest.Status.PENDING:
-            raise NotDue(None)
-        now = present()
-        if request.expires_at is None or now < request.expires_at:  # our clock is ahead: look again, but not at once
-            raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
-        if request.signal and has_reply(request):
-            raise NotDue(None)
-        HumanRequest.objects.filter(id=request_id).update(
-            status=HumanRequest.Status.EXPIRED, answered_at=clock.now(), version=F("version") + 1
-        )
-        request.status, request.version = HumanRequest.Status.EXPIRED, request.version + 1
-        record(request, "expired", lease.run)
-        tell(request_closed, request)
-        return first
+    request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
+    if request.status != HumanRequest.Status.PENDING:
+        raise NotDue(None)
+    now = present()
+    if request.expires_at is None or now < request.expires_at:  # our clock is ahead: look again, but not at once
+        raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
+    if request.signal and has_reply(request):
+        raise NotDue(None)
+    HumanRequest.objects.filter(id=request_id).update(
+        status=HumanRequest.Status.EXPIRED, answered_at=clock.now(), version=F("version") + 1
+    )
+    request.status, request.version = HumanRequest.Status.EXPIRED, request.version + 1
+    record(request, "expired", lease.run)
+    tell(request_closed, request)
 
 
-def withdraw_request(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request_id: UUID) -> int:
+@appending
+def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
     """Record that the run's code goes on without a decision, and close the request, unless somebody just has."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
-        if request.status == HumanRequest.Status.PENDING:
-            HumanRequest.objects.filter(id=request_id).update(
-                status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
-            )
-            request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
-            record(request, "cancelled", lease.run, {"reason": f"run {lease.run_id} goes on without it"})
-            tell(request_closed, request)
-        return first
+    request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
+    if request.status == HumanRequest.Status.PENDING:
+        HumanRequest.objects.filter(id=request_id).update(
+            status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
+        )
+        request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
+        record(request, "cancelled", lease.run, {"reason": f"run {lease.run_id} goes on without it"})
+        tell(request_closed, request)
 
 
 def close_requests(run: Run, held: set[UUID]) -> list[UUID]:

@@ -16,9 +16,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import ForbiddenError, NotFoundError, Risk
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.journal.outbox import write_audit
 from ravi_django.runtime.lease.refusals import NotStanding
@@ -126,41 +124,31 @@ def _revoked(decision: StickyDecision, more: dict[str, str]) -> AuditRecord:
     )
 
 
-def use_standing(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    decision: StickyDecision,
-    request: HumanRequest,
-) -> int:
+@appending
+def use_standing(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
     """Record a call that a standing decision decides on, with its place in the audit log; `request` is the one that is
     not made for it. Raises NotStanding, and nothing is written."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
-            raise NotStanding
-        run = lease.run
-        write_audit(
-            AuditRecord(
-                key=hashlib.sha256(f"standing:{run.id}:{run.generation}:{request.path}".encode()).hexdigest(),
-                event="request",
-                name="standing",
-                owner_id=run.owner_id,
-                tenant=run.tenant,
-                agent=run.agent,
-                run_id=run.id,
-                session_id=run.session_id,
-                detail={
-                    "decision": str(decision.id),
-                    "request": None if decision.request_id is None else str(decision.request_id),
-                    "action": decision.action,
-                    "by": decision.decided_by_name,
-                    "tool": request.tool,
-                    "risk": request.risk,
-                    "arguments_hash": request.arguments_hash,
-                },
-            )
+    if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
+        raise NotStanding
+    run = lease.run
+    write_audit(
+        AuditRecord(
+            key=hashlib.sha256(f"standing:{run.id}:{run.generation}:{request.path}".encode()).hexdigest(),
+            event="request",
+            name="standing",
+            owner_id=run.owner_id,
+            tenant=run.tenant,
+            agent=run.agent,
+            run_id=run.id,
+            session_id=run.session_id,
+            detail={
+                "decision": str(decision.id),
+                "request": None if decision.request_id is None else str(decision.request_id),
+                "action": decision.action,
+                "by": decision.decided_by_name,
+                "tool": request.tool,
+                "risk": request.risk,
+                "arguments_hash": request.arguments_hash,
+            },
         )
-        return first
+    )

@@ -24,7 +24,7 @@ from ravi_django.models import (
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import appending, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease.refusals import NotDue
@@ -118,24 +118,19 @@ def settle_asks(
     return sorted(set(askers))
 
 
-def time_out_ask(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, ask_id: UUID, late: str | None = None
-) -> int:
+@appending
+def time_out_ask(lease: Lease, *, ask_id: UUID, late: str | None = None) -> None:
     """Record that no outcome came in time; `late`, when given, that a reply after it is no message, see `reply`.
     Raises NotDue when one has, or when the target's tree waited for people: that time is added to the deadline."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        ask = Ask.objects.select_for_update().get(id=ask_id)
-        if ask.outcome is not None:
-            raise NotDue(None)
-        now = present()
-        until = (ask.deadline or now) + _waited_for_people(ask, now)
-        if until > now:  # while a request is open that is but a moment: look again, but not all the time
-            raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
-        noted = {"result": {"late": late}} if late else {}
-        Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
-        return first
+    ask = Ask.objects.select_for_update().get(id=ask_id)
+    if ask.outcome is not None:
+        raise NotDue(None)
+    now = present()
+    until = (ask.deadline or now) + _waited_for_people(ask, now)
+    if until > now:  # while a request is open that is but a moment: look again, but not all the time
+        raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
+    noted = {"result": {"late": late}} if late else {}
+    Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
 
 
 def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
