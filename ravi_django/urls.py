@@ -6,7 +6,7 @@ from typing import Any
 from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
-from ravi_django.api.agents import AgentsView, AgentView
+from ravi_django.api.agents import AgentViewSet
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet
 from ravi_django.api.follows import EmitView, FollowViewSet
@@ -42,9 +42,13 @@ router.register("usage", UsageViewSet, "usage")
 urlpatterns = [
     *router.urls,
     path("runs/<uuid:id>/events/", EventViewSet.as_view({"get": "retrieve"}), name="run-events"),
-    path("agents/", AgentsView.as_view(), name="agents"),
-    path("agents/<str:type>/<str:key>/", AgentView.as_view(), name="agent"),
-    path("agents/<str:namespace>/<str:type>/<str:key>/", AgentView.as_view(schema=None), name="agent-in-namespace"),
+    path("agents/", AgentViewSet.as_view({"get": "list"}), name="agent-list"),
+    path("agents/<str:type>/<str:key>/", AgentViewSet.as_view({"get": "retrieve"}), name="agent-detail"),
+    path(
+        "agents/<str:namespace>/<str:type>/<str:key>/",
+        AgentViewSet.as_view({"get": "retrieve"}, schema=None),
+        name="agent-in-namespace",
+    ),
     path("decide/<str:token>/", DecideView.as_view(), name="decide"),
     path("topics/<str:type>/<str:source>/emit/", EmitView.as_view(), name="topic-emit"),
     path(

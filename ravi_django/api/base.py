@@ -11,6 +11,7 @@ from django.utils.decorators import method_decorator
 from drf_spectacular.openapi import AutoSchema
 from rest_framework.exceptions import APIException, NotFound
 from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.pagination import CursorPagination
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
@@ -102,7 +103,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     filter_backends = [filters.Backend]
     serializer_class: Any = None
     filterset_class: Any = None
-    pagination_class = Pages
+    pagination_class: type[CursorPagination] = Pages
     ordering = "-id"
     weighs: tuple[str, ...] = ()  # columns that may be long
 

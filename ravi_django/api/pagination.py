@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -13,7 +13,6 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Coalesce, Length
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import CursorPagination
-from rest_framework.response import Response
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from ravi_django.kernel import InvalidInputError
@@ -101,28 +100,26 @@ class _Weighed:
         return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
-class AddressPages:
-    """Pages of what is not in the database: sorted pairs (key, item)."""
+class AddressPages(CursorPagination):
+    """Pages of what is not in the database: sorted addresses."""
 
-    def __init__(self, request: Any, items: list[tuple[str, Any]]) -> None:
+    def paginate_queryset(self, addresses: Any, request: Any, view: Any = None) -> Any:
         limit = limit_of(request)
-        self._url = request.build_absolute_uri()
+        self._url, self._all = request.build_absolute_uri(), addresses
         after, before = (request.query_params.get(name) for name in ("after", "before"))
-        left = [pair for pair in items if (not after or pair[0] > after) and (not before or pair[0] < before)]
+        left = [name for name in addresses if (not after or name > after) and (not before or name < before)]
         self.page = left[-limit:] if before and not after else left[:limit]
-        self._first, self._last = (items[0][0], items[-1][0]) if items else ("", "")
+        return self.page
 
-    def response(self, shown: Callable[[Any], Any]) -> Response:
-        """Answer the page, each item by way of `shown`."""
-        keys = [key for key, _ in self.page]
-        return Response(
-            {
-                "next": self._link("after", keys[-1]) if keys and keys[-1] < self._last else None,
-                "previous": self._link("before", keys[0]) if keys and keys[0] > self._first else None,
-                "results": [shown(item) for _, item in self.page],
-            }
-        )
+    def get_next_link(self) -> str | None:
+        return self._link("after", self.page[-1]) if self.page and self.page[-1] < self._all[-1] else None
 
-    def _link(self, name: str, key: str) -> str:
+    def get_previous_link(self) -> str | None:
+        return self._link("before", self.page[0]) if self.page and self.page[0] > self._all[0] else None
+
+    def get_schema_operation_parameters(self, view: Any) -> list[Any]:
+        return []
+
+    def _link(self, name: str, address: str) -> str:
         bare = remove_query_param(remove_query_param(self._url, "after"), "before")
-        return str(replace_query_param(bare, name, key))
+        return str(replace_query_param(bare, name, address))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -12,21 +14,21 @@ from rest_framework.exceptions import NotFound
 from ravi_django.api.budgets import BudgetAccountSerializer
 from ravi_django.models import Run
 from ravi_django.runtime.budgets import usage
-from ravi_django.services.shapes import RunRowSerializer
+from ravi_django.services.shapes import CostField, RunRowSerializer
 
 
 class TreeTotalSerializer(serializers.Serializer[Any]):
     input_tokens = serializers.IntegerField()
     cached_tokens = serializers.IntegerField(help_text="Of the input tokens")
     output_tokens = serializers.IntegerField()
-    cost = serializers.FloatField(allow_null=True, help_text="US dollars; null when a call's price is unknown")
-    cost_known = serializers.FloatField(help_text="The known part of it")
+    cost = CostField()
+    cost_known = serializers.FloatField(source="cost", help_text="The known part of it")
 
 
 class TreeSummarySerializer(serializers.Serializer[Any]):
     runs = serializers.IntegerField()
     live = serializers.IntegerField(help_text="Those that have not ended")
-    usage = TreeTotalSerializer()
+    usage = TreeTotalSerializer(source="*")
     budget = BudgetAccountSerializer(allow_null=True, help_text="Null for a tree without a budget")
 
 
@@ -36,28 +38,13 @@ class RunTreeSerializer(RunRowSerializer):
 
     def to_representation(self, root: Any) -> dict[str, Any]:
         """Parents before their children: no depth is too deep."""
-        runs: list[Run] = root.members
-        shown = {run.id: {**super(RunTreeSerializer, self).to_representation(run), "children": []} for run in runs}
-        for run in runs:
-            if run.id != root.id and run.parent_id in shown:
-                shown[run.parent_id]["children"].append(shown[run.id])
-        return {**shown[root.id], "tree": _summary(root, runs)}
-
-
-def _summary(root: Run, runs: list[Run]) -> dict[str, Any]:
-    total, account = usage.TreeUsage.of(runs), usage.tree_account(root.id)
-    return {
-        "runs": total.runs,
-        "live": total.live,
-        "usage": {
-            "input_tokens": total.input_tokens,
-            "cached_tokens": total.cached_tokens,
-            "output_tokens": total.output_tokens,
-            "cost": None if total.cost_unknown else float(total.cost),
-            "cost_known": float(total.cost),
-        },
-        "budget": None if account is None else BudgetAccountSerializer(account).data,
-    }
+        rows = RunRowSerializer(root.members, many=True).data
+        shown = {row["id"]: {**row, "children": []} for row in rows}
+        for row in shown.values():
+            if row["parent"] in shown:
+                shown[row["parent"]]["children"].append(row)
+        whole = SimpleNamespace(**asdict(usage.TreeUsage.of(root.members)), budget=usage.tree_account(root.id))
+        return {**shown[str(root.id)], "tree": TreeSummarySerializer(whole).data}
 
 
 def tree_of(runs: Any, id: UUID) -> Run:

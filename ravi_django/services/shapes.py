@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid5
+from uuid import UUID, uuid5
 
 from django.db.models.functions import Left
 from rest_framework import serializers
@@ -38,11 +38,25 @@ class RunErrorSerializer(Shown[Any]):
     type = serializers.CharField()
     message = serializers.CharField()
 
+    def to_representation(self, error: Any) -> dict[str, Any]:
+        return {name: error.get(name, "") for name in ("type", "message")}
+
+
+class CostField(serializers.FloatField):
+    """Of a row with `cost`; US dollars, null when the price of a call is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(source="*", allow_null=True, help_text="US dollars; null when a call's price is unknown")
+
+    def to_representation(self, row: Any) -> Any:
+        is_known = row.cost is not None and not getattr(row, "cost_unknown", False)
+        return float(row.cost) if is_known else None
+
 
 class UsageSerializer(Shown[Any]):
     input_tokens = serializers.IntegerField()
     output_tokens = serializers.IntegerField()
-    cost = serializers.FloatField(allow_null=True, help_text="US dollars; null when a call's price is unknown")
+    cost = CostField()
 
 
 class RunSerializer(Shown[Any]):
@@ -58,65 +72,32 @@ class RunSerializer(Shown[Any]):
         help_text="Null until completed; JSON for a typed result. In lists and trees the first 1,000 characters",
     )
     error = RunErrorSerializer(allow_null=True)
-    usage = UsageSerializer()
+    usage = UsageSerializer(source="*")
     parent = IdField(source="parent_id", allow_null=True)  # type: ignore[assignment]
     root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")  # type: ignore[assignment]
     depth = serializers.IntegerField()
-    waiting_on = serializers.JSONField(allow_null=True, help_text="kind, id or name, until")
+    waiting_on = serializers.JSONField(source="waits_for", allow_null=True, help_text="kind, id or name, until")
     priority = PriorityField()
     metadata = serializers.DictField()
-    attempts = serializers.IntegerField(help_text="Tries of the present step; 0 until it has started")
+    attempts = serializers.SerializerMethodField(help_text="Tries of the present step; 0 until it has started")
     created_at = TimeField()
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
     paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree has its slot")
 
-    def to_representation(self, run: Run) -> dict[str, Any]:
-        """Written out: a list has up to 200 of these, and the fields above are slow."""
-        return {
-            "id": str(run.id),
-            "agent": run.agent,
-            "agent_version": run.agent_version,
-            "session": str(run.session_id),
-            "status": str(run.status),
-            "output": self._output(run),
-            "error": _error(run.error),
-            "usage": {
-                "input_tokens": run.input_tokens,
-                "output_tokens": run.output_tokens,
-                "cost": None if run.cost_unknown else float(run.cost),
-            },
-            "parent": _text(run.parent_id),
-            "root": str(run.tree_id),
-            "depth": run.depth,
-            "waiting_on": run.waits_for,
-            "priority": self.fields["priority"].to_representation(run.priority),
-            "metadata": run.metadata,
-            "attempts": 0 if run.started_at is None else run.attempts + 1,
-            "created_at": self.fields["created_at"].to_representation(run.created_at),
-            "started_at": self._time(run.started_at),
-            "finished_at": self._time(run.finished_at),
-            "paused_at": self._time(run.paused_at),
-        }
-
-    def _output(self, run: Run) -> str | None:
-        return run.output
-
-    def _time(self, value: Any) -> Any:
-        return None if value is None else self.fields["created_at"].to_representation(value)
+    def get_attempts(self, run: Run) -> int:
+        return 0 if run.started_at is None else run.attempts + 1
 
 
 class RunRowSerializer(RunSerializer):
     """In a list: of the output the first BEGINNING characters. Takes rows that `read` has prepared."""
 
     BEGINNING = 1000
+    output = serializers.CharField(source="beginning", allow_null=True)
 
     @classmethod
     def read(cls, rows: Any) -> Any:
         return rows.defer("output").annotate(beginning=Left("output", cls.BEGINNING))
-
-    def _output(self, run: Any) -> str | None:
-        return run.beginning  # type: ignore[no-any-return]
 
 
 class RunDetailSerializer(RunSerializer):
@@ -161,6 +142,9 @@ class EntryUsageSerializer(UsageSerializer):
     cached_tokens = serializers.IntegerField()
     reasoning_tokens = serializers.IntegerField()
 
+    def to_representation(self, row: Any) -> Any:
+        return None if row.input_tokens is None else super().to_representation(row)
+
 
 class EntrySerializer(Shown[Any]):
     seq = serializers.IntegerField(help_text="From 1, without gaps")
@@ -174,20 +158,14 @@ class EntrySerializer(Shown[Any]):
     result = serializers.JSONField(allow_null=True)
     error = RunErrorSerializer(allow_null=True)
     hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible to staff alone")
-    usage = EntryUsageSerializer(allow_null=True, help_text="Of a model call")
+    usage = EntryUsageSerializer(source="*", allow_null=True, help_text="Of a model call")
     started_at = TimeField()
     finished_at = TimeField()
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        time = self.fields["started_at"].to_representation
-        same = ("seq", "generation", "path", "attempt", "phase", "kind", "name", "request", "result", "error")
-        shown = {
-            **{name: getattr(row, name) for name in same},
-            **({"result": None} if _is_inside(row) else {}),
-            "usage": _entry_usage(row),
-            "started_at": time(row.started_at),
-            "finished_at": time(row.finished_at),
-        }
+        shown = super().to_representation(row)
+        if _is_inside(row):
+            shown["result"] = None
         return hidden.entry(shown, whole=hidden.sees(self.context.get("user")))
 
 
@@ -208,13 +186,13 @@ class FramePageSerializer(Shown[Any]):
 class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
-    agent = serializers.CharField(allow_null=True, help_text="The agent last spoken to, type/key")
+    agent = serializers.SerializerMethodField(help_text="The agent last spoken to, type/key")
     parent = IdField(source="parent_session_id", allow_null=True, help_text="Set for a child run's own session")  # type: ignore[assignment]
     created_at = TimeField()
     updated_at = TimeField()
 
-    def to_representation(self, session: Any) -> dict[str, Any]:
-        return {**super().to_representation(session), "agent": session.agent or None}
+    def get_agent(self, session: Any) -> str | None:
+        return session.agent or None
 
 
 class SessionRequestSerializer(StrictSerializer):
@@ -227,21 +205,19 @@ class SessionRenameSerializer(StrictSerializer):
 
 
 class TurnSerializer(Shown[Any]):
-    id = IdField()
+    id = serializers.SerializerMethodField()
     role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])
     content = serializers.ListField(child=serializers.DictField(), help_text="Content blocks")
-    run = IdField(allow_null=True)
+    run = IdField(source="run_id", allow_null=True)
     created_at = TimeField()
 
+    def get_id(self, turn: Turn) -> UUID:
+        """Its place in the session is what it is known by."""
+        return uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))
+
     def to_representation(self, turn: Turn) -> dict[str, Any]:
-        return {
-            # Its place in the session is what it is known by.
-            "id": str(uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))),
-            "role": turn.role,
-            "content": turn.content if hidden.sees(self.context.get("user")) else hidden.blocks(turn.content),
-            "run": _text(turn.run_id),
-            "created_at": self.fields["created_at"].to_representation(turn.created_at),
-        }
+        shown = super().to_representation(turn)
+        return shown if hidden.sees(self.context.get("user")) else {**shown, "content": hidden.blocks(turn.content)}
 
 
 class BoardTaskSerializer(Shown[Any]):
@@ -278,10 +254,18 @@ class ToolSerializer(Shown[Any]):
     risk = serializers.ChoiceField(choices=["safe", "high", "critical"])
     effect = serializers.ChoiceField(choices=["idempotent", "at_most_once", "transactional"])
 
+    def to_representation(self, tool: dict[str, Any]) -> dict[str, Any]:
+        """An agent of a site's own class may leave parts out."""
+        return {name: tool.get(name) for name in self.fields.keys()}  # noqa: SIM118 - the stubs
+
 
 class VariableSerializer(Shown[Any]):
     description = serializers.CharField(allow_blank=True)
     required = serializers.BooleanField()  # type: ignore[assignment]
+
+    def to_representation(self, variable: dict[str, Any]) -> dict[str, Any]:
+        """Without the default: that is text of the instructions."""
+        return {"description": variable.get("description", ""), "required": variable.get("required", False)}
 
 
 class AgentSerializer(Shown[Any]):
@@ -309,12 +293,6 @@ class AgentSerializer(Shown[Any]):
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
 
 
-class AgentPageSerializer(Shown[Any]):
-    next = serializers.URLField(allow_null=True)
-    previous = serializers.URLField(allow_null=True)
-    results = AgentSerializer(many=True)
-
-
 class TicketSerializer(Shown[Any]):
     ticket = serializers.CharField(help_text="Opens one websocket, as ?ticket=")
     expires_at = TimeField()
@@ -328,23 +306,3 @@ class CheckSerializer(Shown[Any]):
 class HealthSerializer(Shown[Any]):
     status = serializers.ChoiceField(choices=["ok", "unavailable"])
     checks = serializers.DictField(child=CheckSerializer(), required=False, help_text="For staff")
-
-
-def _error(error: Any) -> dict[str, Any] | None:
-    return None if error is None else {"type": error.get("type", ""), "message": error.get("message", "")}
-
-
-def _entry_usage(row: Any) -> dict[str, Any] | None:
-    if row.input_tokens is None:
-        return None
-    return {
-        "input_tokens": row.input_tokens,
-        "output_tokens": row.output_tokens,
-        "cached_tokens": row.cached_tokens,
-        "reasoning_tokens": row.reasoning_tokens,
-        "cost": None if row.cost is None else float(row.cost),
-    }
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

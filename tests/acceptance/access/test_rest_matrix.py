@@ -18,14 +18,14 @@ pytestmark = pytest.mark.django_db
 
 TABLE = Path(__file__).with_name("rest_matrix.txt")
 BODIES: dict[str, Any] = {
-    "POST runs": {"agent": AGENT, "input": "hi"},
+    "POST run-list": {"agent": AGENT, "input": "hi"},
     "POST session-messages": {"agent": AGENT, "text": "hi"},
-    "PATCH session": {"title": "hi"},
+    "PATCH session-detail": {"title": "hi"},
     "POST run-fork": {"after_seq": 1},
     "POST run-signals": {"name": "parcel", "payload": {}},
     "POST request-answer": {"action": "approve"},
     "POST request-reassign": {"to": "staff"},
-    "POST follows": {"agent": AGENT, "topic": "news/other"},
+    "POST follow-list": {"agent": AGENT, "topic": "news/other"},
     "POST topic-emit": {"text": "hi"},
     "POST topic-emit-in-namespace": {"text": "hi"},
 }
@@ -34,9 +34,12 @@ BODIES: dict[str, Any] = {
 def calls() -> Iterator[tuple[str, str, Any]]:
     """Name of the row, method, pattern: of everything that the URL patterns let in."""
     for pattern in urls.urlpatterns:
-        view = pattern.callback.view_class
-        for method in view.http_method_names:
-            if hasattr(view, method) and method not in ("head", "options"):
+        view = getattr(pattern.callback, "cls", None) or pattern.callback.view_class
+        methods = getattr(pattern.callback, "actions", None) or {
+            name for name in view.http_method_names if hasattr(view, name)
+        }
+        for method in list(methods):
+            if method not in ("head", "options"):
                 yield f"{method.upper()} {pattern.name}", method, pattern
 
 
