@@ -1,7 +1,6 @@
 """A directory that files are put into: each is taken whole, once, and put aside in `done/` or `failed/` beside it.
 
-Nothing is followed out of the directory, and nothing waited for: names are opened below the directory's own handle,
-links and devices are refused. POSIX.
+Links and devices in it are refused. Who may write to the roots is the operator's business. POSIX.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from mimetypes import guess_type
 from pathlib import Path
@@ -64,48 +62,26 @@ def resolve(location: str, roots: Iterable[str]) -> Path:
 
 
 class Drop:
-    """The opened directory; a context manager."""
+    """A directory below one of the roots."""
 
     def __init__(self, location: str, roots: Iterable[str]) -> None:
-        path = resolve(location, roots)
-        self.location = location
-        try:
-            self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            with _closing(self._handle):
-                # Again: a link may have been put on the way between looking and opening.
-                if not os.path.samestat(os.fstat(self._handle), os.stat(resolve(location, roots))):
-                    raise OSError(errno.ESTALE, "it was changed this moment")
-        except OSError as error:
-            raise DropError(f"{location} cannot be looked into: {_why(error)}") from None
+        self.path = resolve(location, roots)
 
-    def __enter__(self) -> Drop:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        os.close(self._handle)
-
-    def names(self, now: float | None = None, wait: Callable[[float], None] = time.sleep) -> list[str]:
-        """The files that are whole, the oldest first, at most 200. Where one was written later than `now`, a clock is
-        wrong: it is looked at again after a `wait` of two seconds."""
+    def names(self, now: float | None = None) -> list[str]:
+        """The files that are whole, the oldest first, at most 200."""
         now = time.time() if now is None else now
         found: list[tuple[int, str]] = []
-        ahead: dict[str, Stamp] = {}
-        with os.scandir(self._handle) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name.lower().endswith(UNFINISHED):
-                    continue
-                try:
-                    about = entry.stat(follow_symlinks=False)
-                except OSError:  # gone meanwhile
-                    continue
-                if not stat.S_ISREG(about.st_mode) or 0 <= now - about.st_mtime < SETTLED_S:
-                    continue
-                found.append((about.st_mtime_ns, entry.name))
-                if about.st_mtime > now:
-                    ahead[entry.name] = _stamp(about)
-        if ahead:
-            wait(SETTLED_S)
-            found = [file for file in found if file[1] not in ahead or self._is_still(file[1], ahead[file[1]])]
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if entry.name.startswith(".") or entry.name.lower().endswith(UNFINISHED):
+                        continue
+                    about = _about(entry)
+                    if about is None or not stat.S_ISREG(about.st_mode) or 0 <= now - about.st_mtime < SETTLED_S:
+                        continue
+                    found.append((about.st_mtime_ns, entry.name))
+        except OSError as error:
+            raise DropError(f"{self.path} cannot be looked into: {_why(error)}") from None
         return [name for _, name in sorted(found)[:MOST]]
 
     def take(self, name: str, options: Mapping[str, Any], *, most: int, most_text: int) -> Taken | None:
@@ -113,10 +89,13 @@ class Drop:
         and type are told. At most `most` bytes, of which `most_text` may be words. None: it is gone, or still changes.
         """
         shown = _printable(name)
-        stamp = self._stamp(name)
+        stamp = _stamp(_about(self.path / name))
         try:
-            with self._opened(name) as (handle, about):
-                stamp = _stamp(about)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self.path / name, flags), "rb") as handle:
+                about = os.fstat(handle.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
                 if about.st_size > most:
                     return Taken(name, "", (), f"{shown} has {about.st_size} bytes, the limit is {most}", stamp)
                 body = handle.read(most + 1)
@@ -134,45 +113,30 @@ class Drop:
             return Taken(name, digest, (), f"{shown}{place}: {error}", stamp)
 
     def put_aside(self, taken: Taken) -> None:
-        """Move the file out of the way; nothing when somebody else has. What has come in its place since it was read
-        is left where it is, for the next poll. Raises DropError."""
-        folder = FAILED if taken.error else DONE
+        """Move the file out of the way; nothing when somebody else has. A file that has come in its place since it
+        was read is left for the next poll. Raises DropError."""
+        folder = self.path / (FAILED if taken.error else DONE)
         try:
-            if self._stamp(taken.name) != taken.stamp:
+            if _stamp(_about(self.path / taken.name)) != taken.stamp:
                 return
-            with _folder(self._handle, folder) as into:
-                os.rename(taken.name, _free(into, taken), src_dir_fd=self._handle, dst_dir_fd=into)
+            folder.mkdir(0o750, exist_ok=True)
+            if folder.is_symlink():
+                raise OSError(errno.ELOOP, "it is a link")
+            os.rename(self.path / taken.name, _free(folder, taken))
         except FileNotFoundError:
             return
         except OSError as error:
             raise DropError(
-                f"{_printable(taken.name)} cannot be moved to {folder}/: {_why(error)}; let the worker write there"
+                f"{_printable(taken.name)} cannot be moved to {folder.name}/: {_why(error)}; let the worker write there"
             ) from None
 
-    def _stamp(self, name: str) -> Stamp | None:
-        try:
-            return _stamp(os.stat(name, dir_fd=self._handle, follow_symlinks=False))
-        except FileNotFoundError:
-            return None
 
-    def _is_still(self, name: str, stamp: Stamp) -> bool:
-        """Looked at by opening it: of a name alone, a client of a file server may tell what it knows from before."""
-        try:
-            with self._opened(name) as (_, about):
-                return _stamp(about) == stamp
-        except FileNotFoundError:
-            return False
-        except OSError:  # `take` says what it is
-            return True
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Any, os.stat_result]]:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, dir_fd=self._handle), "rb") as handle:
-            about = os.fstat(handle.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file")
-            yield handle, about
+def _about(place: Path | os.DirEntry[str]) -> os.stat_result | None:
+    """None: it is gone."""
+    try:
+        return place.stat(follow_symlinks=False)
+    except OSError:
+        return None
 
 
 def _items(name: str, body: bytes, digest: str, options: Mapping[str, Any], most_text: int) -> list[Item]:
@@ -189,41 +153,17 @@ def _items(name: str, body: bytes, digest: str, options: Mapping[str, Any], most
     return [Item(id=identity, title=name, text=text, extra={**about, "cut": len(text.strip()) > TEXT_LENGTH})]
 
 
-def _stamp(about: os.stat_result) -> Stamp:
-    return about.st_ino, about.st_size, about.st_mtime_ns
+def _stamp(about: os.stat_result | None) -> Stamp | None:
+    return about and (about.st_ino, about.st_size, about.st_mtime_ns)
 
 
-@contextmanager
-def _folder(parent: int, name: str) -> Iterator[int]:
-    """A directory of ours, made when it is not there; a link of that name is none."""
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o750, dir_fd=parent)
-    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _free(folder: int, taken: Taken) -> str:
+def _free(folder: Path, taken: Taken) -> Path:
     """Its own name, or one beside it: what lies there stays. By its bytes, so that the same file again is one."""
-    try:
-        os.stat(taken.name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return taken.name
+    if not os.path.lexists(folder / taken.name):
+        return folder / taken.name
     stem, suffix = os.path.splitext(taken.name)
     mark = taken.digest[:12] or str(time.time_ns())
-    return f"{stem[: 200 - len(suffix)]}.{mark}{suffix}"
-
-
-@contextmanager
-def _closing(handle: int) -> Iterator[None]:
-    """Close it when what follows fails."""
-    try:
-        yield
-    except BaseException:
-        os.close(handle)
-        raise
+    return folder / f"{stem[: 200 - len(suffix)]}.{mark}{suffix}"
 
 
 def _why(error: BaseException) -> str:

@@ -131,9 +131,9 @@ async def poll_drop(source: Source, polling: Polling) -> Polled:
 
 def _look(location: str, options: dict[str, object]) -> Polled:
     try:
-        with Drop(location, conf.DROP_ROOTS) as drop:
-            names = drop.names()
-            taken = list(_taken(drop, names, options))
+        drop = Drop(location, conf.DROP_ROOTS)
+        names = drop.names()
+        taken = list(_taken(drop, names, options))
     except DropError as error:
         raise SourceError(str(error)) from None
     items = [item for file in taken for item in file.items]
@@ -159,12 +159,12 @@ def _put_aside(location: str, taken: Sequence[Taken]) -> str:
     """After a crash before this, the same files are read again, and known. Returns what went wrong, in words."""
     wrong = [file.error for file in taken if file.error]
     try:
-        with Drop(location, conf.DROP_ROOTS) as drop:
-            for file in taken:
-                try:
-                    drop.put_aside(file)
-                except DropError as error:
-                    wrong.append(str(error))
+        drop = Drop(location, conf.DROP_ROOTS)
+        for file in taken:
+            try:
+                drop.put_aside(file)
+            except DropError as error:
+                wrong.append(str(error))
     except DropError as error:
         wrong.append(str(error))
     return "\n".join(wrong)
