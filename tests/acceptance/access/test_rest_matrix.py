@@ -47,6 +47,8 @@ def address(pattern: Any, world: World) -> str:
     noun = str(pattern.name).split("-")[0]
     row = world.rows.get({"request": "humanrequest"}.get(noun, noun), world.run)
     parts = {"type": "react", "key": "matrix", "namespace": "ns", "source": "sport", "token": "x", "id": row.pk}
+    if pattern.name == "topic-events":
+        parts |= {"type": "agent.progress", "source": world.run.pk}
     route = "no/such/path" if pattern.name == "nothing" else str(pattern.pattern)
     for name, value in parts.items():
         route = route.replace(f"<str:{name}>", str(value)).replace(f"<uuid:{name}>", str(value))
