@@ -36,8 +36,11 @@ class HealthView(ApiView):
         healthy = all(check.ok for check in checks)
         body: dict[str, Any] = {"status": "ok" if healthy else "unavailable"}
         if _is_staff(request):
-            body["checks"] = {check.name: {"ok": check.ok, "detail": check.detail} for check in checks}
-        return Response(body, status=status.HTTP_200_OK if healthy else status.HTTP_503_SERVICE_UNAVAILABLE)
+            body["checks"] = {check.name: check for check in checks}
+        return Response(
+            shapes.HealthSerializer(body).data,
+            status=status.HTTP_200_OK if healthy else status.HTTP_503_SERVICE_UNAVAILABLE,
+        )
 
 
 def _checks() -> list[Check]:

@@ -26,27 +26,21 @@ NEWEST_FIRST = ("tree", "day")
 
 class UsageGroupSerializer(serializers.Serializer[Any]):
     key = serializers.CharField(
-        allow_null=True, help_text="The agent's address, the tenant, the user's id, the root run's id or the day (UTC)"
+        source="shown",
+        allow_null=True,
+        help_text="The agent's address, the tenant, the user's id, the root run's id or the day (UTC)",
     )
     name = serializers.CharField(help_text="For people: the user's name, the agent of the tree's root, else the key")
     runs = serializers.IntegerField()
-    input_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="Of the input tokens")
-    output_tokens = serializers.IntegerField()
-    reasoning_tokens = serializers.IntegerField(help_text="Of the output tokens")
-    cost = serializers.FloatField(allow_null=True, help_text="US dollars; null when a call's price is unknown")
-    cost_known = serializers.FloatField(help_text="The known part of it")
+    input_tokens = serializers.IntegerField(source="sum_input_tokens")
+    cached_tokens = serializers.IntegerField(source="sum_cached_tokens", help_text="Of the input tokens")
+    output_tokens = serializers.IntegerField(source="sum_output_tokens")
+    reasoning_tokens = serializers.IntegerField(source="sum_reasoning_tokens", help_text="Of the output tokens")
+    cost = serializers.SerializerMethodField(help_text="US dollars; null when a call's price is unknown")
+    cost_known = serializers.FloatField(source="sum_cost", help_text="The known part of it")
 
-    def to_representation(self, row: dict[str, Any]) -> dict[str, Any]:
-        known = float(row["sum_cost"])
-        return {
-            "key": row["shown"],
-            "name": row["name"],
-            "runs": row["runs"],
-            **{name: row[f"sum_{name}"] for name in usage.COUNTED},
-            "cost": None if row["unknown"] else known,
-            "cost_known": known,
-        }
+    def get_cost(self, row: dict[str, Any]) -> float | None:
+        return None if row["unknown"] else float(row["sum_cost"])
 
 
 class UsageFilters(FilterSet):
