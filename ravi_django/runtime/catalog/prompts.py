@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import keyword
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ from ravi_django.users import name_of
 FIELD = "system_instructions"
 MAX_TEXT = 100_000  # characters of a template, and of what it renders to
 MAX_VALUES = 256 * 1024  # characters of all values as JSON
-MAX_DEPTH = 20  # of a value
 BUILT_IN = {
     "agent": _("name and address of the agent"),
     "user": _("id, username and full_name of the run's owner"),
@@ -173,35 +171,15 @@ def _check_declaration(field: str, name: str, declaration: Any) -> dict[str, Any
 
 
 def _json(name: str, value: Any, field: str = "") -> Any:
-    """A copy of plain JSON: nothing that comes along, a string subclass say, reaches the template."""
+    """A copy as plain JSON."""
     field = field or f"variables.{name}"
     if value is None:
         return ""
     try:
-        return _plain(value, MAX_DEPTH)
-    except ValueError as error:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
         words = f"{field}: {error}; use text, numbers, true, false, lists and objects"
         raise InvalidInputError(words, field=field) from error
-
-
-def _plain(value: Any, depth: int) -> Any:
-    if depth < 0:
-        raise ValueError("it is nested too deeply")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return "".join(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return float(value)
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("an object has a key that is no text")
-        return {"".join(key): _plain(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, depth - 1) for item in value]
-    raise ValueError(f"a {type(value).__name__} is no JSON value")
 
 
 VALUES_FIELD = "metadata.variables"
