@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Case, CharField, QuerySet, Value, When
 from pydantic_core import to_json
 
 from ravi_django.db import transaction
@@ -75,20 +75,24 @@ def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False
 
 
 def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:
-    """The end that the root came to under `epoch` is out; the frames, without the single tokens, are kept. False when
-    the run was retried since (its stream goes on), or another transaction has locked its row."""
-    with transaction.atomic():
-        if archive is not None:
-            save_blobs([archive])
-        ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
-        ended = ended.filter(id=tree_id, lease_epoch=epoch, status__in=TERMINAL)
-        marked = Run.objects.filter(id__in=ended.values("id"))
-        return bool(marked.update(published_at=clock.now(), archive=archive))
+    """`mark_many_published` for one tree."""
+    return bool(mark_many_published({str(tree_id): (archive, epoch)}))
 
 
 def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
-    """The same for several trees, by id the archive and the epoch; returns those that were marked."""
-    return [tree for tree, (blob, epoch) in sorted(archives.items()) if mark_published(tree, blob, epoch)]
+    """The ends that these roots came to under their epochs are out; their frames, without the single tokens, are kept.
+    By tree the archive and the epoch. Returns those that were marked: not one that was retried since (its stream goes
+    on), nor one whose row another transaction has locked."""
+    with transaction.atomic():
+        if blobs := [blob for blob, _ in archives.values() if blob is not None]:
+            save_blobs(blobs)
+        ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
+        ended = ended.filter(id__in=list(archives), status__in=TERMINAL)
+        marked = [id for id, epoch in ended.values_list("id", "lease_epoch") if epoch == archives[str(id)][1]]
+        kept = [When(id=id, then=Value(blob.id)) for id in marked if (blob := archives[str(id)][0]) is not None]
+        archive = Case(*kept, output_field=CharField())  # else NULL
+        Run.objects.filter(id__in=marked).update(published_at=clock.now(), archive=archive)
+    return [str(id) for id in marked]
 
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:
