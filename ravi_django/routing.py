@@ -8,8 +8,7 @@ from django.urls import re_path
 
 from ravi_django.ws.consumer import UnknownPath
 from ravi_django.ws.requests import RequestsConsumer
-from ravi_django.ws.run import RunConsumer
-from ravi_django.ws.session import SessionConsumer
+from ravi_django.ws.session import RunConsumer, SessionConsumer
 
 websocket_urlpatterns = [
     re_path(r"^ws/ravi/runs/(?P<id>[^/]+)/$", RunConsumer.as_asgi()),

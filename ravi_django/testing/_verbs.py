@@ -119,7 +119,7 @@ runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint
     mail_sweep=sweep title_of
 runtime.people.records: records_record=record records_tell=tell
 runtime.people.requests: begin_anew requests_new=new place_first
-runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer is_open_to
+runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer why_not
     means_somebody open_among people_visible=visible
 runtime.people.rows: answer_request expire_request people_forget_earlier=forget_earlier open_request write_request
 runtime.people.signal_answers: replies_send=send

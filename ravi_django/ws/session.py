@@ -1,4 +1,6 @@
-"""`/ws/ravi/sessions/{id}/?after=N`: a conversation's run trees, one after the other.
+"""`/ws/ravi/runs/{id}/?after=N`: one run tree, by any of its runs.
+
+`/ws/ravi/sessions/{id}/?after=N`: a session's run trees, one after the other.
 
 Which trees: the oldest one that has not ended, or the newest when all have; then every later one, in the order of their
 submission, also those submitted while the socket is open. One tree is streamed to its `stream.done` before the next
@@ -22,6 +24,31 @@ from ravi_django.ws.consumer import StreamConsumer
 
 LOOK_S = 1.0  # how often an idle socket looks for a new tree
 WINDOW = 500  # the newest trees of a session, in which new ones are looked for
+
+
+class RunConsumer(StreamConsumer):
+    """Every frame above `after`, then 1000 after `stream.done`. `cancel` is for the run that the address names,
+    `message` goes to the agent at the tree's root, in its session."""
+
+    async def find(self) -> None:
+        run_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
+        self.run = self.reads = await readers().call(self._lookup, run_id)
+
+    def _lookup(self, run_id: UUID) -> Run:
+        run: Run | None = Run.objects.for_user(self.user).select_related("root").filter(id=run_id).first()
+        if run is None:
+            raise Refused(NOT_FOUND, "there is no such run of yours")
+        return run
+
+    async def stream(self) -> None:
+        await self.follow(self.run.tree_id, self.after)
+
+    def cancelled(self) -> UUID:
+        return self.run.id
+
+    def addressed(self) -> tuple[str, UUID]:
+        root = self.run.root or self.run
+        return root.agent, root.session_id
 
 
 class SessionConsumer(StreamConsumer):

@@ -53,7 +53,7 @@ def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any],
     code(story)
     run = drive(make_run(tenant="acme"))
     request = HumanRequest.objects.get(run=run)
-    assert not world.is_open_to(other, request), "of another tenant"
+    assert world.why_not(other, request), "of another tenant"
     world.answer(request, "approve", by=fay)
     run = drive(run)
 

@@ -133,10 +133,6 @@ def why_not(user: Any, request: HumanRequest) -> str:
     return ""
 
 
-def is_open_to(user: Any, request: HumanRequest) -> bool:
-    return not why_not(user, request)
-
-
 def open_among(user: Any, requests: Sequence[HumanRequest]) -> set[UUID]:
     """Which of these `user` may answer, as `check` says of each: a constant number of queries for all of them."""
     if user is None:

@@ -59,12 +59,7 @@ def expire_request(lease: Lease, *, request_id: UUID) -> None:
         raise NotDue(request.expires_at and max(request.expires_at, now + timedelta(milliseconds=50)))
     if request.signal and has_reply(request):
         raise NotDue(None)
-    HumanRequest.objects.filter(id=request_id).update(
-        status=HumanRequest.Status.EXPIRED, answered_at=clock.now(), version=F("version") + 1
-    )
-    request.status, request.version = HumanRequest.Status.EXPIRED, request.version + 1
-    record(request, "expired", lease.run)
-    tell(request_closed, request)
+    _close(request, HumanRequest.Status.EXPIRED, lease.run)
 
 
 @appending
@@ -72,12 +67,15 @@ def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
     """Record that the run's code goes on without a decision, and close the request, unless somebody just has."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
-        HumanRequest.objects.filter(id=request_id).update(
-            status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1
-        )
-        request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
-        record(request, "cancelled", lease.run, {"reason": f"run {lease.run_id} goes on without it"})
-        tell(request_closed, request)
+        reason = f"run {lease.run_id} goes on without it"
+        _close(request, HumanRequest.Status.CANCELLED, lease.run, {"reason": reason})
+
+
+def _close(request: HumanRequest, status: HumanRequest.Status, run: Run, detail: dict[str, Any] | None = None) -> None:
+    HumanRequest.objects.filter(id=request.id).update(status=status, answered_at=clock.now(), version=F("version") + 1)
+    request.status, request.version = status, request.version + 1
+    record(request, status.value, run, detail)
+    tell(request_closed, request)
 
 
 def close_requests(run: Run, held: set[UUID]) -> list[UUID]:

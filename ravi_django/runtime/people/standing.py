@@ -1,7 +1,4 @@
-"""Decisions that stand for a session: whether one decides on a call, and who takes one back.
-
-Decisions that stand for a session: found before anybody is asked again, and used with a record of it.
-"""
+"""Decisions that stand for a session: finding one for a call, using it with a record, and revoking it."""
 
 from __future__ import annotations
 
@@ -103,24 +100,28 @@ def _revoke(decisions: QuerySet[StickyDecision], by: Any, name: str | None, **mo
 
 
 def _revoked(decision: StickyDecision, more: dict[str, str]) -> AuditRecord:
+    owner = {"owner_id": decision.session.owner_id, "tenant": decision.session.tenant}
+    run_id = _NO_RUN if decision.request is None else decision.request.run_id
+    told = {"tool": decision.tool, "risk": decision.risk, **more}
+    return _record("standing_revoked", f"{decision.id}:revoked", decision, told, run_id=run_id, **owner)
+
+
+def _record(name: str, key: str, decision: StickyDecision, told: dict[str, str], **columns: Any) -> AuditRecord:
+    detail = {
+        "decision": str(decision.id),
+        "request": None if decision.request_id is None else str(decision.request_id),
+        "action": decision.action,
+        "by": decision.decided_by_name,
+        **told,
+    }
     return AuditRecord(
-        key=hashlib.sha256(f"standing:{decision.id}:revoked".encode()).hexdigest(),
+        key=hashlib.sha256(f"standing:{key}".encode()).hexdigest(),
         event="request",
-        name="standing_revoked",
-        owner_id=decision.session.owner_id,
-        tenant=decision.session.tenant,
+        name=name,
         agent=decision.agent,
-        run_id=_NO_RUN if decision.request is None else decision.request.run_id,
         session_id=decision.session_id,
-        detail={
-            "decision": str(decision.id),
-            "request": None if decision.request_id is None else str(decision.request_id),
-            "action": decision.action,
-            "by": decision.decided_by_name,
-            "tool": decision.tool,
-            "risk": decision.risk,
-            **more,
-        },
+        detail=detail,
+        **columns,
     )
 
 
@@ -131,24 +132,6 @@ def use_standing(lease: Lease, *, decision: StickyDecision, request: HumanReques
     if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
         raise NotStanding
     run = lease.run
-    write_audit(
-        AuditRecord(
-            key=hashlib.sha256(f"standing:{run.id}:{run.generation}:{request.path}".encode()).hexdigest(),
-            event="request",
-            name="standing",
-            owner_id=run.owner_id,
-            tenant=run.tenant,
-            agent=run.agent,
-            run_id=run.id,
-            session_id=run.session_id,
-            detail={
-                "decision": str(decision.id),
-                "request": None if decision.request_id is None else str(decision.request_id),
-                "action": decision.action,
-                "by": decision.decided_by_name,
-                "tool": request.tool,
-                "risk": request.risk,
-                "arguments_hash": request.arguments_hash,
-            },
-        )
-    )
+    key = f"{run.id}:{run.generation}:{request.path}"
+    told = {"tool": request.tool, "risk": request.risk, "arguments_hash": request.arguments_hash}
+    write_audit(_record("standing", key, decision, told, owner_id=run.owner_id, tenant=run.tenant, run_id=run.id))
