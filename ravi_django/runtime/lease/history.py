@@ -24,9 +24,8 @@ from ravi_django.agents.memory.turns import close_dangling
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.state import RunState, current_context
@@ -258,20 +257,9 @@ async def _read_in(
     return messages
 
 
-def clear_turns(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    session_id: UUID | str,
-    agent: str,
-    run_id: UUID | str | None = None,
-) -> int:
+@appending
+def clear_turns(lease: Lease, *, session_id: UUID | str, agent: str, run_id: UUID | str | None = None) -> None:
     """Forget an agent's turns in a session, or those of one run alone: what is there when the row is written, the
-    turns that come with it included. Returns the seq of the first row written."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append_in_transaction(lease, entries, turns)
-        found = Turn.objects.filter(session_id=session_id, agent=agent)
-        (found if run_id is None else found.filter(run_id=run_id)).delete()
-        return first
+    turns that come with it included."""
+    found = Turn.objects.filter(session_id=session_id, agent=agent)
+    (found if run_id is None else found.filter(run_id=run_id)).delete()

@@ -12,7 +12,6 @@ from django.contrib.auth import get_user_model
 from pydantic_core import from_json
 
 from ravi_django import access
-from ravi_django.db import transaction
 from ravi_django.kernel import (
     AgentId,
     AgentNotFoundError,
@@ -25,9 +24,8 @@ from ravi_django.kernel import (
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Follow
 from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn, encode, storable
+from ravi_django.runtime.journal.append import appending
+from ravi_django.runtime.journal.entries import Entry, encode, storable
 from ravi_django.runtime.journal.fence import Lease
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.checks import metadata_of
@@ -151,21 +149,11 @@ async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
         await effects.record(Entry(KIND, path, request={"metadata": given}), write)
 
 
-def update_follows(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    followers: Sequence[str],
-    metadata: Mapping[str, Any],
-) -> int:
+@appending
+def update_follows(lease: Lease, *, followers: Sequence[str], metadata: Mapping[str, Any]) -> None:
     """Record it, and put `metadata` over what every follow of these followers has. The run's row is locked before
     theirs, as wherever a follow is written."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        rows = list(Follow.objects.select_for_update(no_key=True).filter(follower__in=followers).order_by("id"))
-        for row in rows:
-            row.metadata = {**row.metadata, **metadata}
-        Follow.objects.bulk_update(rows, ["metadata"], batch_size=500)
-        return first
+    rows = list(Follow.objects.select_for_update(no_key=True).filter(follower__in=followers).order_by("id"))
+    for row in rows:
+        row.metadata = {**row.metadata, **metadata}
+    Follow.objects.bulk_update(rows, ["metadata"], batch_size=500)

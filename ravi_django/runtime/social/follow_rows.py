@@ -7,7 +7,7 @@ A run's row is locked before a follow's, here as in the fan-out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +16,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from ravi_django.db import transaction
 from ravi_django.models import ACTIVE, FeedItem, Follow, Run
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.fence import Lease
 
 PAGE = 1000
@@ -33,28 +31,20 @@ def follower_of(agent: str, owner_id: Any, tenant: str, session_id: UUID | None 
 # ------------------------------------------------------------------------------------------------------- writes
 
 
-def follow(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, follow: Follow) -> int:
+@appending
+def follow(lease: Lease, *, follow: Follow) -> None:
     """Record that the run's agent follows, and the row with it. As a rule an agent follows anew what it follows
     already: then it is one look, behind the fence, where the row is not one that was deleted meanwhile."""
-    store_big_values(entries)
     changes_every = follow.every_s > 0
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        found = known(follow).first()
-        if found is None or changes_of(found, follow, every_s=changes_every):
-            add_follow(follow, every_s=changes_every)
-        return first
+    found = known(follow).first()
+    if found is None or changes_of(found, follow, every_s=changes_every):
+        add_follow(follow, every_s=changes_every)
 
 
-def unfollow(
-    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, follower: str, topic: str
-) -> int:
+@appending
+def unfollow(lease: Lease, *, follower: str, topic: str) -> None:
     """Record that the run's agent follows no more, and delete the row with it, if there is one."""
-    store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append(lease, entries, turns)
-        remove_follow(follower, topic)
-        return first
+    remove_follow(follower, topic)
 
 
 def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False) -> tuple[Follow, bool]:
