@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ravi_django.conf import conf
-from ravi_django.kernel import InputTooLargeError, InvalidInputError
+from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError
+from ravi_django.models import HumanRequest
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.people.answers import Given
+from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.signals import wake
 from ravi_django.services.problems import problem_of
 
 ENVELOPE_BYTES = 1024  # what a frame may have beside its text
@@ -84,3 +90,36 @@ def error_frame(error: Exception) -> dict[str, Any]:
     problem = problem_of(error)
     wait = {"retry_after": int(problem.headers["Retry-After"])} if "Retry-After" in problem.headers else {}
     return {"type": "error", **problem.body()["error"], **wait}
+
+
+class Answering:
+    """`answers.answer` for `readers().call`, which repeats a call when the connection broke. The first try may be
+    committed: then the conflict with its own answer is a success."""
+
+    def __init__(self, answer: Answer, user: Any) -> None:
+        self._answer, self._user = answer, user
+        self._tries = 0
+
+    def __call__(self) -> UUID:
+        """Returns the run's id. Raises what `answers.answer` raises."""
+        self._tries += 1
+        said = self._answer
+        try:
+            return answers.answer(said.request, said.action, by=self._user, **said.given())
+        except ConflictError:
+            if self._tries > 1 and (run_id := self._committed()) is not None:
+                hints.on_commit(run_id, wake)  # which the broken connection may have cut off
+                return run_id
+            raise
+
+    def _committed(self) -> UUID | None:
+        """The run, if the answer that the row has is this one."""
+        row = answers.find(self._answer.request)
+        if row.status != HumanRequest.Status.ANSWERED or row.answered_by_id != self._user.pk:
+            return None
+        kept = answers.checked(row, Given(action=self._answer.action, **self._kept()))
+        mine = all((row.answer or {}).get(name) == value for name, value in kept.items())
+        return row.run_id if mine else None
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: value for name, value in self._answer.given().items() if name != "version"}

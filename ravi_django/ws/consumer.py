@@ -24,7 +24,6 @@ from ravi_django.runtime.streams import hidden, reading
 from ravi_django.services.openings import Opening, watched
 from ravi_django.ws import access, commands
 from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNKNOWN_USER, Refused
-from ravi_django.ws.answering import Answering
 
 log = logging.getLogger("ravi.ws")
 
@@ -148,7 +147,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if user is None:
             raise Refused(UNKNOWN_USER, "your account is no longer active")
         if isinstance(command, commands.Answer):
-            run_id = await readers().call(Answering(command, user))
+            run_id = await readers().call(commands.Answering(command, user))
             return {"request": str(UUID(command.request)), "run": str(run_id)}
         if isinstance(command, commands.Cancel):
             run_id = self.cancelled()

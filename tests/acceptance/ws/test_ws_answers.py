@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 
 from ravi_django.kernel import ConflictError
 from ravi_django.models import HumanRequest
-from ravi_django.ws import answering, commands
+from ravi_django.ws import commands
 from tests.support import world
 from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
@@ -140,7 +140,7 @@ def answering_once(run, demo) -> Any:
 
     def answer_(request: HumanRequest, **said: Any) -> Any:
         given = commands.Answer(type="answer", request=str(request.id), action="answer", **said)
-        return with_retry(answering.Answering(given, demo))
+        return with_retry(commands.Answering(given, demo))
 
     return answer_
 
