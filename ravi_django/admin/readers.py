@@ -14,7 +14,6 @@ from django.http import HttpRequest
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import rights, site_rules
-from ravi_django.runtime.people import rows as people_rows
 
 NEWEST = 500  # of the pending requests
 
@@ -46,7 +45,7 @@ def reads_all(request: HttpRequest) -> bool:
 
 def _open(request: HttpRequest) -> Requests:
     """`answerable` without the pending ones that take no answer now: too early, too late, of a run that has ended."""
-    return answerable(request).filter(people_rows.in_time() | ~Q(status=HumanRequest.Status.PENDING))
+    return answerable(request).filter(rights.in_time() | ~Q(status=HumanRequest.Status.PENDING))
 
 
 def mine_among(request: HttpRequest, rows: Requests) -> Any:

@@ -9,7 +9,6 @@ from rest_framework import serializers
 
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers, rights
-from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import in_utc, request_shown
 from ravi_django.services.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
@@ -106,7 +105,7 @@ def marked(rows: Sequence[Any], user: Any) -> Sequence[Any]:
     pending = [row for row in rows if row.status == HumanRequest.Status.PENDING]
     theirs = rights.open_among(user, pending) if pending else set()
     if theirs:
-        theirs = set(HumanRequest.objects.filter(people_rows.in_time(), id__in=theirs).values_list("id", flat=True))
+        theirs = set(HumanRequest.objects.filter(rights.in_time(), id__in=theirs).values_list("id", flat=True))
     for row in rows:
         mark(row, user, row.id in theirs)
     return rows

@@ -73,7 +73,8 @@ runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
 runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry make_blob make_text_blob NewTurn
     ENTRIES_SCHEMA=SCHEMA
-runtime.journal.fence: fence_append=append append_statement fence_execute=_execute Lease MAX_ROWS Statement
+runtime.journal.fence: fence_append=append append_statement fence_execute=_execute MAX_ROWS Statement
+runtime.journal.lease: Lease
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
 runtime.journal.replay: check_identity STALL_S
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S

@@ -16,7 +16,6 @@ from django.db.models import QuerySet
 from ravi_django.conf import conf
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.people import rights as people_rights
-from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams.shown import name_of
 from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.ws.access import active
@@ -49,7 +48,9 @@ def rights(user_id: Any) -> Rights | None:
     if user is None:
         return None
     return Rights(
-        user, people_rights.visible(user), people_rights.answerable(user).filter(people_rows.in_time(), status=PENDING)
+        user,
+        people_rights.visible(user),
+        people_rights.answerable(user).filter(people_rights.in_time(), status=PENDING),
     )
 
 

@@ -28,7 +28,7 @@ from ravi_django.models import BudgetAccount, JournalEntry, Reservation, Run, St
 from ravi_django.runtime.budgets.accounts import Account, accounts_of, dollars
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 
 T = TypeVar("T")
 

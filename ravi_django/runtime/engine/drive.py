@@ -35,7 +35,7 @@ from ravi_django.runtime.engine.settle import Outcome
 from ravi_django.runtime.engine.story import Rounds, Story
 from ravi_django.runtime.journal import bodies
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
 from ravi_django.runtime.lease import claims
 from ravi_django.runtime.lease import facts as lease_facts

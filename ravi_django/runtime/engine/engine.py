@@ -23,7 +23,7 @@ from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.db.threads import CLOSE_S, DatabaseThreads
 from ravi_django.runtime.engine.drive import Driver
 from ravi_django.runtime.engine.heartbeat import Heartbeat
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import claims, paths
 from ravi_django.runtime.lease.appender import Appender
 from ravi_django.runtime.lease.gate import Stop

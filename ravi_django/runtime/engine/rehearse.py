@@ -14,7 +14,7 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.engine.settle import error_of
 from ravi_django.runtime.engine.story import Rounds, Story
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
 from ravi_django.runtime.lease import facts, paths
 from ravi_django.runtime.lease import inbox as lease_inbox

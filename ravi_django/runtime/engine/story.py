@@ -25,7 +25,7 @@ from ravi_django.runtime.db.threads import may_pass
 from ravi_django.runtime.engine.context import DurableContext
 from ravi_django.runtime.engine.settle import Outcome
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import inbox as lease_inbox
 from ravi_django.runtime.lease import paths, state
 from ravi_django.runtime.lease.effects import Effects

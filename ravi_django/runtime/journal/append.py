@@ -12,7 +12,7 @@ from ravi_django.models import Blob, JournalEntry
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal import fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn, externalize
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 
 BIG_BODY = 256 * 1024  # bytes
 
@@ -20,6 +20,11 @@ BIG_BODY = 256 * 1024  # bytes
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
     """Record effects under the lease, in one commit; returns the seq of the first row."""
     store_big_values(entries)
+    return fence.append(lease, entries, turns)
+
+
+def append_rows(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
+    """The same for a caller that holds locks and has stored the big values before it took them."""
     return fence.append(lease, entries, turns)
 
 

@@ -8,14 +8,11 @@ index to prefer over the primary key. Other databases do the same in one short t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Any
 
 from django.db.models import F, Value
 from django.db.models.functions import Now
@@ -29,9 +26,7 @@ from ravi_django.runtime.db.postgres import as_text, cast
 from ravi_django.runtime.db.postgres import execute as _execute
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
-
-if TYPE_CHECKING:
-    pass
+from ravi_django.runtime.journal.lease import Lease
 
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _ENTRY = (
@@ -288,19 +283,3 @@ WITH fence AS (
     if told:
         sql += f", told AS ({outbox.insert(told, 'fence')})"
     return sql + " SELECT base FROM fence"  # noqa: S608
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to write one run, until another claim raises the epoch."""
-
-    run: Run  # the row as claimed
-    epoch: int
-    owner: str
-    asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
-    expired_at: datetime | None = None  # the end of the lost lease that this one follows
-    reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
-
-    @property
-    def run_id(self) -> UUID:
-        return self.run.id

@@ -28,7 +28,8 @@ from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect
 from ravi_django.runtime.journal import append as journal_append
 from ravi_django.runtime.journal import fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn
-from ravi_django.runtime.journal.fence import Lease, Statement
+from ravi_django.runtime.journal.fence import Statement
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import paths
 
 log = logging.getLogger("ravi.appending")

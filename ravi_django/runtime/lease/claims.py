@@ -21,7 +21,7 @@ from ravi_django.models import Run, Session, Status, WorkerProcess
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 
 SUSPECT = 2  # crashes in a row
 _CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.RUNNING)

@@ -27,7 +27,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Turn
 from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal, check_identity, drift
 from ravi_django.runtime.lease import caps
 from ravi_django.runtime.lease import facts as lease_facts

@@ -23,7 +23,7 @@ from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Ru
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.db import postgres
 from ravi_django.runtime.journal.entries import Recorded, internalize
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 
 NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
 PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by

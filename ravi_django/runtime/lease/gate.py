@@ -31,7 +31,7 @@ from ravi_django.kernel import (
     UncertainEffectError,
 )
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
 from ravi_django.runtime.lease.facts import Facts
 from ravi_django.runtime.lease.order import Turnstile

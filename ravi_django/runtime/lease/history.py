@@ -26,7 +26,7 @@ from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.state import RunState, current_context
 

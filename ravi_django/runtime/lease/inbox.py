@@ -21,7 +21,7 @@ from ravi_django.models import InboxMessage, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import facts, paths
 from ravi_django.runtime.lease.state import RunState
 

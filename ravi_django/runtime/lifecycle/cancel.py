@@ -24,10 +24,9 @@ from ravi_django.kernel import (
     RunHandle,
 )
 from ravi_django.models import Run, Signal
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import PEOPLES, check_name
 from ravi_django.runtime.lifecycle.endings import cancel_locked, concerned
@@ -151,7 +150,7 @@ def record_control(
     store_big_values(entries)
 
     def write(held: set[UUID]) -> int:
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         with suppress(IllegalTransitionError):
             if signal == "resume":
                 slots.resume_in_room(target_id)

@@ -14,7 +14,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal import fence, outbox
 from ravi_django.runtime.journal.append import store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, journal_row
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.people.rows import close_requests, note_closed

@@ -14,10 +14,9 @@ from django.db.models.functions import Coalesce
 
 from ravi_django.models import Agent, Ask, AskKind, InboxMessage, JournalEntry, Run, Session, uuid7
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.facts import CARRIED, inbox_after
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff
 from ravi_django.runtime.lease.inbox import read, told_of
@@ -51,7 +50,7 @@ def continue_as_new(
     store_big_values(entries)
 
     def begin(held: set[UUID]) -> int:
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         if told:
             read(told_of(lease.run_id, inbox_from))
         begin_anew(lease, messages, inbox_from, held, drops, carries, **_newest_version(lease.run))
@@ -124,7 +123,7 @@ def hand_over(
     store_big_values(entries)
 
     def give(held: set[UUID]) -> tuple[int, list[UUID]]:
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         reason = f"run {run.id} was handed over to {handoff.agent}"
         hints = cancel_children(run, reason, held)
         _close_asks(run, reason)

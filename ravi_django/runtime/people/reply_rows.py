@@ -13,7 +13,7 @@ from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.refusals import NotDue
 from ravi_django.runtime.people.records import record, tell
 from ravi_django.runtime.runs.signals import Sent, send_signal

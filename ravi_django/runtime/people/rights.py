@@ -21,7 +21,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
 
 from ravi_django.kernel import ForbiddenError, NotFoundError
-from ravi_django.models import Delegation, HumanRequest
+from ravi_django.models import TERMINAL, Delegation, HumanRequest
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.people import addressees, site_rules
 from ravi_django.runtime.people.site_rules import tenants_of
@@ -315,3 +315,10 @@ def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
             yield None
         elif _is_open_to_tenant(user, request) and not _is_own_call(user, request) and site_rules.allows(user, request):
             yield user
+
+
+def in_time() -> Q:
+    """Of the pending requests those whose answer is neither too early nor too late now, of runs that have not ended."""
+    now = clock.now()
+    begun, goes_on = Q(not_before=None) | Q(not_before__lte=now), Q(expires_at=None) | Q(expires_at__gt=now)
+    return begun & goes_on & ~Q(run__status__in=TERMINAL)

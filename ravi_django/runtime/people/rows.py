@@ -15,7 +15,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
 from ravi_django.runtime.people.records import log_entry, record, record_all, tell, what_is_asked
@@ -196,13 +196,6 @@ def refuse_late(request: HumanRequest) -> NoReturn:
 def refuse_changed(request_id: UUID | str) -> NoReturn:
     """Raise ConflictError: it is not as it was when it was read."""
     raise ConflictError(_why_not(request_id))
-
-
-def in_time() -> Q:
-    """Of the pending requests those whose answer is neither too early nor too late now, of runs that have not ended."""
-    now = clock.now()
-    begun, goes_on = Q(not_before=None) | Q(not_before__lte=now), Q(expires_at=None) | Q(expires_at__gt=now)
-    return begun & goes_on & ~Q(run__status__in=TERMINAL)
 
 
 def check_in_time(request: HumanRequest, run_status: str) -> None:

@@ -14,7 +14,7 @@ from ravi_django.kernel import ForbiddenError, NotFoundError, Risk
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import write_audit
 from ravi_django.runtime.lease.refusals import NotStanding
 from ravi_django.runtime.people import rights

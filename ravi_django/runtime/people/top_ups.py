@@ -18,10 +18,9 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run, Status
 from ravi_django.runtime.budgets.accounts import LIMITS, dollars, faults_of_limits, limits_of
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.refusals import TooManyRequests
@@ -174,7 +173,7 @@ def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]
     store_big_values(entries)
     with transaction.atomic():
         lock([lease.run.tree_id, lease.run_id])  # the root's: of two runs that ask at once one is second
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         if _requests(lease.run.tree_id).filter(status=HumanRequest.Status.PENDING).exists():
             raise TooManyRequests
         account = BudgetAccount.objects.get(key=f"tree:{lease.run.tree_id}")

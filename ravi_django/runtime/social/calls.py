@@ -26,7 +26,7 @@ from ravi_django.models import Follow
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry, encode, storable
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.checks import metadata_of
 from ravi_django.runtime.social import fan_out, follow_rows, publications

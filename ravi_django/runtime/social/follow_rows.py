@@ -17,7 +17,7 @@ from ravi_django.db import transaction
 from ravi_django.models import ACTIVE, FeedItem, Follow, Run
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 
 PAGE = 1000
 

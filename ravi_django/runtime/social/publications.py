@@ -31,10 +31,9 @@ from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, is_storable
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.inbox import noted
 from ravi_django.runtime.runs.checks import tenant_of
 from ravi_django.runtime.social import fan_out
@@ -163,7 +162,7 @@ def publish(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (
         except IdempotencyMismatchError as error:
             emitted.result, emitted.error = None, {"type": type(error).__name__, "message": str(error)}
         store_big_values(entries)
-        return fence.append(lease, entries, turns)
+        return append_rows(lease, entries, turns)
 
 
 def create_publication(publication: Publication) -> tuple[Publication, bool]:

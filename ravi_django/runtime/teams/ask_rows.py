@@ -23,10 +23,9 @@ from ravi_django.models import (
 )
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import appending, store_big_values
+from ravi_django.runtime.journal.append import append_rows, appending, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, internalize
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.refusals import NotDue
 from ravi_django.runtime.runs.sessions import active_root, create_run
 from ravi_django.runtime.runs.waking import lock, locking, require, touch
@@ -55,7 +54,7 @@ def open_ask(
 
     def write(held: set[UUID]) -> int:
         let_go.clear()  # of a try that was undone
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         target = Run.objects.get(id=ask.target_id)
         ahead = {} if target.is_terminal else awaited(target.id)
         if ask.asker_id in ahead or ask.asker_id == target.id:
@@ -189,7 +188,7 @@ def reply(
     store_big_values(entries)
     with transaction.atomic():
         lock([lease.run_id, asker_id])
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         asks = Ask.objects.filter(target_id=lease.run_id, asker_id=asker_id, message_id=message_id)
         generations = set(asks.filter(outcome=None).values_list("generation", "asker__generation"))
         settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
@@ -214,7 +213,7 @@ def deliver(
         for entry in entries[-1:]:
             entry.result = {"run": str(target_id), "delivered": not target.is_terminal}
         store_big_values(entries)
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         if _deliver_here(target, message) and not target.is_terminal:
             touch([target_id])
         return first
@@ -234,6 +233,6 @@ def deliver_to_agent(
         for entry in entries[-1:]:
             entry.result = {"run": str(run.id), "delivered": True}
         store_big_values(entries)
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         create_run(run, message)
         return first

@@ -27,10 +27,9 @@ from ravi_django.kernel import (
 from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.append import store_big_values
+from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
-from ravi_django.runtime.journal.fence import Lease
+from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.sessions import create_session
@@ -180,7 +179,7 @@ def write_spawn(
 
     def write(held: set[UUID]) -> int:
         paused.clear()  # of a try that was undone
-        first = fence.append(lease, entries, turns)
+        first = append_rows(lease, entries, turns)
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
         lower = _make_room(lease.run, child, allowed)

@@ -27,7 +27,7 @@ OWNERS = {
     "Publication": "social",
     "RequestLink": "people",
     "Reservation": "budgets",
-    "Run": "engine journal lease lifecycle runs social teams",
+    "Run": "engine journal lease lifecycle runs social streams teams",
     "Schedule": "schedules",
     "ScheduleTick": "schedules",
     "Session": "runs social",

@@ -1,0 +1,26 @@
+"""The right to write one run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from ravi_django.models import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write one run, until another claim raises the epoch."""
+
+    run: Run  # the row as claimed
+    epoch: int
+    owner: str
+    asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
+    expired_at: datetime | None = None  # the end of the lost lease that this one follows
+    reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
+
+    @property
+    def run_id(self) -> UUID:
+        return self.run.id
