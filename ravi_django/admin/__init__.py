@@ -7,7 +7,7 @@ switch an agent off and on and edit one that was made here, `ravi.add_agent` mak
 inbox that they may answer, see `inbox`.
 """
 
-from ravi_django.admin.agents import AgentAdmin
+from ravi_django.admin.agents.pages import AgentAdmin
 from ravi_django.admin.audit import AuditRecordAdmin
 from ravi_django.admin.board import BoardTaskAdmin
 from ravi_django.admin.budgets import BudgetAccountAdmin, DailyBudgetAdmin

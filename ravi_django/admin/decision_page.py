@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from ravi_django.admin import show
-from ravi_django.admin.agent_versions import changes
+from ravi_django.admin.agents.versions import changes
 from ravi_django.models import AuditRecord, HumanRequest
 from ravi_django.pages.context import cost_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.words import (

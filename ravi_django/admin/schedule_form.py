@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django import access
 from ravi_django.admin import show
-from ravi_django.admin.agent_fields import AgentField, ObjectField
+from ravi_django.admin.agents.fields import AgentField, ObjectField
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError, InvalidInputError, NotFoundError, Priority

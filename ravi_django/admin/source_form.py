@@ -8,7 +8,7 @@ from django import forms
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin.agent_fields import AgentField
+from ravi_django.admin.agents.fields import AgentField
 from ravi_django.admin.base import tenant_for
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.kernel import ForbiddenError

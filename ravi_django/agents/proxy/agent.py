@@ -18,8 +18,8 @@ from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
 from ravi_django.agents.proxy.generator import Steps, own_copy
 from ravi_django.agents.proxy.turn import ProxyTurn
-from ravi_django.agents.react.agent import _promises
 from ravi_django.agents.react.result import Result, ResultType, deliver_result
+from ravi_django.agents.react.spec import _promises
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
     AgentId,

@@ -19,7 +19,8 @@ from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
 from ravi_django.agents.memory.history import Address, HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.news.information import InformationAgent
 from ravi_django.agents.news.personal_feed import PersonalFeedAgent
-from ravi_django.agents.react.agent import DEFAULT_WINDOW, ReActAgent
+from ravi_django.agents.react.agent import ReActAgent
+from ravi_django.agents.react.spec import DEFAULT_WINDOW
 from ravi_django.agents.spec.spec import CLASSES, INFORMATION, REACT, AgentSpec, ModelSettings, Window, validate_spec
 from ravi_django.agents.spec.steps import rebuild_messages_from_steps
 from ravi_django.agents.tools.delegate import AgentTool

@@ -21,7 +21,7 @@ from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease import gate
+from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.lifecycle.generations import Occupied
@@ -78,7 +78,7 @@ class Outcome:
             case Stop.Kind.SUSPEND:
                 return cls.of_waits(effects)
             case Stop.Kind.RETRY:
-                delay = gate.delay_s(stop.error, effects.attempts)
+                delay = backoff.delay_s(stop.error, effects.attempts)
                 return cls(Status.PENDING, error=error_of(stop.error), retry_in=delay, attempts=effects.attempts + 1)
             case Stop.Kind.CONTINUE | Stop.Kind.HANDOFF:
                 return cls(Status.PENDING, successor=stop)

@@ -35,7 +35,7 @@ from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import AuditRecord
 from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.journal.outbox import write_audit
-from ravi_django.runtime.lease import gate
+from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
 
@@ -204,7 +204,7 @@ def _is_tried_again(context: ChatContext, error: Exception) -> bool:
     if not isinstance(error, TransientError | ModelError):
         return False
     failures = cast("RunState", context.ctx).effects.attempts
-    return gate.again(error, gate.policy_of(context.model), failures) is not None
+    return backoff.again(error, backoff.policy_of(context.model), failures) is not None
 
 
 class _ToolAudit(FunctionMiddleware):

@@ -29,7 +29,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.runtime.journal import bodies as bodies_
 from ravi_django.runtime.journal.entries import Entry, Recorded, is_storable, storable
-from ravi_django.runtime.lease import gate, paths
+from ravi_django.runtime.lease import backoff, paths
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import admission, streaming
@@ -79,7 +79,7 @@ async def _call(
             response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
             _fill(entry, response)
         except (TransientError, ModelError) as error:
-            if (later := gate.again(error, gate.policy_of(model), effects.attempts)) is not None:
+            if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
                 _note_paid(effects, entry, paid)
                 _fill_failure(entry, ModelError(str(error), type=error.type, status=error.status), paid)
                 await _tell_end(ctx, entry)

@@ -13,9 +13,9 @@ from django.contrib.auth import get_user_model
 from django.db import connections, transaction
 
 from ravi_django import register_tool, tool
-from ravi_django.admin.agent_fields import from_text, to_text
-from ravi_django.admin.agent_form import AgentForm
-from ravi_django.admin.agent_values import FLAT, NESTED
+from ravi_django.admin.agents.fields import from_text, to_text
+from ravi_django.admin.agents.form import AgentForm
+from ravi_django.admin.agents.values import FLAT, NESTED
 from ravi_django.agents.spec.spec import AgentSpec, ModelSettings, Window
 from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import Agent, AgentVersion, Run

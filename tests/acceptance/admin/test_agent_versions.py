@@ -9,7 +9,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 
-from ravi_django.admin.agent_versions import MAX_LINES, changes
+from ravi_django.admin.agents.versions import MAX_LINES, changes
 from ravi_django.models import Agent, AgentVersion, Run
 from tests.acceptance.admin.agent_support import SPEC, place
 from tests.support.cases import queries_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.admin.agent_versions import changes
+from ravi_django.admin.agents.versions import changes
 from ravi_django.agents.guards.patterns import chosen, spans_in
 from ravi_django.agents.news.curation import match
 from ravi_django.agents.news.items import OUTSIDE, TEXT, Item

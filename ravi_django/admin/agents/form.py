@@ -12,9 +12,9 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin.agent_approvers import ApproversField
-from ravi_django.admin.agent_fields import DescribedField, LinesField, ObjectField, VariablesField, declared
-from ravi_django.admin.agent_values import (
+from ravi_django.admin.agents.approvers import ApproversField
+from ravi_django.admin.agents.fields import DescribedField, LinesField, ObjectField, VariablesField, declared
+from ravi_django.admin.agents.values import (
     addresses_in,
     agents_but,
     assemble,

@@ -14,9 +14,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import show
-from ravi_django.admin.agent_form import FIELDSETS, AgentForm
-from ravi_django.admin.agent_preview import preview_of
-from ravi_django.admin.agent_versions import VersionPages, version_list
+from ravi_django.admin.agents.form import FIELDSETS, AgentForm
+from ravi_django.admin.agents.preview import preview_of
+from ravi_django.admin.agents.versions import VersionPages, version_list
 from ravi_django.admin.base import LiveAdmin
 from ravi_django.models import Agent, Run
 from ravi_django.runtime.catalog.registry import known_addresses

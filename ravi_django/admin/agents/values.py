@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.html import escape
 from django.utils.translation import gettext
 
-from ravi_django.admin.agent_fields import declared, rows_of
+from ravi_django.admin.agents.fields import declared, rows_of
 from ravi_django.agents.spec.spec import REACT
 from ravi_django.kernel import HistoryRetention, Risk
 from ravi_django.models import Agent

@@ -8,8 +8,8 @@ from django.utils import timezone
 from django.utils.translation import gettext
 
 from ravi_django.admin import show
-from ravi_django.admin.agent_fields import declared, samples
-from ravi_django.admin.agent_form import AgentForm
+from ravi_django.admin.agents.fields import declared, samples
+from ravi_django.admin.agents.form import AgentForm
 from ravi_django.agents.memory.compaction.tokens import estimate
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role

@@ -1,0 +1,41 @@
+"""When a failed call is made again: by the model's RetryPolicy, or by the site's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    ModelError,
+    RetryPolicy,
+    TransientError,
+)
+
+
+def site_policy() -> RetryPolicy:
+    """For tools, and for models that have none of their own."""
+    return RetryPolicy(
+        max_attempts=max(1, int(conf.MAX_ATTEMPTS)), base_s=float(conf.RETRY_BASE_S), max_s=float(conf.RETRY_MAX_S)
+    )
+
+
+def policy_of(model: Any) -> RetryPolicy:
+    own: RetryPolicy | None = getattr(model, "retry", None)
+    return site_policy() if own is None else own
+
+
+def again(error: TransientError | ModelError, policy: RetryPolicy, failures: int) -> TransientError | None:
+    """What sends the run back for another call, after so many failures in a row before this one; None when this one
+    is final."""
+    if failures + 1 >= policy.max_attempts or not policy.retries(error):
+        return None
+    if isinstance(error, ModelError):
+        error = TransientError(str(error), type=error.type, status=error.status)
+    error.policy = policy
+    return error
+
+
+def delay_s(error: BaseException | None, failures: int) -> float:
+    """Seconds until the call that failed with `error` is made again."""
+    policy: RetryPolicy = getattr(error, "policy", None) or site_policy()
+    return policy.delay_s(failures, getattr(error, "retry_after", None))
