@@ -41,7 +41,7 @@ runtime.catalog.registry: registry_access=_access agents_by_address=_agents DEFA
 runtime.catalog.rows: sync_after_migrate sync_agents
 runtime.catalog.specs: build_model check_spec specs_find=find bodies_forget=forget specs_load=load save_spec
     uses_litellm
-runtime.db.clock: clock_after=after clock_fixed=fixed now
+runtime.db.clock: clock_after=after clock_fixed=fixed now schedules_present=present
 runtime.db.connections: OWN_CONNECTIONS_SHAPES=SHAPES
 runtime.db.postgres: postgres_execute=execute
 runtime.db.threads: CLOSE_S DatabaseThreads forget_readers DATABASE_REPEAT_S=REPEAT_S DATABASE_RETRY_S=RETRY_S
@@ -138,7 +138,7 @@ runtime.runs.submit: submit submit_once
 runtime.runs.waking: touching_lock=lock touch
 runtime.runs.workers: due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept worker_gone
     worker_seen
-runtime.schedules.rows: schedules_advance=advance schedules_due=due store_schedules_due=_due schedules_present=present
+runtime.schedules.rows: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=seen
 runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=keep next_ticks
     schedules_remove=remove run_now schedules_submit_once=submit_once

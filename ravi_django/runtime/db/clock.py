@@ -12,9 +12,8 @@ from django.utils import timezone
 from django.utils.formats import get_format
 
 from ravi_django.conf import conf
-from ravi_django.models import (
-    Run,
-)
+from ravi_django.db import connection
+from ravi_django.models import Run
 
 
 class Clock(Protocol):
@@ -71,8 +70,11 @@ def written(at: datetime, zone: tzinfo | None = None) -> str:
 
 
 def present() -> datetime:
-    moment = fixed()
-    if moment is not None:
+    if (moment := fixed()) is not None:
         return moment
-    found: datetime = Run.objects.annotate(present=now()).values_list("present", flat=True)[:1].get()
-    return found
+    if connection.vendor != "postgresql":
+        return timezone.now()  # SQLite runs in this process
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        found: datetime = cursor.fetchone()[0]
+        return found

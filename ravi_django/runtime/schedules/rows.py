@@ -13,23 +13,12 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Coalesce, Greatest
-from django.utils import timezone
 
 from ravi_django.db import connection, transaction
 from ravi_django.models import Schedule, ScheduleTick
-from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db import clock
 
 ROWS = 5_000  # changed or deleted in one statement, at most
-
-
-def present() -> datetime:
-    """Now, by the clock of stored times."""
-    if (fixed := clock.fixed()) is not None:
-        return fixed
-    if postgres.in_use():
-        now: datetime = postgres.execute("SELECT statement_timestamp()", [])[0][0]
-        return now
-    return timezone.now()  # the database is in this process
 
 
 Due = tuple[datetime, UUID, datetime]  # when a schedule was due, its id, the present

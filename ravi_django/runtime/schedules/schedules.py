@@ -21,6 +21,7 @@ from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Run, Schedule, Session, Source
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.runs.checks import (
     address_of,
     budget_of,
@@ -46,7 +47,7 @@ def timetable(row: Schedule) -> Timetable:
     every_s = None if row.every_s is None else check_whole("every_s", row.every_s, 1, schedules_timetable.MOST_S)
     start = row.starts_at
     if every_s is not None and start is None:
-        start = row.created_at if isinstance(row.created_at, datetime) else schedule_rows.present()
+        start = row.created_at if isinstance(row.created_at, datetime) else clock.present()
         start = start.replace(microsecond=0)
     return Timetable(
         cron, every_s, zone, start, check_whole("jitter_s", row.jitter_s, 0, schedules_timetable.MOST_S), str(row.id)
@@ -182,7 +183,7 @@ def _keep(row: Schedule) -> Schedule:
             raise NotFoundError(f"schedule {row.id} is gone")
         fields: list[str] = list(EDITED)
         if old is None:
-            row.created_at = schedule_rows.present()
+            row.created_at = clock.present()
         if old is None or not _has_next(old) or any(getattr(old, name) != getattr(row, name) for name in RULE):
             _set_next(row)
             fields += COMING
@@ -198,7 +199,7 @@ def _has_next(row: Schedule) -> bool:
 
 
 def _set_next(row: Schedule) -> None:
-    times, present = timetable(row), schedule_rows.present()
+    times, present = timetable(row), clock.present()
     row.next_at = times.after(present) if row.enabled else None
     row.due_at = None if row.next_at is None else times.due(row.next_at)
     row.seen_at, row.error = None, "" if row.enabled else row.error
@@ -254,7 +255,7 @@ def _id(schedule: Schedule | UUID | str) -> UUID:
 def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
     """The next ticks from now on, in UTC and without their jitter; also of one that is not saved, or is off. Raises
     InvalidInputError when its rule is not one."""
-    return timetable(schedule).next(schedule_rows.present(), n)
+    return timetable(schedule).next(clock.present(), n)
 
 
 # --------------------------------------------------------------------------------------------------- submitting
