@@ -1,12 +1,14 @@
-"""A directory for files. Each file is read once, then moved to `done/` or `failed/` in the same directory.
+"""A directory that files are put into: each is taken whole, once, and put aside in `done/` or `failed/` beside it.
 
-Only regular files are read; links, pipes and devices are not. The operator controls who may write below the roots.
+Links and devices in it are refused. Who may write to the roots is the operator's business. POSIX.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
 from ravi_django.kernel.errors import InvalidInputError
 
 DONE, FAILED = "done", "failed"
-SETTLED_S = 2.0  # a file that changed more recently may be incomplete
+SETTLED_S = 2.0  # without a change, before a file is whole: one that is moved in keeps the time it was written
 MOST = 200  # files of one poll
 TEXTS = {".txt", ".md", ".markdown", ".csv", ".log", ".rst", ""}
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".swp", "~")
@@ -75,9 +77,7 @@ class Drop:
                     if entry.name.startswith(".") or entry.name.lower().endswith(UNFINISHED):
                         continue
                     about = _about(entry)
-                    if about is None or not entry.is_file(follow_symlinks=False):
-                        continue
-                    if 0 <= now - about.st_mtime < SETTLED_S:
+                    if about is None or not stat.S_ISREG(about.st_mode) or 0 <= now - about.st_mtime < SETTLED_S:
                         continue
                     found.append((about.st_mtime_ns, entry.name))
         except OSError as error:
@@ -85,19 +85,25 @@ class Drop:
         return [name for _, name in sorted(found)[:MOST]]
 
     def take(self, name: str, options: Mapping[str, Any], *, most: int, most_text: int) -> Taken | None:
-        """Read a file. Text and Markdown are one item, JSON one or many; any other file gives its name, size and type.
-        `most` limits the bytes of a file, `most_text` those of a text. None: the file is gone."""
-        shown, path = _printable(name), self.path / name
-        stamp = _stamp(_about(path))
+        """Read a file: a text or Markdown is one item, JSON as many as it has, and of any other only its name, size
+        and type are told. At most `most` bytes, of which `most_text` may be words. None: it is gone, or still changes.
+        """
+        shown = _printable(name)
+        stamp = _stamp(_about(self.path / name))
         try:
-            if path.resolve(strict=True) != path or not path.is_file():
-                return Taken(name, "", (), f"{shown} cannot be read: it is no regular file", stamp)
-            if (size := path.stat().st_size) > most:
-                return Taken(name, "", (), f"{shown} has {size} bytes, the limit is {most}", stamp)
-            body = path.read_bytes()
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self.path / name, flags), "rb") as handle:
+                about = os.fstat(handle.fileno())
+                if not stat.S_ISREG(about.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
+                if about.st_size > most:
+                    return Taken(name, "", (), f"{shown} has {about.st_size} bytes, the limit is {most}", stamp)
+                body = handle.read(most + 1)
+                if len(body) != about.st_size or _stamp(os.fstat(handle.fileno())) != stamp:
+                    return None
         except FileNotFoundError:
             return None
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             return Taken(name, "", (), f"{shown} cannot be read: {_why(error)}", stamp)
         digest = hashlib.sha256(body).hexdigest()
         try:
@@ -107,13 +113,15 @@ class Drop:
             return Taken(name, digest, (), f"{shown}{place}: {error}", stamp)
 
     def put_aside(self, taken: Taken) -> None:
-        """Move the file to `done/` or `failed/`. A file that was moved already is skipped. A file that was replaced or
-        changed after the read stays for the next poll. Raises DropError."""
+        """Move the file out of the way; nothing when somebody else has. A file that has come in its place since it
+        was read is left for the next poll. Raises DropError."""
         folder = self.path / (FAILED if taken.error else DONE)
         try:
             if _stamp(_about(self.path / taken.name)) != taken.stamp:
                 return
             folder.mkdir(0o750, exist_ok=True)
+            if folder.is_symlink():
+                raise OSError(errno.ELOOP, "it is a link")
             os.rename(self.path / taken.name, _free(folder, taken))
         except FileNotFoundError:
             return

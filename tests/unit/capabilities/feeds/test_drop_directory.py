@@ -76,14 +76,27 @@ def test_whole_files_are_listed_the_oldest_first(root, inside):
     assert opened(inside, root).names() == ["c", "b.txt", "a.txt", "ahead.txt"]
 
 
-def test_a_file_that_is_gone_or_just_written_is_left(root, inside):
+def test_a_file_that_is_gone_or_still_grows_is_left(root, inside, monkeypatch):
     # a file counts as whole when nothing has changed for a while
     path = put(inside, "a.txt", age=0)
     found = opened(inside, root)
     assert found.names(path.stat().st_mtime + 1.9) == []
     assert found.names(path.stat().st_mtime + 2.1) == ["a.txt"]
 
+    put(inside, "a.txt", "words")
+    states = iter([b"more", b""])
+    real = os.fstat
+
+    def growing(handle: int) -> os.stat_result:
+        found = real(handle)
+        if next(states, b""):
+            with (inside / "a.txt").open("ab") as file:
+                file.write(b"more")
+        return found
+
     assert found.take("gone.txt", {}, **MOST) is None
+    monkeypatch.setattr(drop.os, "fstat", growing)
+    assert found.take("a.txt", {}, **MOST) is None
 
 
 def test_no_more_than_so_many_at_once(root, inside):
@@ -188,9 +201,17 @@ def test_a_file_that_is_another_meanwhile_is_left_for_the_next_poll(root, inside
     assert not (inside / name).exists()
 
 
-def test_a_file_in_the_place_of_a_pipe_is_left(root, inside):
+def test_what_stands_in_the_place_of_a_file_or_of_done_is_left(root, inside, tmp_path):
+    # a file in the place of a pipe is left too
     os.mkfifo(inside / "pipe.txt")
     taken = take(inside, root, "pipe.txt")
     replace(inside, "pipe.txt", "words")
     opened(inside, root).put_aside(taken)
     assert taken.error and (inside / "pipe.txt").read_text() == "words"
+    # a link in the place of done leads nowhere
+    (tmp_path / "outside").mkdir()
+    (inside / "done").symlink_to(tmp_path / "outside")
+    put(inside, "a.txt")
+    with pytest.raises(DropError, match="cannot be moved"):
+        aside(inside, root, "a.txt")
+    assert (inside / "a.txt").exists() and not list((tmp_path / "outside").iterdir())
