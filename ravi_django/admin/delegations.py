@@ -1,7 +1,7 @@
-"""Who stands in for whom, which people see to themselves; and what holds for a session, which is only taken back.
+"""Delegations, which people make for themselves, and sticky decisions, which are only taken back.
 
-Every member of staff may let another answer in their own place, and end that. In the place of others: who holds
-`ravi.add_delegation`, `change_delegation`, `delete_delegation`; of a superuser, none but superusers.
+Every member of staff may let another person answer in their place, and end that. For other people it takes
+`ravi.add_delegation`, `change_delegation` or `delete_delegation`; for a superuser only superusers may.
 """
 
 from __future__ import annotations

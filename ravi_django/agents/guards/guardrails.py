@@ -1,10 +1,7 @@
-"""What a guardrail's check says, and what a trip leaves behind.
+"""Guardrails: middlewares that check text and stop a run.
 
-InputGuardrail: what was said to the agent is looked at before anything is done about it.
-
-OutputGuardrail: what the model says is looked at before anybody sees it.
-
-ToolGuardrail: what a tool is asked for, and what it gives, is looked at on the way.
+InputGuardrail checks what the agent is asked, before anything is done. OutputGuardrail checks what the model answers,
+before anybody sees it. ToolGuardrail checks a tool's arguments and its result.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The messages of a conversation as a run sees them grow.
+"""The messages of a conversation as a run sees them grow, and the summaries among them.
 
-Summaries in a conversation: a message that stands for turns which are no longer shown.
+A summary is a message that replaces older turns in what the model is shown. It is stored with the role of a system
+message, which no user can give a message: nobody can forge one. The model is shown it as a user's message, see
+`as_shown`: its content may come from anywhere and has no more authority than that.
 
-It is kept with the role of a system message, which no user can give one: so nobody forges a summary, and it is never
-taken for the user's words. The model is shown it as a user's message, see `as_shown`: what it tells of may come from
-anywhere, and has no more authority than that.
-
-It is stored behind the newest turn that was there when it was made, and says how many turns right before it it does
-*not* stand for. Everything older is covered.
+A summary is stored behind the newest turn of that moment. It says how many turns right before it are not covered.
+Everything older is covered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The gate before risky tools. Default is to deny: nobody to ask, an error, an odd answer never approve.
+"""The gate before risky tools. It denies when there is nobody to ask, after an error, and on an unreadable answer.
 
-Whom it asks is one of two: a handler in this process, or people, by `ctx.approve`, however long that takes. Either
-comes to an ApprovalDecision, and what follows from that is the same.
-
-Whom an agent asks before it calls a tool: the same people for all, or by the tool's name, a risk, or `*`.
+It asks a handler in this process, or people by `ctx.approve`. Both return an ApprovalDecision.
 """
 
 from __future__ import annotations

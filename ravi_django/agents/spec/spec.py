@@ -1,8 +1,6 @@
-"""`AgentSpec`: an agent as data, which a form can edit and a row can keep. `rebuild_agent` makes the agent of it.
+"""`AgentSpec`: an agent as data, which a form can edit and a row can hold. `rebuild_agent` makes the agent.
 
-The kinds of agents that a spec can describe, and which of its fields belong to which.
-
-What a spec may not say: whoever edits it must not move the site's keys, nor stop a worker.
+A spec has a kind, and each kind has its fields. A spec cannot send the site's keys elsewhere or stop a worker.
 """
 
 from __future__ import annotations

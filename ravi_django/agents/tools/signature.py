@@ -1,9 +1,6 @@
-"""What a function's signature says of a tool: a JSON schema, a validator, and where the RunContext and a person's
-answer go.
+"""A tool's JSON schema and validator from a function's signature, and its descriptions from the docstring.
 
-What a function's docstring says of it: the description for the model, and a line for each parameter.
-
-Reads Google style ("Args:", "name (type): text") and reST style (":param type name: text").
+The docstring may have Google style ("Args:", "name (type): text") or reST style (":param type name: text").
 """
 
 from __future__ import annotations

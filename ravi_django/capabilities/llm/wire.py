@@ -1,9 +1,7 @@
-"""Chat messages as the OpenAI wire format that litellm takes; one conversion a message, kept on the message.
+"""Chat messages in OpenAI's wire format, which litellm takes. Each message is converted once and keeps the result.
 
-Content blocks as the parts of a message on the wire, by what the provider takes of media.
-
-Which addresses of images and documents are passed on. Whoever fetches them, litellm in this process or a provider's
-server, must not be sent into a private network by what a user, a model or a tool has written.
+Media go as parts, by what the provider accepts. Addresses of images and documents are checked: litellm and a provider's
+server must not fetch from a private network because a user, a model or a tool wrote such an address.
 """
 
 from __future__ import annotations

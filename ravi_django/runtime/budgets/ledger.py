@@ -1,13 +1,12 @@
 """Budgets: reserved before a model call, settled in the transaction of its row.
 
-A call is admitted when, for every limit of every account, what is spent and reserved leaves room for it; or when the
-account has something left and nothing in it is reserved: then it may go over, alone. So a budget is overspent by at
-most the one call, as long as the others keep to what was reserved for them.
+A call is admitted when every account has room for it beside what is spent and reserved. It is also admitted, alone,
+when an account has something left and nothing reserved. So a budget is overspent by at most one call, as long as the
+other calls stay within what they reserved.
 
-Only a leased run holds reservations: the end of a lease frees what is left, and a takeover finds those of a dead worker
-by their places. Accounts are locked last in every transaction, behind runs and sessions, in the order of their keys.
-
-The rows of budgets, as the statements that a budgeted model call costs: on PostgreSQL our own, else the ORM's.
+Only a leased run holds reservations: the end of a lease frees them, and a takeover finds those of a dead worker.
+Accounts are locked last in every transaction, after runs and sessions, in the order of their keys. A budgeted model
+call pays for these statements: on PostgreSQL they are our own, elsewhere the ORM's.
 """
 
 from __future__ import annotations

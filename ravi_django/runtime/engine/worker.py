@@ -1,8 +1,7 @@
-"""One engine a process, on a thread and an event loop of its own. Made when first used, and never before a fork.
+"""One engine a process, on a thread and an event loop of its own. Its first use starts it, never before a fork.
 
-Looks for what nobody hinted; without a broker it sweeps too, as beat does for Celery workers.
-
-`Runtime`: the same engine and the same rows, on the event loop of the code that opens it. No broker.
+The keeper looks for runs that no hint named; without a broker it sweeps too. `Runtime` is the same engine on the event
+loop of the code that opens it.
 """
 
 from __future__ import annotations

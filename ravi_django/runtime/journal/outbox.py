@@ -1,9 +1,8 @@
-"""The event bus's outbox: events are rows of the transaction that they tell of, so that none is lost and none is told
-of what was rolled back. Nothing of it happens unless RAVI["EVENT_BUS"] is set.
+"""The outbox of the event bus: events are rows of the transaction that they report, so none is lost and none reports
+what was rolled back. Without RAVI["EVENT_BUS"] nothing is written.
 
-What holds a run's lock while it writes gets its numbers in that order: the events of one run are in order.
-
-The audit log's one write. Append-only: what is there already stands.
+A writer holds the run's lock while it takes numbers: the events of one run are in order. The audit log has its one
+write here too; it is append-only.
 """
 
 from __future__ import annotations

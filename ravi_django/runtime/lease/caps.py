@@ -1,7 +1,7 @@
-"""What a run may spend on tools: calls, time and bytes of results. Who reaches a cap is told, and the run goes on.
+"""What a run may spend on tools: calls, time and bytes of results. Over a cap a call is an error, and the run goes on.
 
-The sums are read from the journal, so they are a generation's: a run that begins anew (`continue_as_new`), as one that
-never ends does, has the caps before it again. What bounds the whole of a run is its budget.
+The sums are read from the journal, so they are a generation's: after `continue_as_new` a run has its caps again. The
+budget bounds the whole run.
 """
 
 from __future__ import annotations

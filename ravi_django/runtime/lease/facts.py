@@ -1,11 +1,8 @@
-"""Suspending (`settle.suspend`) and waking. A waker touches the run by its id alone; who suspends says
-which wake-up it has seen.
+"""What a lease reads when it begins: the journal, unread messages, and what wakes the run.
 
-So no wake-up is lost: either the touch comes first, and the run does not suspend, or it comes after, and the touch
-itself makes the suspended run pending. A status in the waker's condition would skip a row that is being suspended at
-that moment.
-
-A run's messages in their order: all that are unread, or so many of a backlog at a time.
+No wake-up is lost. A waker touches the run by its id alone, and a suspension (`settle.suspend`) names the last wake-up
+that it has seen. If the touch is first, the run does not suspend. If it is second, the touch makes the run pending. A
+status in the waker's condition would skip a row that is being suspended at that moment.
 """
 
 from __future__ import annotations

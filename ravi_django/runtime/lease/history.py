@@ -1,10 +1,7 @@
-"""Conversation history in the database: the turns of a session, keyed by agent and session.
+"""Conversation history in the database: the turns of a session, by agent and session.
 
-Inside a run, what is appended rides on the next effect's commit, and what was read is journaled as a position: turns
-are immutable, so that a replay reads the same conversation again. What is cleared or counted is journaled too: a
-replay clears nothing again, and has the number that was there.
-
-Turns that a run lets go of.
+Appended turns are written with the run's next effect. A read is journaled as a position: turns do not change, so a
+replay reads the same ones. Clearing and counting are journaled too: a replay clears nothing again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reading on: the messages that have come since those that the code was given, the same ones on every replay.
+"""`ctx.receive()`: messages that arrived since the last batch. A replay returns the same ones.
 
-The signals beside messages: who has read a message from its inbox has no more to be told of it.
-
-How many publications led to one another, as a message's metadata says it. `follow.MAX_HOPS` is the end of it.
+When the code has received a message, the signals that announced it are marked as read. Hops count how many publications
+led to one another; `follow.MAX_HOPS` ends such a chain.
 """
 
 from __future__ import annotations

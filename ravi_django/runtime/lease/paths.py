@@ -1,12 +1,10 @@
-"""Replay-stable names for the places in an agent's code where effects happen.
+"""Names for the places in an agent's code where effects happen, the same on every replay.
 
-Every asyncio task of a run has a path scope of its own, opened in creation order by the loop's task factory; a call
-takes the next number of its scope when it starts. So parallel calls keep their paths whichever finishes first.
+Each asyncio task of a run has a path scope. The loop's task factory opens scopes in the order of creation, and a call
+takes the next number of its scope when it starts. So parallel calls keep their paths, whichever ends first.
 
-The tasks of a run's code, and whether they are at rest.
-
-A callback belongs to a run when it runs in one of the run's path scopes (`paths`). The code is at rest when the event
-loop has no such callback ready: whatever follows from the last result has happened, on however busy a loop.
+A callback belongs to a run when it runs in one of its scopes. The code is at rest when the event loop has no such
+callback ready: everything that follows from the last result has then happened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Cancelling a run: for every surface, and by the control message of a run above it.
+"""Cancel a run: from every surface, and by the control message of a run above it.
 
-Changes by somebody who holds no lease: they lock the run, raise its epoch and leave a row of their own. And what a
-run's control message does to one below it.
+Whoever cancels holds no lease: the write locks the run, raises its epoch and adds a row of its own.
 """
 
 from __future__ import annotations

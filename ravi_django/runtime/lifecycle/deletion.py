@@ -1,13 +1,10 @@
-"""A user who is deleted: what runs for them is cancelled, since without an owner it would go on as the system's, and
-their data is marked for the erasure.
+"""A deleted user's runs are cancelled, and their data is marked for erasure. A deleted run takes its rows along.
 
-A run that is deleted takes along what is written for it at that moment.
+Without an owner a run would go on as the system's. So each run of a deleted user has a cancel reason, also one that has
+ended: nobody can let it go on.
 
-Django deletes the rows below a run first and the run last. Who tells a run something has its row locked; the deleter
-has too, from here on, before the first of those rows goes: what was written is seen, and nothing more is.
-
-Runs of a user who was deleted: they are nobody's then, and not the system's either. Each says so by its cancel
-reason, also one that has ended, so that nobody lets it go on without an owner.
+Django deletes the rows below a run first and the run last. Writers for a run lock its row. The deleter locks it before
+the first of those rows goes: it deletes what was written, and nothing is written after.
 """
 
 from __future__ import annotations

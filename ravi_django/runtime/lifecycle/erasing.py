@@ -1,6 +1,6 @@
-"""Personal data: what a deleted user or conversation leaves is erased, and what a user has is exported.
+"""Personal data: erase what a deleted user or conversation leaves, and export what a user has.
 
-What the export of a user's rows leaves out: what tools with `visible="staff"` were called with, and gave.
+An export leaves out arguments and results of tools with `visible="staff"`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Handing a run over: another agent goes on as the same run, and answers whoever has asked.
+"""Hand a run over: another agent goes on as the same run, and answers those who asked.
 
-What is known to forbid it is told and recorded before the agent's last turn is kept; that the session has an active run
-of the target already shows in the commit itself, is recorded in its place, and told by the replay that follows.
+Refusals that are known in advance are recorded before the agent's last turn is stored. That the session has an active
+run of the target shows only at the commit: it is recorded instead of the handoff, and the replay raises it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The name of a deleted user goes from other people's rows: a pseudonym takes its place.
+"""Replace a deleted user's name in other people's rows by a pseudonym.
 
-Names are text, in columns and in JSON, and no index finds them. So one pass goes through the tables, in the order of
-their keys; deletions that come at the same time share it. `Erasure.position` says how far it is.
+Names are text, in columns and in JSON, and no index finds them. One pass reads the tables in the order of their keys;
+deletions at the same time share it. `Erasure.position` is how far it is.
 
-A journal has the names of those who answered the run's requests. It is rewritten with the rows of such requests; that
-of a live run when the run has ended, because its code reads again what it has recorded. `Erasure.runs` are those runs.
+A journal has the names of people who answered the run's requests. It is rewritten with those requests. A live run's
+journal is rewritten after the run's end, because its code reads it again: `Erasure.runs` are those runs.
 """
 
 from __future__ import annotations

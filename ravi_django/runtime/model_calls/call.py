@@ -1,6 +1,6 @@
-"""A journaled model call: streamed to whoever watches, recorded with its usage and cost, replayed for nothing.
+"""A journaled model call: streamed while it runs, recorded with usage and cost, and free when replayed.
 
-`RAVI["PRICES"]`: what the site pays for its models, where litellm's list does not know it or knows better.
+`RAVI["PRICES"]` has prices that litellm does not know, or that the site knows better.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""A call that is to be approved: what its asker may give, and what a person is shown of it.
+"""Approvals by people: `ctx.approve`. One request for each call, found by the call's place in the code.
 
-Approvals by people: `ctx.approve`. One request for each call, known by its place in the code.
-
-The call leaves a started row with the request, and a result row with what was decided. In between the run may be
-nothing but rows. Nothing approves but a person's "approve" or "edit", given to this very call or, for a session, to its
-tool; what is not decided, by whatever fault, is denied.
+The call leaves a started row with the request and a result row with the decision. In between the run is only rows. Only
+a person's "approve" or "edit" approves: for this call, or for the tool in this session. Everything else denies,
+whatever the fault.
 """
 
 from __future__ import annotations

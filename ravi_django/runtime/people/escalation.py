@@ -1,11 +1,9 @@
-"""Others are asked: the time of a step is up, or somebody has addressed a request to somebody else.
+"""Ask other people: a step's time is up, or somebody reassigns a request.
 
-The steps' times are laid end to end from the opening on, whoever is skipped: a step that means nobody by then leaves
-its time to the one that is asked in its place, and the whole ends when it was said to end. A sweep that comes late asks
-the step whose time it is. Where no step is left that means somebody, whoever is asked stays so until the request
-expires. The run is not driven for any of it, nor locked: one request's row is, which its version guards.
-
-Somebody else is asked: who may say so, and to whom a request may be put.
+The times of the steps follow each other from the opening on. A step whose address means nobody is skipped: the one
+asked in its place gets its time, and the last end stays. A late sweep asks the step whose time it is. If no step is
+left, the last address stays until the request expires. The run is neither driven nor locked: only the request's row is
+locked, and its version guards it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long people take: figures of requests by what was asked about and by whom it was addressed to.
+"""Response times: figures of requests by what was asked and which address was asked.
 
-An address is timed from when it was asked, which is later than the opening where another one was asked before.
+An address is timed from when it was asked, not from the request's opening.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Paths of the app's pages, and the token in a link to the page that one person decides on: signed, and good for
-RAVI["REQUEST_LINK_S"].
+"""Paths of the app's pages, and links in e-mails to the page where one person decides.
 
-Links that people are sent: one row a person and level of a request, claimed before its e-mail goes out.
+A link's token is signed and good for RAVI["REQUEST_LINK_S"]. One row a person and level is claimed before the e-mail
+is sent.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. With it off, nothing here costs anything.
+"""E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. Off, it costs nothing.
 
-A request's commit is followed by a hint (a Celery task, without a broker a thread); the sweep finds what no hint has
-reached. Whoever comes sends to each person at most once a level: the link's row is claimed before the e-mail goes out.
-A process that dies in between loses that one e-mail; the request still stands in the inbox. An e-mail that cannot be
-sent is tried again later, a few times; no run waits for any of it.
+After a request's commit a hint goes out (a Celery task; without a broker a thread), and the sweep finds what hints
+missed. Each person gets at most one e-mail a level: the link's row is claimed before the e-mail is sent. If the process
+dies in between, that e-mail is lost; the request is still in the inbox. A failed e-mail is tried again later, a few
+times. No run waits for it.
 
-One e-mail about one request: plain words and a link, no secrets. `ravi/mail/request.txt` and `.html` are a site's to
-override.
+An e-mail has plain words and a link, and no secrets. A site may override `ravi/mail/request.txt` and `.html`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Questions to people: `ctx.ask_human`. One row in `HumanRequest` for each call, known by its place in the code.
+"""Questions to people: `ctx.ask_human`. One request for each call, found by the call's place in the code.
 
-The call leaves a started row with the request, and a result row with what became of it. In between the run may be
-nothing but rows, for a week if need be; called again by a replay, it finds its request by its path.
+The call leaves a started row with the request and a result row with the answer. In between the run is only rows, for a
+week if need be. A replay finds the request by its path.
 """
 
 from __future__ import annotations

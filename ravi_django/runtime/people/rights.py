@@ -1,9 +1,9 @@
-"""Who may answer what. One rule for every surface: the list that a person sees and the answer that counts agree.
+"""Who may answer what. One rule for every surface: the list that a person sees agrees with the answers that count.
 
 A request is addressed to `owner`, `staff`, `user:NAME`, `group:NAME` or `permission:app.codename`. A superuser may
-answer all; a delegate what the other may, while the delegation lasts, and what was delegated to that other is not
-theirs. Never: a user who is not active, somebody of another tenant, or whom the site's hook refuses. With four eyes a
-run's owner decides on nothing of that run, nor does anybody in their place; `owner` is a confirmation, and theirs.
+answer all. A delegate may answer what the other person may while the delegation lasts, but not what was delegated to
+that person. Never: an inactive user, a user of another tenant, or one whom the site's hook refuses. With four eyes a
+run's owner, and anybody in their place, decides on nothing of that run, except what asks `owner` to confirm.
 
 Users are read anew each time: a session or a socket may be older than their dismissal.
 """

@@ -1,6 +1,7 @@
-"""What the site's settings say of people: whom RAVI["ADDRESSEES"] names, and what RAVI["TENANT_OF"] and
-RAVI["MAY_ANSWER"] decide on users, and which language RAVI["LANGUAGE_OF"] says they read. A hook that fails gives
-nobody anything."""
+"""The site's settings about people: RAVI["ADDRESSEES"], ["TENANT_OF"], ["MAY_ANSWER"] and ["LANGUAGE_OF"].
+
+A hook that fails gives nobody anything.
+"""
 
 from __future__ import annotations
 

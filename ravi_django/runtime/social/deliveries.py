@@ -1,12 +1,10 @@
-"""Giving many followers a message each, in the caller's transaction: a live run of the follower's agent is told, an
-idle agent gets a run of its own.
+"""Give many followers a message each, in the caller's transaction: a live run gets it, an idle agent gets a new run.
 
-Nothing here waits for a lock: a run, a session or a follow that somebody else holds is left out, and is for later. So
-a fan-out neither holds anybody back nor closes a circle of waits, whatever it has locked. Runs are locked in the order
-of their ids, then sessions; what was found before is looked at again in a statement behind its lock.
+Nothing here waits for a lock: a run, session or follow that somebody else holds is left for later. So a fan-out blocks
+nobody and cannot deadlock. Runs are locked in the order of their ids, then sessions. What was read before is read again
+in a statement after its lock.
 
-Where a follower is at home: one conversation for all that it follows, however many topics' fan-outs come to it at
-the same moment.
+A follower has one home conversation for all its topics, though several fan-outs may reach it at the same moment.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A publication on its way to its followers: batch by batch in the order of their ids, each batch one transaction that
-also notes how far it has come. So whoever comes after a crash goes on behind the last batch that was committed: no
-follower is given it twice, and none is left out.
+"""Deliver a publication to its followers, batch by batch in the order of their ids.
 
-The publications of one topic are delivered one after the other, the oldest first; those of other topics beside it.
-
-Delivering what was published: batch after batch, each committed, until every follower has it. A hint begins it; what
-hints have lost the sweep finds.
+Each batch is one transaction that also records how far it has come. After a crash the next batch begins there: no
+follower is skipped, and none gets it twice. The publications of one topic are delivered one after the other, the
+oldest first. A hint starts it, and the sweep finds what hints missed.
 """
 
 from __future__ import annotations

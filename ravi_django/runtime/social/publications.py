@@ -1,8 +1,6 @@
-"""Publish to a topic from a site's own code. `calls` is the same for agents.
+"""Publish to a topic: one row a message, in the caller's transaction. Its fan-out begins after the commit.
 
-Topics are a tenant's own: what is emitted goes to the followers of the same tenant, and to nobody else.
-
-What was published: one row a message, in the transaction of whoever publishes. Its fan-out begins behind that.
+Topics belong to a tenant: a message goes to followers of the same tenant alone. Agents publish by `calls`.
 """
 
 from __future__ import annotations

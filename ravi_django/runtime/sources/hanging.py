@@ -1,8 +1,7 @@
-"""A thread for one call that may hang: one that reads a directory whose server is away hangs for as long as that is.
+"""A thread for one call that may hang, such as reading a directory whose server is away, and an event loop for one
+coroutine on the calling thread.
 
-Given up, it holds up nobody: neither other calls nor, as a daemon, the end of the process.
-
-An event loop for one coroutine, on the thread that calls.
+A call that is given up blocks neither other calls nor the end of the process: its thread is a daemon.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whose turn it is to be polled, and what a poll came to.
+"""Which source is polled next, and what a poll found.
 
-Who polls has the source for a while: `polling_until` is its lease, and what it writes in the end must find that very
-time. A poller that was killed has told what it has told; the source is due again when the time is over.
+A poller holds the source for a while: `polling_until` is its lease, and its result is written only if that time is
+unchanged. If a poller is killed, the items it delivered stay delivered, and the source is due again after that time.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Saves of a site's models that sources wait for: noted in the saver's transaction, told after it.
+"""Saves of a site's models that sources wait for: noted in the saver's transaction, reported to agents after it.
 
-A note is a row of its own, whose key nobody else has: the saver waits for nobody, and nobody for the saver. Who tells
-takes notes away in the transaction that tells of them.
+A note is a row of its own: savers do not wait for each other. A report deletes its notes in the same transaction and
+reads the rows as they are then.
 
-Saves of the site's own models, told to agents: `post_save` of what RAVI["SOURCE_MODELS"] lets be declared.
-
-A model that is not named there has no receiver, and its saves cost nothing. Of one that is, each process asks at most
-every 5 seconds which sources there are; a save that one wants is noted in the saver's own transaction, so that it is
-told when that commits and only then, and told elsewhere, from the rows as they are by then.
+A model that RAVI["SOURCE_MODELS"] does not name has no `post_save` receiver, and its saves cost nothing. For a named
+model each process asks at most every 5 seconds which sources there are.
 """
 
 from __future__ import annotations

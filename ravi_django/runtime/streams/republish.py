@@ -1,8 +1,7 @@
-"""The last frames of a tree's other runs, which a run that ends makes again from their rows.
+"""When a run ends, publish the last frames of the other runs of its tree again, from their rows.
 
-What is below it is cancelled in its own transaction, where nobody else would tell of that. And behind the end of the
-root nothing is taken any more: what another process has recorded of a child, and not sent yet, has to be out before.
-The buffer drops the second copy of each.
+Runs below it were cancelled in its transaction, and nobody else publishes that. After the root's end the buffer takes
+nothing: what another process has recorded of a child must be out before. The buffer drops second copies.
 """
 
 from __future__ import annotations

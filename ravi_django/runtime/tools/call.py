@@ -1,7 +1,7 @@
-"""A journaled tool call. See `promises` for what a crash means to it, `running` for where its code runs,
-`results` for what becomes of a result, `lease/caps.py` for what a run may spend.
+"""A journaled tool call. `promises` says what a crash means for it, `running` where its code runs, `results` what
+becomes of a result, and `lease/caps.py` what a run may spend.
 
-A tool that hands over: its result says to whom, in words for the model and as a value for the agent's code.
+A tool that hands over returns the next agent, in words for the model and as a value for the agent's code.
 """
 
 from __future__ import annotations

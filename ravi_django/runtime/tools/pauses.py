@@ -1,8 +1,8 @@
-"""A tool that returns a pause. Its attempt is closed with a row, which opens what is waited for in the same commit; the
-call is nothing but rows then, and goes on as the next attempt with what came of it.
+"""A tool that returns a pause. One commit closes its attempt and opens what it waits for. The call goes on as the next
+attempt, with the outcome.
 
-What an attempt asked of the run keeps its places: the calls of the attempt after the pause of attempt 2 are numbered
-below `…/~2.`, so that code which does something else with an answer does not meet the calls of the code that asked.
+Calls of an attempt keep their places: after the pause of attempt 2 they are numbered below `…/~2.`, so code that
+reacts differently to an answer does not meet the calls of the attempt before.
 """
 
 from __future__ import annotations

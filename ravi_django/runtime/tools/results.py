@@ -1,10 +1,8 @@
-"""Whatever a tool gives back, as content blocks that every row, provider and client can hold.
+"""A tool's result as content blocks that every row, provider and client can hold.
 
-Nothing here raises for a value: an effect that has happened must not look undone because its result is odd.
-
-Results that are too big to be shown: the model sees the beginning with a marker, the whole goes to a Blob.
-
-The row's digests name the blob, so the prune leaves it as long as the row lives, and a fork's copy of the row has it.
+Nothing here raises because of a value: an effect that has happened must not look undone because its result is odd. Of a
+result that is too big the model sees the beginning and a marker, and the whole goes to a Blob. The row's digests name
+the blob, so the prune keeps it as long as the row, and a fork has it too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The threads that sync tools run on.
 
-A call that is given up (its time is over, its run is cancelled) cannot be stopped: its thread is lost until the tool's
-code comes to an end by itself. Another takes its place, so that tools which hang do not stop the worker.
+A call that is given up (timeout, cancelled run) cannot be stopped: its thread is lost until the tool's code ends. A new
+thread takes its place, so tools that hang do not stop the worker.
 """
 
 from __future__ import annotations
