@@ -26,7 +26,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 unexport PYTHONDONTWRITEBYTECODE
 
 # The files of tests are handed out one after the other, the longest first.
-PYTEST := $(VENV)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 20
+PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 .PHONY: demo test test-crash test-all test-sites coverage test-llm chaos simulate mutants lint bench bench-peers clean
 

@@ -97,12 +97,6 @@ def _timed(name: str) -> Iterator[None]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Three for two cores: tests of processes wait for them a third of their time."""
-    return min(4, (os.cpu_count() or 1) * 3 // 2)
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
     """Workers have a database of their own: they must not inherit this one's address."""
     if _has_own_database:

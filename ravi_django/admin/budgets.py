@@ -59,6 +59,10 @@ class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(DailyBudget)
 class DailyBudgetAdmin(LiveAdmin):
     below = (BudgetAccount,)
+
+    class Media:
+        css = {"all": ["ravi/admin.css"]}
+
     """By Django's own permissions on the model. An edit counts from every worker's next heartbeat on."""
 
     form = DailyBudgetForm

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from html import unescape
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -89,7 +88,7 @@ def page(client: Client, address: str) -> str:
 
 def words(html: str) -> str:
     """The page's text."""
-    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)))
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
 
 
 def ours(html: str) -> str:

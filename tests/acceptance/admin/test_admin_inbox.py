@@ -38,7 +38,7 @@ def test_staff_whom_nobody_asks_see_nothing_of_it() -> None:
 
     assert client.get(INBOX).status_code == 403
     assert client.get(page_of(request)).status_code == 404
-    assert b"Approvals & questions" not in client.get("/admin/").content
+    assert b"Approvals &amp; questions" not in client.get("/admin/").content
 
 
 def test_each_sees_what_they_may_answer_and_what_their_own_runs_ask() -> None:
@@ -86,7 +86,7 @@ def test_the_number_counts_what_can_be_answered_now_as_the_socket_does() -> None
 
     assert inbox.rights(user.pk).answerable.count() == 1
     assert "1 to answer" in words(html_of(client.get(INBOX)))
-    assert "Approvals & questions (1)" in words(html_of(client.get("/admin/")))
+    assert "Approvals &amp; questions (1)" in words(html_of(client.get("/admin/")))
     assert listed(client, "?mine=yes") == [open_]
     assert set(listed(client, "?mine=no")) == {late, ended}
 
@@ -177,11 +177,11 @@ def test_the_index_tells_how_many_wait() -> None:
     fay = logged_in(person("fay", "finance"))
 
     for address in ("/admin/", "/admin/ravi/", INBOX):
-        assert "Approvals & questions (1)" in words(html_of(fay.get(address))), address
+        assert "Approvals &amp; questions (1)" in words(html_of(fay.get(address))), address
     world.answer(HumanRequest.objects.get(to="group:finance").pk, "approve")
     for address in ("/admin/", "/admin/ravi/", INBOX):
         html = words(html_of(fay.get(address)))
-        assert "Approvals & questions" in html and "Requests to people (" not in html
+        assert "Approvals &amp; questions" in html and "Requests to people (" not in html
 
 
 def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:

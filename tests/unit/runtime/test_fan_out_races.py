@@ -156,9 +156,12 @@ def test_two_publications_to_the_same_runs_at_once_close_no_circle():
     for _ in range(3):
         works = [partial(world.fan_out_run, one.id) for one in (publish("tech"), publish("art", topic="news/art"))]
         at_once(*works, *works)
-    world.deliver_due()
 
-    assert {tuple(sorted(given)) for given in inboxes().values()} == {("art",) * 3 + ("tech",) * 3}
+    def are_given() -> bool:
+        world.deliver_due()  # leaves what a fan-out in the background has locked
+        return {tuple(sorted(given)) for given in inboxes().values()} == {("art",) * 3 + ("tech",) * 3}
+
+    until(are_given)
     assert len(inboxes()) == len(runs)
     assert Signal.objects.count() == InboxMessage.objects.count()
     assert not FeedItem.objects.exists()
