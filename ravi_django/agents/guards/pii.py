@@ -1,6 +1,6 @@
-"""PIIRedaction: personal data never reaches the model's provider; placeholders do.
+"""PIIRedaction: the model's provider gets placeholders instead of personal data.
 
-A message with every text in it changed: blocks, and the JSON that they carry, walked to the leaves.
+Every text of a message is changed: its blocks, and the JSON in them down to the leaves.
 """
 
 from __future__ import annotations

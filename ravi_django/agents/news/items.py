@@ -1,6 +1,6 @@
-"""What a newsroom and its readers are given: items, of whatever payload. All of it is text from outside.
+"""Items, which a newsroom and its readers get. Their text comes from outside.
 
-What the two agents of a feed share: a life in generations, and items of which none ends it.
+InformationAgent and PersonalFeedAgent share when to continue as new, and that a failed item does not fail the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An agent's generator, async or plain, driven from outside: what is yielded is done, and its value sent back.
+"""Drive an agent's generator, async or plain: do what it yields, and send the value back.
 
-A request's own copy of an agent: what it sets on `self` shows in no other request.
+Each request has its own copy of the agent: what it sets on `self` shows in no other request.
 """
 
 from __future__ import annotations

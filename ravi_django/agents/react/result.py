@@ -1,6 +1,6 @@
-"""Typed results: what a run's final answer has to be, and whether an answer is that.
+"""Typed results: the schema of a run's final answer, and whether an answer fits it.
 
-The way of one message to its typed result: which answers count, what the model is told of the others.
+An answer that does not fit goes back to the model with the faults, until its tries are used up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Handing a task to another agent: the tool that the model sees, the child run, and what its outcome is in words.
+"""Give a task to another agent: the tool that the model sees, the child run, and its outcome in words.
 
-`AgentTool` does it by itself, in any agent; a `DelegateTool` is called by nobody: its orchestrator does the work.
+Any agent can call an `AgentTool`. A `DelegateTool` is never called: its orchestrator does the work. A model reads an
+agent's description, or the first sentence of its docstring.
 """
 
 from __future__ import annotations

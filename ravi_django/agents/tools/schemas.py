@@ -1,6 +1,6 @@
 """JSON schemas as model providers want them: an object at the root, and the strict form where there is one.
 
-Whether a value fits a JSON schema that somebody wrote into a form: in bounded time, whatever both of them hold.
+Also checks a value against a schema that somebody wrote into a form, in bounded time whatever both contain.
 """
 
 from __future__ import annotations

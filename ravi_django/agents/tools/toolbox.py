@@ -1,7 +1,4 @@
-"""The tools of an agent, by name.
-
-Agents that other agents use: which objects are agents, what a model is told of one, whom an agent brings along.
-"""
+"""The tools of an agent, by name, and the agents that it uses."""
 
 from __future__ import annotations
 

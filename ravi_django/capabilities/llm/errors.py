@@ -1,6 +1,6 @@
-"""Provider errors in the kernel's terms: worth a retry or not, in the provider's words, without the key.
+"""Provider errors as the kernel's: worth a retry or not, in the provider's words.
 
-Keys stay in the process: they are taken out of errors and of the log lines that the clients write.
+Keys stay in the process: they are removed from errors and from the log lines of the clients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Any provider's model through litellm.
 
-Where a model is reached, and as whom: the client's own business, which no call's options may change.
-
-Where the chunks of a streamed answer come from, and whether they were all of it.
+Host and credentials belong to the client: no call's options can change them. A streamed answer is checked to be whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the rehearsal model says: from the conversation to text or tool calls, by rule.
-
-Finds the sums in a sentence; calculates nothing.
-"""
+"""The rehearsal model's rules: from the conversation to text or tool calls. It finds sums and calculates none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cancel a run: from every surface, and by the control message of a run above it.
 
-Whoever cancels holds no lease: the write locks the run, raises its epoch and adds a row of its own.
+The writer holds no lease: it locks the run, raises its epoch and adds a row of its own.
 """
 
 from __future__ import annotations

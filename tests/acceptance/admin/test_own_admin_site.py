@@ -54,6 +54,12 @@ def test_its_pages_have_our_models_once_they_are_registered(ops: Any) -> None:
     assert warned() == []
 
 
+def test_a_list_links_to_an_inner_one_for_who_may_view_that() -> None:
+    for may, shown in [(("view_session",), False), (("view_session", "view_boardtask"), True)]:
+        page = logged_in(person(f"u{len(may)}", may=may)).get("/admin/ravi/session/")
+        assert (b'href="/admin/ravi/boardtask/"' in page.content) == shown
+
+
 def test_a_check_warns_of_an_admin_without_our_models(ops: Any) -> None:
     assert warned() == []  # no admin is mounted: none is missed
 

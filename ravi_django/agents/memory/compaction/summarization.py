@@ -1,9 +1,4 @@
-"""Old turns, told in a few words by a model.
-
-A conversation as plain text, for a model to read about it.
-
-A model call that nobody watches.
-"""
+"""Let a model summarize old turns, in a call that no client sees. It reads the conversation as plain text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How many tokens a message takes: by the model's own tokenizer where it has one, else a cheap estimate.
-
-Strategies, as many as it takes.
-"""
+"""How many tokens a message takes: by the model's own tokenizer, or a cheap estimate."""
 
 from __future__ import annotations
 

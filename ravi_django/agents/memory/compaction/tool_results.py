@@ -1,7 +1,4 @@
-"""Long tool results, cut.
-
-Old tool calls, dropped together with their results.
-"""
+"""Cut long tool results, and drop old tool calls with their results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The newest messages.
-
-The oldest turns go until the rest fits.
-"""
+"""Show the newest messages alone, by number or by size."""
 
 from __future__ import annotations
 
