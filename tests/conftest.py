@@ -182,7 +182,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_agents() -> Iterator[None]:
-    """Agents and tools that a test registers are its own."""
+    """Agents and tools that a test registers are its own, and so is what a bus in memory holds."""
     agents, tools, access = dict(world.agents_by_address), dict(world.registry_tools), dict(world.registry_access)
     yield
     world.agents_by_address.clear()
@@ -192,6 +192,7 @@ def _own_agents() -> Iterator[None]:
     world.registry_tools.clear()
     world.registry_tools.update(tools)
     world.replace("registry_known", None)
+    world.forget_buses()
 
 
 @pytest.fixture(autouse=True)

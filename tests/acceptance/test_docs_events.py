@@ -22,7 +22,7 @@ from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, drive, make_run
-from tests.support.world import forget_buses, get_bus
+from tests.support.world import get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,6 @@ def _site(settings: Any, monkeypatch: pytest.MonkeyPatch, valkey_url: str) -> It
     settings.RAVI = {**settings.RAVI, **PAGE.run("settings.py")["RAVI"], "STREAM_URL": valkey_url}
     world.silence(monkeypatch, "courier_hint")
     yield
-    forget_buses()
 
 
 async def answers(ctx: Any, inbox: Any) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -23,15 +22,9 @@ from ravi_django.models import OutboxEvent
 from tests.support import forks, world
 from tests.support.cases import case
 from tests.support.patience import seconds
-from tests.support.world import Bus, forget_buses, get_bus
+from tests.support.world import Bus, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_buses() -> Iterator[None]:
-    yield
-    forget_buses()
 
 
 def site(settings: Any, **given: Any) -> None:

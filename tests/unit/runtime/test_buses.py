@@ -20,7 +20,7 @@ from tests.support import world
 from tests.support.bus_contract import BusContract
 from tests.support.bus_story import TOPIC, Heard, event
 from tests.support.runs import auntil
-from tests.support.world import Bus, MemoryBus, ValkeyBus, forget_buses, get_bus
+from tests.support.world import Bus, MemoryBus, ValkeyBus, get_bus
 
 
 class TestMemory(BusContract):
@@ -110,12 +110,6 @@ class TestMemory(BusContract):
             found.append((await anext(reading)).data["number"])
         assert found == list(range(20, 30))
         assert caplog.text.count("too slow for topic test: events are dropped") == 2
-
-
-@pytest.fixture(autouse=True)
-def _no_buses() -> Iterator[None]:
-    yield
-    forget_buses()
 
 
 @pytest.mark.sqlite

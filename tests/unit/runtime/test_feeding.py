@@ -15,7 +15,7 @@ from ravi_django.models import Run, Signal, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.runs import CodeAgent, auntil, code, drive, make_run
-from tests.support.world import Bus, feed_agent, forget_buses, get_bus
+from tests.support.world import Bus, feed_agent, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,7 +33,6 @@ async def bus(settings: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[B
     yield bus
     await bus.close()
     await sync_to_async(connections.close_all)()
-    forget_buses()
 
 
 async def does(ctx: Any, inbox: Any) -> str:

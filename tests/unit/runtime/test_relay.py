@@ -22,7 +22,7 @@ from tests.support import world
 from tests.support.bus_story import Heard
 from tests.support.outboxes import answers
 from tests.support.runs import BOUND_S, auntil, code, drive, in_background, make_run, on_postgresql
-from tests.support.world import MemoryBus, enqueue, feed_agent, forget_buses, get_bus
+from tests.support.world import MemoryBus, enqueue, feed_agent, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,10 +32,8 @@ def _fresh(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.RAVI = {**settings.RAVI, "EVENT_BUS": "memory"}
     world.patch(monkeypatch, "relay_rests_until", 0.0)
     world.patch(monkeypatch, "IDLE_S", 0.05)
-    forget_buses()  # other files use the bus in memory too
     yield
     world.courier_join()
-    forget_buses()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ravi_django.models import OutboxEvent
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.runs import BOUND_S, in_background
-from tests.support.world import MemoryBus, Relayed, forget_buses, get_bus
+from tests.support.world import MemoryBus, Relayed, get_bus
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "ravi:bus:events"
@@ -31,7 +31,6 @@ def _by_hand(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     world.silence(monkeypatch, "courier_hint")
     world.patch(monkeypatch, "relay_rests_until", 0.0)
     yield
-    forget_buses()
 
 
 def tell(*numbers: int, topic: str = "events", **data: Any) -> None:
