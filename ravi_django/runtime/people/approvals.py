@@ -23,15 +23,14 @@ from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, I
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, storable
-from ravi_django.runtime.lease.gate import Stop, Wait
-from ravi_django.runtime.lease.refusals import NotDue, NotStanding
+from ravi_django.runtime.lease.appender import Write
+from ravi_django.runtime.lease.gate import Stop
+from ravi_django.runtime.lease.refusals import NotStanding
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import over
 from ravi_django.runtime.people import requests, rights, site_rules, standing
 from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.people.decisions import KIND, Kept, decided, denied, is_used, recalled, told
 from ravi_django.runtime.streams.hidden import MARK
-from ravi_django.runtime.streams.shown import request_shown
 
 log = logging.getLogger("ravi.approvals")
 
@@ -177,8 +176,8 @@ async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
         return decision
     begun = effects.journal.started(path)
     if begun is not None:
-        answered = _met(ctx, path, None)
-        if not isinstance(answered, dict) or told(answered).allows:
+        answer = requests.answered(effects, (path, 1), begun.request["id"])
+        if answer is None or told(decided(answer)).allows:
             await _check_risk(ctx, begun, asked)
         with effects.spent.asking(asked.tool):
             return told(await _outcome(ctx, path, asked, begun.request))
@@ -203,7 +202,7 @@ async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
     request_id = UUID(begun.request["id"]) if request is None else request.id
     said = {"id": str(request_id), "answer": {"action": "cancel"}}
     async with effects.performing():
-        effects.note_once(Entry("request.closed", f"@closed@request.{begun.path}.1", KIND, result=said))
+        effects.note_once(Entry("request.closed", f"@closed{requests.place_of(begun.path)}", KIND, result=said))
         await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
@@ -292,56 +291,22 @@ def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | Stic
 
 async def _open(ctx: RunState, path: str, asked: Asked, request: HumanRequest) -> dict[str, Any]:
     effects = ctx.effects
-    until = None if request.expires_at is None else request.expires_at.isoformat()
-    opened = {"id": str(request.id), "until": until, **asked.request}
-    shown = request_shown(request)
-    announced = Entry("request.opened", f"@request.{path}.{request.attempt}", KIND, result=shown)
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    opened = {**requests.opened(request), **asked.request}
     async with effects.performing():
         effects.note(Entry(KIND, path, asked.tool, phase="started", request=opened))  # in one commit with the next row
-        await effects.record(announced, partial(people_rows.open_request, request=request))
+        await requests.announce(effects, request, KIND)
     return opened
 
 
 async def _outcome(ctx: RunState, path: str, asked: Asked, opened: dict[str, Any]) -> Kept:
-    """Wait for the answer, or for the end of the time that there is for it."""
-    effects = ctx.effects
-    first = datetime.fromisoformat(opened["until"]) if opened["until"] else None
-    later: datetime | None = None  # by the database, where it has had the last word
-    while True:
-        current = effects.facts.requests.get((path, 1))
-        until = later or (first if current is None else current.expires_at)
-        request_id = opened["id"] if current is None else str(current.id)
-        found = await effects.wait(Wait("request", request_id, partial(_met, ctx, path, until), until), path)
-        async with effects.performing(), ctx.deciding:
-            kept = found if isinstance(found, dict) else denied("nobody answered in time")
-            closed = {} if (status := _closed(current, found)) is None else {"status": status}
-            entry = Entry(KIND, path, asked.tool, request=asked.request, result={"id": request_id, **kept, **closed})
-            if found is not True:
-                await effects.record(entry)
-                return kept
-            try:
-                await effects.record(entry, partial(people_rows.expire_request, request_id=UUID(request_id)))
-                return kept
-            except NotDue as error:
-                later = error.until
-        await effects.refresh()  # an answer has come after all, or there is more time
+    """Wait for the answer, or the timeout."""
 
+    async def record(answer: Any, write: Write | None) -> Kept:
+        kept = decided(answer)
+        closed = {"status": answer["status"]} if "status" in answer else {}
+        result = {"id": opened["id"], **kept, **closed}
+        async with ctx.effects.performing(), ctx.deciding:
+            await ctx.effects.record(Entry(KIND, path, asked.tool, request=asked.request, result=result), write)
+        return kept
 
-def _closed(request: HumanRequest | None, found: Kept | bool) -> str | None:
-    """How it ended without an answer, for whoever watches."""
-    if found is True:
-        return HumanRequest.Status.EXPIRED.value
-    if request is None or request.status in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
-        return None
-    return str(request.status)
-
-
-def _met(ctx: RunState, path: str, until: datetime | None) -> Kept | bool | None:
-    request = ctx.effects.facts.requests.get((path, 1))
-    if request is not None and request.status != HumanRequest.Status.PENDING:
-        if request.status == HumanRequest.Status.EXPIRED:
-            return denied("nobody answered in time")
-        answered = request.status == HumanRequest.Status.ANSWERED
-        return decided((request.answer or {}) if answered else {**(request.answer or {}), "action": "closed"})
-    return None if until is None else over(ctx, until)
+    return await requests.outcome(ctx.effects, (path, 1), opened, record)

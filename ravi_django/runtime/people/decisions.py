@@ -39,7 +39,9 @@ def decided(answer: dict[str, Any]) -> Kept:
             return {"decision": "skipped", "reason": reason, "by": by}
         case "deny":
             return denied(reason, by)
-        case "cancel":
+        case "expired":
+            return denied("nobody answered in time")
+        case "cancel" if "status" not in answer:
             return denied("the request was cancelled" + (f": {reason}" if reason else ""), by)
         case _:
             return denied("the request was closed without an answer", by)

@@ -16,13 +16,12 @@ from ravi_django.kernel import Addressees, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry, storable
-from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import REPLY, check_name, moment, over, payload_of
+from ravi_django.runtime.lease.waits import REPLY, check_name, moment, payload_of
 from ravi_django.runtime.people import reply_rows, requests
 from ravi_django.runtime.people import rows as people_rows
-from ravi_django.runtime.streams.shown import request_shown
 
 KIND = "ask_human"
 NAME = "question"
@@ -31,8 +30,6 @@ MAX_CONTEXT = 20_000
 MAX_CHOICES = 20
 MAX_CHOICE = 200
 SIGNAL = "signal"  # the action of an answer that came as a signal
-EXPIRED = {"action": "expired", "text": "", "by": ""}
-CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # it was closed without an answer
 
 
 async def ask(
@@ -95,15 +92,13 @@ def _request(
 
 async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
     effects = ctx.effects
-    until = None if request.expires_at is None else request.expires_at.isoformat()
-    opened = {"id": str(request.id), "until": until}
+    opened = requests.opened(request)
     begun = Entry(KIND, path, NAME, phase="started", request=opened)
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     async with effects.performing():
-        effects.note(begun)  # in one commit with the next row: nothing comes in between
-        announced = Entry("request.opened", f"@request.{path}.{request.attempt}", NAME, result=request_shown(request))
+        effects.note(begun)  # in one commit with the next row
         try:
-            await effects.record(announced, partial(people_rows.open_request, request=request, most=most))
+            write = partial(people_rows.open_request, request=request, most=most)
+            await requests.announce(effects, request, NAME, write)
         except TooManyRequests:
             effects.notes[:] = [note for note in effects.notes if note is not begun]
             raise
@@ -111,47 +106,27 @@ async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | Non
 
 
 async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
-    """Wait for the answer, a signal in its place, or the end of the time that there is for it."""
+    """Wait for the answer, a signal in its place, or the timeout."""
     effects = ctx.effects
-    until = datetime.fromisoformat(opened["until"]) if opened["until"] else None
-    while True:
-        found = await effects.wait(Wait("request", opened["id"], partial(_met, ctx, path, until, signal), until), path)
-        entry = Entry(KIND, path, NAME)
+
+    async def record(found: Any, write: Write | None) -> dict[str, Any]:
         async with effects.performing():
-            if isinstance(found, tuple):
-                payload = await payload_of(effects, found)
-                told = _told({"action": SIGNAL, "payload": payload})
-                entry.result = {"id": opened["id"], **told}
-                relay = partial(reply_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
-                try:
-                    await effects.record(entry, relay)
-                    return told
-                except NotDue:  # somebody has answered, and was told that it counts
-                    effects._given.discard(found[0])  # another question of this name may take the signal
-            elif found is not True:
+            if not isinstance(found, tuple):
                 closed = {"status": found["status"]} if "status" in found else {}
-                entry.result = {"id": opened["id"], **_told(found), **closed}
-                await effects.record(entry)
+                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_told(found), **closed})
+                await effects.record(entry, write)
                 return _told(found)
-            else:
-                entry.result = {"id": opened["id"], **EXPIRED}
-                try:
-                    await effects.record(entry, partial(people_rows.expire_request, request_id=UUID(opened["id"])))
-                    return dict(EXPIRED)
-                except NotDue as error:
-                    until = error.until or until
-        await effects.refresh()  # an answer has come after all
+            told = _told({"action": SIGNAL, "payload": await payload_of(effects, found)})
+            write = partial(reply_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+            try:
+                await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **told}), write)
+            except NotDue:  # an answer was accepted first
+                effects._given.discard(found[0])  # another question of this name may take the signal
+                raise
+        return told
 
-
-def _met(
-    ctx: RunState, path: str, until: datetime | None, signal: str
-) -> dict[str, Any] | tuple[int, Any] | bool | None:
-    request = ctx.effects.facts.requests.get((path, 1))
-    if request is not None and request.status != HumanRequest.Status.PENDING:
-        return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
-    if signal and (sent := ctx.effects.take_signal(signal)) is not None:
-        return sent
-    return None if until is None else over(ctx, until)
+    take = partial(effects.take_signal, signal) if signal else lambda: None
+    return await requests.outcome(effects, (path, 1), opened, record, take)
 
 
 def _told(answer: dict[str, Any]) -> dict[str, Any]:

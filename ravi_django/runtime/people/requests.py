@@ -1,13 +1,19 @@
-"""The one maker of requests to people: whoever asks, they are addressed, timed and identified the same way."""
+"""Requests to people, from the making to the answer: questions, approvals, input of tools, uncertain calls, budgets.
+
+`new` makes one, `announce` opens it in the commit of its journal row, `outcome` waits for the answer or the timeout.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from django.db import Error as DatabaseError
 from pydantic_core import to_json
@@ -15,15 +21,27 @@ from pydantic_core import to_json
 from ravi_django.conf import conf
 from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run, uuid7
+from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.lease.appender import Write
+from ravi_django.runtime.lease.gate import Wait
+from ravi_django.runtime.lease.refusals import NotDue
 from ravi_django.runtime.people import rights, site_rules
+from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams.hidden import MARK, without_owner
+from ravi_django.runtime.streams.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
 
 log = logging.getLogger("ravi.requests")
 
+T = TypeVar("T")
+
+Status = HumanRequest.Status
+
 _OWNERS_OWN = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # four eyes are for decisions
+EXPIRED = {"action": "expired", "text": "", "by": "", "status": "expired"}
+CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # closed without an answer
 
 
 def new(
@@ -146,7 +164,7 @@ def begin_anew(request: HumanRequest, present: datetime) -> None:
         request.expires_at = present + (request.expires_at - request.created_at)
     request.created_at, request.notified = present, -1
     request.asked_at = None
-    request.status, request.answered_at = HumanRequest.Status.PENDING, None
+    request.status, request.answered_at = Status.PENDING, None
     if request.steps:
         place_at(request, _first(request) or 0, _begins(request, present))
 
@@ -168,3 +186,65 @@ def _four_eyes(found: Addressees, kind: str) -> bool:
     if found.four_eyes is not None:
         return found.four_eyes
     return bool(conf.FOUR_EYES) and kind not in _OWNERS_OWN
+
+
+# ------------------------------------------------------------------------------------------- opening and waiting
+
+
+def place_of(path: str, attempt: int = 1) -> str:
+    """The path of the journal row that opens the request of a call. "@closed" before it is the row that closes it."""
+    return f"@request.{path}.{attempt}"
+
+
+def opened(request: HumanRequest) -> dict[str, Any]:
+    """What the row of the call keeps of its request, for `outcome`."""
+    return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat()}
+
+
+async def announce(effects: Effects, request: HumanRequest, name: str, write: Write | None = None) -> None:
+    """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
+    entry = Entry("request.opened", place_of(request.path, request.attempt), name, result=request_shown(request))
+    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    await effects.record(entry, write or partial(people_rows.open_request, request=request))
+
+
+def answered(effects: Effects, place: tuple[str, int], request_id: str) -> dict[str, Any] | None:
+    """The answer to a request as this lease has read it, EXPIRED or CLOSED. None: it is pending."""
+    request = effects.facts.requests.get(place)
+    if request is None or str(request.id) != request_id or request.status == Status.PENDING:
+        return None
+    if request.status == Status.ANSWERED:
+        return request.answer or {}
+    return dict(EXPIRED if request.status == Status.EXPIRED else CLOSED)
+
+
+async def outcome(
+    effects: Effects,
+    place: tuple[str, int],
+    opened: dict[str, Any],
+    record: Callable[[Any, Write | None], Awaitable[T]],
+    instead: Callable[[], Any] = lambda: None,
+) -> T:
+    """Wait for the answer to a request, for something `instead`, or for the timeout; returns what `record` returns.
+
+    `place` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
+    the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
+    that raises NotDue, an answer was first or there is more time, and the wait goes on.
+    """
+    until = opened["until"] and datetime.fromisoformat(opened["until"])
+    expire = partial(people_rows.expire_request, request_id=UUID(opened["id"]))
+    while True:
+
+        def met(until: datetime | None = until) -> tuple[Any, Write | None] | None:
+            found = answered(effects, place, opened["id"])
+            found = instead() if found is None else found
+            if found is not None:
+                return found, None
+            return (dict(EXPIRED), expire) if until is not None and effects.present() >= until else None
+
+        found, write = await effects.wait(Wait("request", opened["id"], met, until), place[0])
+        try:
+            return await record(found, write)
+        except NotDue as error:
+            until = error.until or until
+        await effects.refresh()

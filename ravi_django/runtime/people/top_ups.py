@@ -27,7 +27,6 @@ from ravi_django.runtime.lease.refusals import TooManyRequests
 from ravi_django.runtime.people import requests, site_rules
 from ravi_django.runtime.people.rows import answer_request, write_request
 from ravi_django.runtime.runs.waking import lock, touch
-from ravi_django.runtime.streams.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
@@ -74,7 +73,7 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
     if not arguments:
         return None
     attempt = 1
-    while effects.journal.system(_place(path, attempt)) or _place(path, attempt) in effects.requested:
+    while effects.journal.system(place := requests.place_of(path, attempt)) or place in effects.requested:
         attempt += 1
     request = requests.new(
         run,
@@ -89,21 +88,12 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
         arguments=arguments,
     )
     await requests.address(effects, request)
-    place = _place(path, attempt)
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     try:
-        await effects.record(
-            Entry("request.opened", place, request.tool, result=request_shown(request)),
-            partial(open_top_up, request=request),
-        )
+        await requests.announce(effects, request, request.tool, partial(open_top_up, request=request))
     except TooManyRequests:
         return None
     effects.requested[place] = str(request.id)
     return request
-
-
-def _place(path: str, attempt: int) -> str:
-    return f"@request.{path}.{attempt}"
 
 
 def note_closed(effects: Effects, path: str) -> None:
@@ -111,7 +101,8 @@ def note_closed(effects: Effects, path: str) -> None:
     for (place, attempt), request in effects.facts.requests.items():
         if place == path and request.tool == TOP_UP and request.answer:
             result = {"id": str(request.id), "answer": request.answer}
-            effects.note_once(Entry("request.closed", f"@closed{_place(path, attempt)}", request.tool, result=result))
+            closed = f"@closed{requests.place_of(path, attempt)}"
+            effects.note_once(Entry("request.closed", closed, request.tool, result=result))
 
 
 def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:

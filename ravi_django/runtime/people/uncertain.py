@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -18,9 +17,7 @@ from ravi_django.runtime.lease.caps import timeout_of
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests
-from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
@@ -37,14 +34,16 @@ async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime 
 
     answer: dict[str, Any] = await effects.wait(Wait("request", request_id, met), "")
     closed = {"id": request_id, "answer": answer, **hidden.of_call(entry.request)}
-    effects.note_once(Entry("request.closed", f"@closed{_path(entry)}", "uncertain", result=closed))
+    place = requests.place_of(entry.path, entry.attempt)
+    effects.note_once(Entry("request.closed", f"@closed{place}", "uncertain", result=closed))
     return answer
 
 
 def asked(effects: Effects, entry: Entry) -> str | None:
     """The request about this attempt, once it is open."""
-    opened = effects.journal.system(_path(entry))
-    return effects.requested.get(_path(entry)) or (opened.result["id"] if opened is not None else None)
+    place = requests.place_of(entry.path, entry.attempt)
+    opened = effects.journal.system(place)
+    return effects.requested.get(place) or (opened.result["id"] if opened is not None else None)
 
 
 async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
@@ -64,11 +63,9 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
         hidden=bool(hidden.of_call(entry.request)),
     )
     await requests.address(effects, request)
-    announced = Entry("request.opened", _path(entry), "uncertain", result=request_shown(request))
-    effects.requested[_path(entry)] = str(request.id)
-    effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    effects.requested[requests.place_of(entry.path, entry.attempt)] = str(request.id)
     async with effects.performing():
-        await effects.record(announced, partial(people_rows.open_request, request=request))
+        await requests.announce(effects, request, "uncertain")
     return str(request.id)
 
 
@@ -76,10 +73,6 @@ def arguments_of(entry: Entry) -> Any:
     """What was sent: a middleware may have changed what the model has asked for."""
     request = entry.request or {}
     return request.get("ran_with", request.get("arguments"))
-
-
-def _path(entry: Entry) -> str:
-    return f"@request.{entry.path}.{entry.attempt}"
 
 
 def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool | None) -> datetime:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from ravi_django.agents.tools.delegate import outcome_as_result, without_late_reply
 from ravi_django.kernel import (
@@ -35,13 +33,10 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import caps
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.caps import KIND
-from ravi_django.runtime.lease.gate import ToolPaused, Wait
-from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import over
 from ravi_django.runtime.people import questions, requests
 from ravi_django.runtime.people import rows as people_rows
-from ravi_django.runtime.people.questions import CLOSED, EXPIRED
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import request_shown
 from ravi_django.runtime.teams import asks
@@ -72,8 +67,7 @@ class Closing:
     def announce(self) -> None:
         """Put the request into the rows, once it is known whom it asks."""
         if self.request is not None:
-            until = self.request.expires_at
-            self.pause["until"] = None if until is None else until.isoformat()
+            self.pause.update(requests.opened(self.request))
             self.rows[1].result = request_shown(self.request)
 
 
@@ -130,36 +124,21 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
-    effects = ctx.effects
-    place = f"@closed@request.{entry.path}.{pause['attempt']}"
+    effects, attempt = ctx.effects, int(pause["attempt"])
+    place = f"@closed{requests.place_of(entry.path, attempt)}"
     if (known := effects.journal.system(place)) is not None:
         return dict(known.result["answer"])
-    until = datetime.fromisoformat(pause["until"]) if pause["until"] else None
-    while True:
-        met = partial(_met, ctx, (entry.path, pause["attempt"]), pause["id"], until)
-        found = await effects.wait(Wait("request", pause["id"], met, until), entry.path)
-        told = EXPIRED if found is True else found
-        said = {"id": pause["id"], "answer": told, **hidden.of_call(entry.request)}
+
+    async def record(answer: Any, write: Write | None) -> dict[str, Any]:
+        said = {"id": pause["id"], "answer": answer, **hidden.of_call(entry.request)}
         closed = Entry("request.closed", place, "input", result=said)
-        if found is not True:
+        if write is None:
             effects.note_once(closed)  # before all that follows from it
-            return dict(told)
-        try:
-            await effects.record(closed, partial(people_rows.expire_request, request_id=UUID(pause["id"])))
-            return dict(told)
-        except NotDue as error:
-            until = error.until or until
-        await effects.refresh()  # an answer has come after all
+        else:
+            await effects.record(closed, write)
+        return dict(answer)
 
-
-def _met(
-    ctx: RunState, place: tuple[str, int], request_id: str, until: datetime | None
-) -> dict[str, Any] | bool | None:
-    request = ctx.effects.facts.requests.get(place)
-    mine = request is not None and str(request.id) == request_id
-    if mine and request is not None and request.status != HumanRequest.Status.PENDING:
-        return dict(request.answer or (EXPIRED if request.status == HumanRequest.Status.EXPIRED else CLOSED))
-    return None if until is None else over(ctx, until)
+    return await requests.outcome(effects, (entry.path, attempt), pause, record)
 
 
 # ------------------------------------------------------------------------------------------------ closing an attempt
@@ -242,8 +221,8 @@ def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInpu
             field="request",
         )
     request = _request(ctx, row, pause)
-    row.result |= {"pause": "input", "id": str(request.id)}
-    opened = Entry("request.opened", f"@request.{row.path}.{row.attempt}", "input")
+    row.result["pause"] = "input"
+    opened = Entry("request.opened", requests.place_of(row.path, row.attempt), "input")
     ctx.effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
 
