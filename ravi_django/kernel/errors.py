@@ -168,12 +168,7 @@ class TransientError(KernelError):
     """Rate limit, timeout or outage on the other side: retried with backoff, never journaled as a result."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        type: str = "TransientError",
-        retry_after: float | None = None,
-        status: int | None = None,
+        self, message: str, *, type: str = "TransientError", retry_after: float | None = None, status: int | None = None
     ) -> None:
         self.type = type
         self.retry_after = retry_after

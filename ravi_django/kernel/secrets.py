@@ -11,7 +11,7 @@ from ravi_django.kernel.errors import SecretRefusedError
 
 _NAME = re.compile(
     r"(?:^|[_-])(?:api_?key|key_?secret|secrets?|(?:secret_)?access_key|password|passwd|credentials?|authorization"
-    r"|cookie|private_key|(?:access|auth|bearer|ad|id|session|refresh|security)_token)(?:$|[_-])|^(?:token|key)$",
+    r"|cookie|private_key|(?:access|auth|bearer|ad|id|session|refresh|security)_token)(?:$|[_-])|^(?:token|key)$"
 )
 _PUBLIC = frozenset({"aws_access_key_id"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

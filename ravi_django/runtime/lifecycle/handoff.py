@@ -39,11 +39,7 @@ Closing = Callable[[], Awaitable[None]]
 
 
 async def hand_over(
-    ctx: RunState,
-    target: AgentId | str,
-    task: Message | str | None,
-    answers: Message | None,
-    closing: Closing | None,
+    ctx: RunState, target: AgentId | str, task: Message | str | None, answers: Message | None, closing: Closing | None
 ) -> None:
     """End this agent's part of the run. See `RunContext.handoff`; never returns."""
     agent_id, effects = asks.address_of(target), ctx.effects

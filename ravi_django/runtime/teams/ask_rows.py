@@ -12,15 +12,7 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.models import (
-    Ask,
-    AskKind,
-    HumanRequest,
-    InboxMessage,
-    JournalEntry,
-    Run,
-    Status,
-)
+from ravi_django.models import Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.append import append_rows, appending, store_big_values

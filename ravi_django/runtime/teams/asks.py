@@ -9,15 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.agents.tools.delegate import DROP, LATE
-from ravi_django.kernel import (
-    AgentId,
-    AskOutcome,
-    InvalidInputError,
-    KernelError,
-    Message,
-    NotFoundError,
-    RunHandle,
-)
+from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelError, Message, NotFoundError, RunHandle
 from ravi_django.models import Ask, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease.appender import Write
