@@ -1,4 +1,4 @@
-"""What both buses promise, and what happens to an event that a handler fails with."""
+"""The contract of both buses, and the retries of an event whose handler fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -17,46 +18,50 @@ from ravi_django.kernel.secrets import refuse_secrets
 log = logging.getLogger("ravi.bus")
 
 EVENTS = "events"  # the topic of all events of the runtime: one stream a site, in the order of their commits
-DEAD = ".dead"  # behind a topic's name: where the events lie that a handler has failed with for good
+DEAD = ".dead"  # appended to a topic: the topic of its undeliverable events
 TRIES = 5
 RETRY_S = 0.2  # before the second try; doubles
-HANDLER_S = 30.0  # a handler that takes longer has failed
-RETRYING = 100  # events of a subscription that are tried again at once; then it waits for them
-NOT_YET_S = (0.5, 10.0)  # before an event that there was no room for comes again: doubling, from and to
+HANDLER_S = 30.0  # timeout of a handler
+RETRYING = 100  # events that a subscription retries at the same time; with more, it waits
+NOT_YET_S = (0.5, 10.0)  # pause after NotYet: doubling, from and to
 
 Handler = Callable[[Event], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """What did not go out of a relay's events, by their place among them."""
+    """The events that a relay did not send, by their index."""
 
-    refused: dict[int, str] = field(default_factory=dict)  # for a fault of the event's or its topic's, and which
-    left: frozenset[int] = frozenset()  # for none of theirs
-    error: Exception | None = None  # why they are left, when something is wrong
+    refused: dict[int, str] = field(default_factory=dict)  # why: a fault of the event or its topic
+    left: frozenset[int] = frozenset()  # to be sent later: a fault of neither
+    error: Exception | None = None  # why they are left; None when a reader has no room
 
 
 class NotYet(Exception):
-    """Of a handler: it has no room for the event now. It is called with it again a little later, and with none behind
-    it till then, however long that is: this is no failure."""
+    """Raised by a handler that has no room for the event now. It is called again with this event before any later
+    one, for as long as that takes. It does not count as a failure."""
 
 
 class Delivered(Event):
     """An event as it comes from a topic."""
 
-    position: str  # in its topic: `stream(topic, after=position)` goes on behind it
+    position: str  # in its topic: `stream(topic, after=position)` continues after it
+
+
+def delivered(event: Event, position: str) -> Delivered:
+    return Delivered(**{name: getattr(event, name) for name in Event.model_fields}, position=position)
 
 
 class Bus(ABC):
     """An EventPublisher and EventSubscriber (`ravi_django.kernel`).
 
-    Events may come twice, with the same id. Those of one run come in their order, as long as no handler fails.
+    Events may come twice, with the same id. The events of one run come in order, as long as no handler fails.
     """
 
     async def publish(self, event: Event, topic: str = EVENTS) -> None:
-        """Send an event at once. What tells of a change in the database is told with `enqueue`, in its transaction.
+        """Send an event at once. For a change in the database use `enqueue`, in its transaction.
 
-        Raises SecretRefusedError, and what the server's connection raises.
+        Raises SecretRefusedError and errors of the server's connection.
         """
         refuse_secrets(event.data, "data")
         await self._publish(event, topic)
@@ -66,36 +71,36 @@ class Bus(ABC):
 
     @abstractmethod
     def relay(self, events: Sequence[tuple[str, Event]]) -> Relayed:
-        """Send (topic, event) pairs in their order, from any thread. One that is refused keeps back no other. Raises
-        what the server's connection raises; some may have gone out then."""
+        """Send (topic, event) pairs in their order, from any thread. A refused one does not hold up the others. Raises
+        errors of the server's connection; some events may be sent by then."""
 
     @abstractmethod
     async def subscribe(
         self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
     ) -> str:
-        """Have `handler` called with the topic's events of these `types` ("run.*"), one at a time, on this event loop,
-        until `unsubscribe` or the loop's end. Returns the subscription's id.
+        """Call `handler` with the topic's events of these `types` ("run.*"), one at a time, on this event loop, until
+        `unsubscribe` or the end of the loop. Returns the subscription's id.
 
-        Without a `group` it gets what comes from now on, or behind the position `after`, as long as this process lives.
-        The subscriptions of a group share its events among them: each goes to one, and is done with once the handler
-        has returned; what a dead process has left goes to another. A group that is new begins now, or behind `after`
-        ("0": with all that is kept).
+        Without a `group` the handler gets the events from now on, or after the position `after`, while this process
+        lives. The subscriptions of a group share its events: each event goes to one of them, and is done once the
+        handler has returned; events of a dead process go to another. A new group begins now, or after `after` ("0":
+        with all that is kept).
 
-        An event that the handler raises for is tried again beside those behind it, five times in all; then it goes to
-        the topic `<topic>.dead` as `event.undelivered`. `NotYet` is no such failure: everything waits.
+        An event whose handler raises is retried while later ones go on, five times in all. Then it goes to the topic
+        `<topic>.dead` as `event.undelivered`. `NotYet` is no failure: later events wait.
         """
 
     @abstractmethod
     async def unsubscribe(self, id: str) -> None:
-        """End a subscription; one that is unknown has ended. A group's events that are not done with go to others."""
+        """End a subscription; an unknown id is no error. A group's unfinished events go to its other subscriptions."""
 
     @abstractmethod
     def stream(self, topic: str = EVENTS, *, after: str | None = None, types: str = "*") -> AsyncIterator[Delivered]:
-        """The topic's events of these types from now on, or behind the position `after` ("0": all that is kept)."""
+        """The topic's events of these types from now on, or after the position `after` ("0": all that is kept)."""
 
     @abstractmethod
     def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
-        """What is kept behind a position, to its present end."""
+        """The kept events after a position, up to now."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -103,7 +108,7 @@ class Bus(ABC):
 
 
 class Handling:
-    """One subscription's handler: called in order, and again for what it has failed with."""
+    """One subscription's handler: called in order, and again for the events that it failed with."""
 
     def __init__(self, bus: Bus, topic: str, handler: Handler, types: str, name: str) -> None:
         self._bus, self._topic, self._handler, self._types, self.name = bus, topic, handler, types, name
@@ -112,7 +117,7 @@ class Handling:
         self.without_room: set[str] = set()  # positions of events that the handler does not take yet
 
     async def handle(self, event: Delivered, done: Callable[[], Awaitable[object]]) -> None:
-        """Call the handler, and `done` when that is over for good. The first try is over when this returns."""
+        """Call the handler; `done` once the event succeeded or was given up. Returns after the first try."""
         if not fnmatchcase(event.type, self._types) or (error := await self._try(event)) is None:
             await done()
         else:
@@ -136,7 +141,7 @@ class Handling:
                 await self.bury(event, TRIES, f"{type(error).__name__}: {error}")
             await done()
         except Exception as lost:
-            # A group's goes to another later on; anybody else's is in the topic still.
+            # An event of a group goes to another subscription later; any other stays in the topic.
             log.warning("%s: event %s is left: %s", self.name, event.id, lost, extra={"action": "bus.left"})
 
     async def bury(self, event: Delivered, tries: int, error: str) -> None:
@@ -145,7 +150,7 @@ class Handling:
             *(self.name, event.id, event.type, self._topic + DEAD, tries, error),
             extra={"action": "bus.undelivered"},
         )
-        if not self._topic.endswith(DEAD):  # what fails with those, too, would go round for ever
+        if not self._topic.endswith(DEAD):  # else one that fails again would go round for ever
             dead = event_undelivered(event, topic=self._topic, handler=self.name, tries=tries, error=error)
             await self._bus._publish(dead, self._topic + DEAD)
 
@@ -156,7 +161,7 @@ class Handling:
             while not await self._has_taken(event):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, most)
-        except asyncio.CancelledError as error:  # not ours, when nobody cancels this task
+        except asyncio.CancelledError as error:  # the handler's own, unless this task is cancelled
             if me is not None and me.cancelling():
                 raise
             return error
@@ -184,9 +189,19 @@ class Handling:
 
 
 def name_of(handler: Handler, group: str | None) -> str:
-    """For logs, and the events that it fails with."""
+    """For logs and `event.undelivered`."""
     return group or str(getattr(handler, "__qualname__", type(handler).__name__))
 
 
 def check_topic(topic: str) -> str:
     return check_text("topic", topic, 200)
+
+
+async def end_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end; a task of another loop is only asked to end."""
+    if loop is not asyncio.get_running_loop():
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(task.cancel)
+        return
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

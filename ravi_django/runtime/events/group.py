@@ -1,4 +1,4 @@
-"""A consumer of a group on Valkey or Redis: what it holds, and what dead ones have left to it."""
+"""Streams of Valkey or Redis: events as their entries, and a consumer of a group."""
 
 from __future__ import annotations
 
@@ -13,30 +13,64 @@ from uuid import uuid4
 
 import redis
 import redis.asyncio
+from pydantic import ValidationError
 
-from ravi_django.runtime.events.bus import RETRYING, TRIES, Handling
-from ravi_django.runtime.events.entries import Rows, event_of, rows_of
+from ravi_django.kernel import Event
+from ravi_django.runtime.events.bus import RETRYING, TRIES, Delivered, Handling, delivered
 
 log = logging.getLogger("ravi.bus")
 
-BLOCK_S = 2.0  # a read waits so long for something to come
-FEW = 10  # events of one read: what waits behind a slow handler could be another's
-CLAIM_S = 60.0  # who has not said for so long that it is at an event still is dead: the event goes to another
-FORGET_S = 3600.0  # a consumer that has not been seen for so long, and holds nothing, is struck off
+BLOCK_S = 2.0  # how long a read waits for an entry
+FEW = 10  # events of one read: another consumer could handle those that wait behind a slow handler
+CLAIM_S = 60.0  # an event that its consumer has not renewed for so long goes to another consumer
+FORGET_S = 3600.0  # a consumer that was idle for so long, and holds nothing, is deleted
 _MOST_HELD = 10 * (FEW + RETRYING)
+_BODY = b"e"
+
+Rows = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+def key_of(topic: str) -> str:
+    return f"ravi:bus:{topic}"
+
+
+def fields_of(event: Event) -> dict[Any, Any]:
+    return {_BODY: event.model_dump_json(include=set(Event.model_fields))}
+
+
+def rows_of(reply: Any) -> Rows:
+    """The entries of the one stream that was read. redis-py returns a list or a dict, depending on its protocol."""
+    if not reply:
+        return []
+    if isinstance(reply, dict):
+        (rows,) = reply.values()
+        return rows[0] if rows and isinstance(rows[0], list) else rows
+    return reply[0][1]  # type: ignore[no-any-return]
+
+
+def event_of(place: bytes, fields: dict[bytes, bytes] | None) -> Delivered | None:
+    """None for an entry that is no event: another program wrote to the key, or the entry was trimmed."""
+    try:
+        event = Event.model_validate_json((fields or {})[_BODY])
+    except (KeyError, ValidationError) as error:
+        log.warning("entry %s of the event bus is no event: %s", place, error, extra={"action": "bus.no_event"})
+        return None
+    return delivered(event, place.decode())
 
 
 class Member:
-    """The server remembers what it was given, until it says that this is done with. While it is at an event it says so
-    every now and then: however slow a handler is, nobody takes an event from who lives. So what the server counts as
-    deliveries of an event are, but for the first, consumers that have died with it."""
+    """A consumer of a group. The server remembers its events until they are acknowledged.
+
+    It renews the events that it holds, so a slow handler loses none to another consumer. Every delivery of an event
+    after the first therefore means a consumer that died with it.
+    """
 
     def __init__(self, client: redis.asyncio.Redis, key: str, group: str, handling: Handling, claim_s: float) -> None:
         self._client, self._key, self._group, self._handling = client, key, group, handling
         self._name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:6]}"
         self._claim_s = claim_s
         self._claim_at = 0.0
-        self._held: set[bytes] = set()  # given to us, and not done with
+        self._held: set[bytes] = set()  # delivered to us, and not acknowledged
 
     async def join(self, after: str) -> None:
         try:
@@ -44,9 +78,8 @@ class Member:
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        now = FORGET_S * 1000
         for consumer in await self._client.xinfo_consumers(self._key, self._group):
-            if not consumer["pending"] and consumer["idle"] > now:
+            if not consumer["pending"] and consumer["idle"] > FORGET_S * 1000:
                 await self._client.xgroup_delconsumer(self._key, self._group, consumer["name"])
 
     async def once(self) -> None:
@@ -55,24 +88,24 @@ class Member:
                 await self._claim()
                 self._claim_at = time.monotonic() + self._claim_s / 4
             wait = min(BLOCK_S, self._claim_s / 4)
-            found = await self._client.xreadgroup(
+            reply = await self._client.xreadgroup(
                 self._group, self._name, {self._key: ">"}, count=FEW, block=int(wait * 1000)
             )
         except redis.ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
-            await self.join("0")  # the server has lost its memory: what is there now is all new
+            await self.join("0")  # the server has lost its data: all that it has now is new
             return
         except (redis.RedisError, OSError):
-            # Nobody could say that it lives: everybody does first, once the server is there again.
+            # No consumer could renew: all get the time to do so once the server is back.
             self._claim_at = time.monotonic() + self._claim_s
             raise
-        await self._handle(rows_of(found))
+        await self._handle(rows_of(reply))
 
     # --------------------------------------------------------------------------------------------------- holding
 
     async def keep(self) -> None:
-        """Say until cancelled that what we hold is held."""
+        """Renew the events that we hold, until cancelled."""
         while True:
             await asyncio.sleep(self._claim_s / 5)
             try:
@@ -81,23 +114,22 @@ class Member:
                 log.debug("%s: nothing renewed: %s", self._handling.name, error)
 
     async def _renew(self) -> None:
-        held = set(self._held)
-        if not held:
+        if not (held := set(self._held)):
             return
         mine = await self._client.xpending_range(
             self._key, self._group, min="-", max="+", count=_MOST_HELD, consumername=self._name
         )
         own = held & {row["message_id"] for row in mine}
-        self._held -= held - own  # done with meanwhile; or another's, who took us for dead, and does them now
+        self._held -= held - own  # acknowledged meanwhile, or taken over by a consumer that took us for dead
         if own:
             await self._client.xclaim(self._key, self._group, self._name, 0, sorted(own), justid=True)
         if idle := [place for place in sorted(own) if place.decode() in self._handling.without_room]:
-            # Who dies while there is no room has not died of the event: that it was begun does not count.
+            # A consumer that dies while its handler has no room did not die of the event: count no delivery.
             await self._client.xclaim(self._key, self._group, self._name, 0, idle, retrycount=1, justid=True)
 
     async def _claim(self) -> None:
-        """Take what the dead have left, one at a time: the others are for whoever has time, and what is not begun is
-        not counted as a try."""
+        """Take over the events of dead consumers one at a time: the others stay free for consumers with time, and an
+        event that is not begun counts no delivery."""
         start: Any = "0-0"
         while True:
             start, rows, *_ = await self._client.xautoclaim(
@@ -109,12 +141,12 @@ class Member:
                 return
 
     async def _take_over(self, place: bytes, fields: dict[bytes, bytes]) -> None:
-        """One that has taken its consumers down with it is not tried for ever."""
+        """Handle the event, unless it has killed too many consumers."""
         (pending,) = await self._client.xpending_range(self._key, self._group, min=place, max=place, count=1) or [{}]
-        given = int(pending.get("times_delivered", 1))
+        deliveries = int(pending.get("times_delivered", 1))
         event = event_of(place, fields)
-        if event is not None and given > TRIES:
-            await self._handling.bury(event, given - 1, "its consumers died")
+        if event is not None and deliveries > TRIES:
+            await self._handling.bury(event, deliveries - 1, "its consumers died")
             await self._done(place)
         else:
             await self._handle([(place, fields)])
@@ -130,7 +162,7 @@ class Member:
                 else:
                     await self._handling.handle(event, partial(self._done, place))
         except BaseException:
-            self._held -= {place for place, _ in rows}  # they come to somebody again
+            self._held -= {place for place, _ in rows}  # a consumer gets them again
             raise
 
     async def _done(self, place: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The bus inside one process, for sites that are one, and for tests. It forgets with the process."""
+"""The bus inside one process, for sites of one process and for tests. It keeps nothing after the process ends."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from uuid import uuid4
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Event
-from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic, name_of
+from ravi_django.runtime.events import bus
+from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic
 from ravi_django.runtime.journal.outbox import events_written
 
 log = logging.getLogger("ravi.bus")
 
-KEPT = 1000  # events of a topic, and those that a reader has yet to read; of a topic fewer where EVENT_MAXLEN says so
+KEPT = 1000  # events of a topic (or EVENT_MAXLEN, if that is fewer), and unread events of a reader
 
 
 @dataclass(slots=True, eq=False)
 class _Backlog:
-    """What one reader, or one group, has yet to read. It is never longer than KEPT: what a subscription has no room
-    for waits in the outbox; of what was published at once, or goes to a plain `stream`, the oldest is dropped."""
+    """The unread events of one reader or group, at most KEPT. When it is full, relayed events for a subscription wait
+    in the outbox; events that were published directly, and those for `stream()`, push out the oldest."""
 
     topic: str
     name: str
@@ -48,12 +49,12 @@ class _Backlog:
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """Whoever reads a backlog, on its loop."""
+    """A reader of a backlog, and its event loop."""
 
     backlog: _Backlog
     loop: asyncio.AbstractEventLoop
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    open: dict[str, Delivered] = field(default_factory=dict)  # of a group: by position what was read, and is not done
+    open: dict[str, Delivered] = field(default_factory=dict)  # of a group, by position: read and not done
     task: asyncio.Task[None] | None = None
 
 
@@ -64,7 +65,7 @@ class MemoryBus(Bus):
         self._kept: dict[str, deque[Delivered]] = defaultdict(lambda: deque(maxlen=min(KEPT, int(conf.EVENT_MAXLEN))))
         self._readers: dict[str, _Reader] = {}  # by subscription
         self._groups: dict[tuple[str, str], _Backlog] = {}
-        self._keeps_back = False  # the outbox has events that there was no room for
+        self._keeps_back = False  # events wait in the outbox for room
 
     async def _publish(self, event: Event, topic: str) -> None:
         with self._lock:
@@ -72,7 +73,7 @@ class MemoryBus(Bus):
 
     def relay(self, events: Sequence[tuple[str, Event]]) -> Relayed:
         with self._lock:
-            full, left = self._full(), set()
+            full, left = {reader.backlog.topic for reader in self._readers.values() if self._is_full(reader)}, set()
             for place, (topic, event) in enumerate(events):
                 if topic in full:
                     left.add(place)
@@ -84,8 +85,7 @@ class MemoryBus(Bus):
 
     def _take(self, event: Event, topic: str) -> None:
         self._count += 1
-        body = {name: getattr(event, name) for name in Event.model_fields}
-        given = Delivered(**body, position=str(self._count))
+        given = bus.delivered(event, str(self._count))
         self._kept[topic].append(given)
         readers = self._of(topic)
         alone = {id(reader.backlog): reader.backlog for reader in readers if reader.backlog.group is None}
@@ -97,18 +97,14 @@ class MemoryBus(Bus):
                 reader.loop.call_soon_threadsafe(reader.wake.set)
 
     def _of(self, topic: str) -> list[_Reader]:
-        """Those that read; those whose loop has ended have left."""
+        """The topic's readers. Readers whose loop has ended leave first."""
         for reader in [reader for reader in self._readers.values() if reader.loop.is_closed()]:
             self._leave(reader)
         return [reader for reader in self._readers.values() if reader.backlog.topic == topic]
 
-    def _full(self) -> set[str]:
-        return {reader.backlog.topic for reader in list(self._readers.values()) if self._is_full(reader)}
-
     @staticmethod
-    def _is_full(reader: _Reader, room: int | None = None) -> bool:
-        most = KEPT if room is None else room
-        return reader.backlog.keeps_back and len(reader.backlog.due) >= most and not reader.loop.is_closed()
+    def _is_full(reader: _Reader, part: int = 1) -> bool:
+        return reader.backlog.keeps_back and len(reader.backlog.due) >= KEPT // part and not reader.loop.is_closed()
 
     def _leave(self, reader: _Reader) -> None:
         for id in [id for id, other in self._readers.items() if other is reader]:
@@ -122,15 +118,15 @@ class MemoryBus(Bus):
         self._has_room()
 
     def _has_room(self) -> None:
-        """Have the outbox relayed on once those that kept it back are half through."""
-        if self._keeps_back and not any(self._is_full(reader, KEPT // 2) for reader in self._readers.values()):
+        """Continue the relay of the outbox once the readers that held it up have read half."""
+        if self._keeps_back and not any(self._is_full(reader, 2) for reader in self._readers.values()):
             self._keeps_back = False
             events_written.send(None)
 
     async def subscribe(
         self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
     ) -> str:
-        id, name, topic = uuid4().hex, name_of(handler, group), check_topic(topic)
+        id, name, topic = uuid4().hex, bus.name_of(handler, group), check_topic(topic)
         with self._lock:
             backlog = self._groups.get((topic, group)) if group is not None else None
             if backlog is None:
@@ -164,7 +160,7 @@ class MemoryBus(Bus):
             while True:
                 event = await self._next(reader)
                 await handling.handle(event, self._done(reader, event))
-                await asyncio.sleep(0)  # others have their turn, too, when the handler waits for nothing
+                await asyncio.sleep(0)  # other tasks get their turn even if the handler awaits nothing
         finally:
             await handling.end()
 
@@ -181,7 +177,7 @@ class MemoryBus(Bus):
         if reader is None:
             return
         if reader.task is not None:
-            await _end(reader.loop, reader.task)
+            await bus.end_task(reader.loop, reader.task)
         with self._lock:
             self._leave(reader)
 
@@ -212,13 +208,3 @@ class MemoryBus(Bus):
         loop = asyncio.get_running_loop()
         for id in [id for id, reader in self._readers.items() if reader.loop is loop]:
             await self.unsubscribe(id)
-
-
-async def _end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """Cancel a task of this loop and wait for it; of another one only ask for that."""
-    if loop is not asyncio.get_running_loop():
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(task.cancel)
-        return
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

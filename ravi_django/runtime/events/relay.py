@@ -1,8 +1,6 @@
-"""Events of a site's own, in the outbox.
+"""The relay: from the outbox to the event bus, in the outbox's order, soon after a commit.
 
-From the outbox to the bus, in the outbox's order. One relay at a time; one that dies in the middle is repeated.
-
-Has the outbox relayed soon after a commit: one hint stands for all the events of a moment.
+One relay at a time. When one dies in the middle, the next sends its batch again.
 """
 
 from __future__ import annotations
@@ -31,10 +29,11 @@ from ravi_django.runtime.journal import outbox
 
 
 def enqueue(event: Event, topic: str = EVENTS) -> bool:
-    """Tell of a change in the transaction that makes it: rolled back with it, and on the bus once it has committed.
+    """Publish an event about a change, in the transaction of the change: it is rolled back with it, and on the bus
+    after the commit.
 
-    False, and nothing is written, when the site has no event bus. Raises SecretRefusedError, InputTooLargeError and
-    ValueError for a topic that is none.
+    Returns False, and writes nothing, when the site has no event bus. Raises SecretRefusedError, InputTooLargeError,
+    and ValueError for an invalid topic.
     """
     check_topic(topic)
     refuse_secrets(event.data, "data")
@@ -58,25 +57,24 @@ _rests_until = 0.0
 
 
 def relay() -> int:
-    """Give the bus what the outbox has, and delete that; returns how many. What the bus had, and was not deleted, it
-    is given again. An event that the bus refuses stays for later, alone. Where another relay is at work it is left to
-    that one, and in memory what a reader has no room for until it has.
+    """Send the outbox's events to the bus and delete them; returns how many. Events that the bus got and that were not
+    deleted are sent again. A refused event stays for later; the others go on. Does nothing while another relay works.
 
-    Raises what the bus and the database raise; what has not gone out is in the outbox then.
+    Raises errors of the bus and the database; unsent events stay in the outbox.
     """
     sent = 0
     while (batch := _batch()) is not None:
         sent += batch.sent
         if batch.error is not None:
             raise batch.error
-        # Whoever came while we were at it has left it to us: so there is a look after the lock is gone.
+        # A relay that found us at work has left its events to us: look again after the lock is released.
         if batch.is_held_up or (batch.read < BATCH and outbox_rows.is_empty()):
             break
     return sent
 
 
 def relay_safely() -> None:
-    """`relay`, with a rest after a failure."""
+    """`relay`, with a pause after a failure."""
     global _rests_until
     if time.monotonic() < _rests_until:
         return
@@ -88,7 +86,7 @@ def relay_safely() -> None:
 
 
 def sweep() -> None:
-    """What no hint has reached."""
+    """Relay events whose hint was lost."""
     if outbox.is_on() and not outbox_rows.is_empty():
         hint()
 
@@ -98,30 +96,29 @@ class _Batch:
     read: int = 0
     sent: int = 0
     is_held_up: bool = False
-    error: Exception | None = None  # of the server: after the commit, for what has gone out has
+    error: Exception | None = None  # of the server; raised after the commit, which keeps the sent events
 
 
 def _batch() -> _Batch | None:
-    """What came of the next rows; None when another relay is at work."""
+    """Send the next rows; None while another relay works."""
     with _alone() as is_alone:
         if not is_alone:
             return None
         rows = outbox_rows.waiting(BATCH, BATCH_BYTES)
         if not rows:
             return _Batch()
-        found = [(row, _event(row)) for row in rows]
-        given = [(row, event) for row, event in found if event is not None]
-        came = get_bus().relay([(row.topic, event) for row, event in given])
-        kept = {given[place][0].pk for place in {*came.refused, *came.left}}
+        given = [(row, event) for row in rows if (event := _event(row)) is not None]
+        result = get_bus().relay([(row.topic, event) for row, event in given])
+        kept = {given[place][0].pk for place in {*result.refused, *result.left}}
         gone = [row for row in rows if row.pk not in kept]
         outbox_rows.forget(gone)
-        for place, why in came.refused.items():
+        for place, why in result.refused.items():
             row, event = given[place]
             log.error(
                 "the bus refuses event %s (%s): %s", event.id, row.topic, why, extra={"action": "bus.event_refused"}
             )
             outbox_rows.refuse(row, why)
-        return _Batch(len(rows), len(gone), bool(came.left), came.error)
+        return _Batch(len(rows), len(gone), bool(result.left), result.error)
 
 
 @contextmanager
@@ -130,7 +127,7 @@ def _alone() -> Iterator[bool]:
     if connection.vendor == "postgresql":
         with transaction.atomic():
             yield outbox_rows.alone()
-    else:  # a transaction would keep SQLite's only writer waiting for the bus: doubles are the lesser evil
+    else:  # a transaction would make SQLite's only writer wait for the bus; a double is less harm
         is_alone = _one_here.acquire(blocking=False)
         try:
             yield is_alone
@@ -142,19 +139,12 @@ def _alone() -> Iterator[bool]:
 def _event(row: OutboxEvent) -> Event | None:
     try:
         return Event.model_validate({**row.body, "ts": row.created_at})
-    except (ValidationError, TypeError) as error:  # nobody can read it, and all that is behind it would wait
+    except (ValidationError, TypeError) as error:  # unreadable for good, and all later rows would wait
         log.error("row %s of the outbox is no event: %s", row.pk, error, extra={"action": "bus.no_event"})
         return None
 
 
-def _after_fork() -> None:
-    global _one_here, _rests_until
-    _one_here, _rests_until = threading.Lock(), 0.0
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-COALESCE_S = 0.02  # between two hints of a process
+COALESCE_S = 0.02  # between two hints of a process: one stands for all events of a moment
 IDLE_S = 1.0  # the thread ends after so long without one
 
 _wake = threading.Event()
@@ -163,8 +153,7 @@ _thread: threading.Thread | None = None
 
 
 def hint() -> None:
-    """There may be something to relay. Never raises, and never waits for anything: from any thread, and the event
-    loop's."""
+    """Relay soon. Never raises and never waits: call it from any thread, also the event loop's."""
     global _thread
     _wake.set()
     with _lock:
@@ -202,7 +191,7 @@ def _send() -> None:
     try:
         where = site.address()
         if where == site.MEMORY or (where is not None and conf.ENGINE == "inline"):
-            relay_safely()  # whoever reads it may be here, and nowhere else
+            relay_safely()  # its readers may be in this process alone
         elif where is not None:
             background.hint("ravi.relay_events")
     except Exception as error:
@@ -210,16 +199,17 @@ def _send() -> None:
 
 
 def join(timeout: float = 10.0) -> None:
-    """For tests: until nothing is under way."""
+    """For tests: wait for the thread's end."""
     thread = _thread
     if thread is not None:
         thread.join(timeout)
 
 
-def _forget_courier() -> None:
-    """The thread is the parent's; what it held, and what others waited for, is new."""
-    global _thread, _lock, _wake
+def _after_fork() -> None:
+    """The thread, and the locks that it may hold, belong to the parent."""
+    global _one_here, _rests_until, _thread, _lock, _wake
+    _one_here, _rests_until = threading.Lock(), 0.0
     _thread, _lock, _wake = None, threading.Lock(), threading.Event()
 
 
-os.register_at_fork(after_in_child=_forget_courier)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""Which bus a site has."""
+"""The bus of a site."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _buses: dict[tuple[int, str], Bus] = {}
 
 
 def address() -> str | None:
-    """Of the server that has the bus, or "memory"; None when there is no bus. "auto" is the streams' Redis, and this
-    process alone where there is none."""
+    """The URL of the bus's server, or "memory"; None when the site has no bus. "auto" is the Redis of the streams, or
+    "memory" without one."""
     given = conf.EVENT_BUS
     return (stream_url() or MEMORY) if given == "auto" else given
 
@@ -38,5 +38,5 @@ def get_bus() -> Bus:
 
 
 def forget_buses() -> None:
-    """For tests: another has other subscriptions."""
+    """For tests: the next test begins without subscriptions."""
     _buses.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,14 +18,14 @@ from redis.backoff import NoBackoff
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Event
-from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic, name_of
-from ravi_django.runtime.events.entries import Rows, event_of, fields_of, key_of, rows_of
-from ravi_django.runtime.events.group import BLOCK_S, CLAIM_S, Member
+from ravi_django.runtime.events import bus
+from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic
+from ravi_django.runtime.events.group import BLOCK_S, CLAIM_S, Member, Rows, event_of, fields_of, key_of, rows_of
 
 log = logging.getLogger("ravi.bus")
 
-BATCH = 50  # events of one read of who reads alone
-PAUSES = (0.1, 5.0)  # seconds until the next try of a server that is away: doubling, from and to
+BATCH = 50  # events of one read without a group
+PAUSES = (0.1, 5.0)  # seconds between tries while the server is away: doubling, from and to
 
 
 class ValkeyBus(Bus):
@@ -38,7 +37,7 @@ class ValkeyBus(Bus):
 
     @property
     def _client(self) -> redis.asyncio.Redis:
-        """This loop's, with a pool of connections."""
+        """The client of this event loop, with a pool of connections."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = redis.asyncio.from_url(
@@ -46,7 +45,7 @@ class ValkeyBus(Bus):
                 socket_connect_timeout=2,
                 socket_timeout=BLOCK_S + 5,
                 health_check_interval=15,
-                retry=Retry(NoBackoff(), 1),  # a pooled connection may have been closed: one try with a new one
+                retry=Retry(NoBackoff(), 1),  # a pooled connection may be closed: try once with a new one
             )
         return self._clients[loop]
 
@@ -55,11 +54,11 @@ class ValkeyBus(Bus):
 
     def relay(self, events: Sequence[tuple[str, Event]]) -> Relayed:
         try:
-            return _came_of(self._send(events))
+            return _relayed(self._send(events))
         except redis.ConnectionError:
-            # A server hangs up on an event that is too large for it: whose fault it is shows when each goes alone.
+            # A server closes the connection on an event that is too large: send each alone to find it.
             self._sync.ping()
-            return _came_of([self._send_alone(topic, event) for topic, event in events])
+            return _relayed([self._send_alone(topic, event) for topic, event in events])
 
     def _send(self, events: Sequence[tuple[str, Event]]) -> list[Any]:
         pipe = self._sync.pipeline(transaction=False)
@@ -79,9 +78,9 @@ class ValkeyBus(Bus):
     async def subscribe(
         self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
     ) -> str:
-        """See `Bus.subscribe`. Raises redis.RedisError when the server is away now; later on it is waited for."""
+        """See `Bus.subscribe`. Raises redis.RedisError when the server is away now; later it waits for the server."""
         key = key_of(check_topic(topic))
-        handling = Handling(self, topic, handler, types, name_of(handler, group))
+        handling = Handling(self, topic, handler, types, bus.name_of(handler, group))
         keep: Callable[[], Awaitable[None]] | None = None
         if group is None:
             last = after if after is not None else await self._end_of(key)
@@ -96,15 +95,8 @@ class ValkeyBus(Bus):
         return id
 
     async def unsubscribe(self, id: str) -> None:
-        loop, task = self._tasks.pop(id, (None, None))
-        if loop is None or task is None:
-            return
-        if loop is not asyncio.get_running_loop():
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(task.cancel)
-            return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        if (known := self._tasks.pop(id, None)) is not None:
+            await bus.end_task(*known)
 
     async def stream(
         self, topic: str = EVENTS, *, after: str | None = None, types: str = "*"
@@ -151,7 +143,7 @@ class ValkeyBus(Bus):
 async def _for_ever(
     read: Callable[[], Awaitable[None]], handling: Handling, keep: Callable[[], Awaitable[None]] | None
 ) -> None:
-    """Read until it is cancelled, and `keep` what was read meanwhile."""
+    """Read until cancelled; `keep` runs beside."""
     pause = PAUSES[0]
     keeping = asyncio.ensure_future(keep()) if keep is not None else None
     try:
@@ -177,16 +169,16 @@ def _check_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-async def _rest(pause: float, who: str, error: Exception) -> float:
+async def _rest(pause: float, name: str, error: Exception) -> float:
     """Returns the next pause."""
-    log.warning("%s: the event bus is away: %s", who, error, extra={"action": "bus.away"})
+    log.warning("%s: the event bus is away: %s", name, error, extra={"action": "bus.away"})
     await asyncio.sleep(pause)
     return min(pause * 2, PAUSES[1])
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Whoever reads alone, and remembers how far."""
+    """A subscription without a group: it remembers its position itself."""
 
     client: redis.asyncio.Redis
     key: str
@@ -201,7 +193,7 @@ class _Reading:
 
 
 async def _nothing() -> None:
-    """Nobody has to be told that the event is done with."""
+    """Without a group there is nothing to acknowledge."""
 
 
 async def _read(client: redis.asyncio.Redis, key: str, after: str) -> Rows:
@@ -210,7 +202,7 @@ async def _read(client: redis.asyncio.Redis, key: str, after: str) -> Rows:
 
 # ------------------------------------------------------------------------------------------------------- relaying
 
-# What the server says of itself, whatever it is given.
+# Errors of the server's own state, whatever the event.
 _AWAY = (
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
@@ -220,9 +212,9 @@ _AWAY = (
 _AWAY_WORDS = ("MISCONF", "NOREPLICAS", "BUSY ")
 
 
-def _came_of(results: Sequence[Any]) -> Relayed:
+def _relayed(results: Sequence[Any]) -> Relayed:
     wrong = {place: result for place, result in enumerate(results) if isinstance(result, Exception)}
-    away = {place: error for place, error in wrong.items() if _is_of_the_server(error)}
+    away = {place: error for place, error in wrong.items() if _is_away(error)}
     return Relayed(
         refused={place: str(error) for place, error in wrong.items() if place not in away},
         left=frozenset(away),
@@ -230,5 +222,5 @@ def _came_of(results: Sequence[Any]) -> Relayed:
     )
 
 
-def _is_of_the_server(error: Exception) -> bool:
+def _is_away(error: Exception) -> bool:
     return isinstance(error, _AWAY) or str(error).startswith(_AWAY_WORDS)
