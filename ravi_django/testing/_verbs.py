@@ -63,7 +63,7 @@ runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S No
 runtime.events.group: FORGET_S
 runtime.events.memory: MEMORY_KEPT=KEPT MemoryBus
 runtime.events.outbox_rows: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
-    is_empty outbox_rows_refused=refused OUTBOX_ROWS=ROWS OUTBOX_ROWS_TRIES=TRIES outbox_rows_waiting=waiting
+    is_empty outbox_rows_refused=refused OUTBOX_ROWS_TRIES=TRIES outbox_rows_waiting=waiting
 runtime.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue relay_event=_event courier_hint=hint
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
     relay_rests_until=_rests_until courier_send=_send courier_thread=_thread courier_time=time courier_wake=_wake
@@ -155,7 +155,7 @@ runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES 
 runtime.social.follow_rows: add_follow delete_follows follower_of follows_known=known FOLLOWS_PAGE=PAGE
 runtime.social.followers: being_changed
 runtime.social.follows: follow followers
-runtime.social.publications: create_publication emit MAX_HOPS PUBLICATIONS_ROWS=ROWS scope_of
+runtime.social.publications: create_publication emit MAX_HOPS scope_of
 runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
 runtime.sources.bus_feed: feed_agent
 runtime.sources.hanging: own_thread_after_fork=_after_fork Hangs on_own_thread

@@ -107,11 +107,6 @@ def old_accounts() -> QuerySet[BudgetAccount]:
     return BudgetAccount.objects.filter(key__in=gone)
 
 
-def prune_accounts() -> int:
-    deleted: int = old_accounts().delete()[0]
-    return deleted
-
-
 def faults(setting: Any) -> Iterator[str]:
     """What is wrong with RAVI["DAILY_BUDGETS"], in words that name the place."""
     if not isinstance(setting, Mapping):

@@ -1,4 +1,4 @@
-"""The outbox's rows on their way to the event bus: which are next, which it has, and which it refuses."""
+"""Rows of the outbox on their way to the event bus: the next ones, the sent ones and the refused ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ _LOCK = 0x72627573  # "rbus"
 
 
 def alone() -> bool:
-    """Whether nobody else relays, for the rest of this transaction: two at once would mix up the order. A relay whose
-    process stands still is thrown out by the server."""
-    if connection.vendor != "postgresql":
-        return True
+    """On PostgreSQL: whether no other relay works, for the rest of this transaction. Two at once would mix up the
+    order. The server ends the session of a relay whose process hangs."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_LOCK])
         is_alone = bool(cursor.fetchone()[0])
@@ -29,7 +27,7 @@ def alone() -> bool:
 
 
 class _Bytes(Func):
-    """Of a body as text: counted by the server, so that no more than a batch is read."""
+    """The bytes of a text, counted by the server: no more than a batch is read."""
 
     function = "octet_length"
     output_field = BigIntegerField()
@@ -39,12 +37,12 @@ class _Bytes(Func):
 
 
 def _due() -> QuerySet[OutboxEvent]:
-    """What the bus has refused waits for its time, and holds up nobody."""
+    """The rows to relay now. A refused one waits for its time and holds up no other."""
     return OutboxEvent.objects.filter(Q(again_at__isnull=True) | Q(again_at__lte=clock.now())).order_by("id")
 
 
 def waiting(limit: int, most: int) -> list[OutboxEvent]:
-    """The next rows to relay, in their order: `limit` of them, and `most` bytes of bodies, but always one."""
+    """The next rows to relay, in order: at most `limit` rows and `most` bytes of bodies, but always one row."""
     ids: list[int] = []
     total = 0
     for id, size in _due().values_list("id", _Bytes(Cast("body", TextField())))[:limit]:
@@ -56,16 +54,16 @@ def waiting(limit: int, most: int) -> list[OutboxEvent]:
 
 
 def forget(rows: Sequence[OutboxEvent]) -> None:
-    """The bus has them."""
+    """Delete rows that the bus has."""
     OutboxEvent.objects.filter(id__in=[row.pk for row in rows]).delete()
 
 
-TRIES = 5  # then a row counts as refused, which somebody has to see to
-AGAIN_S = (5.0, 3600.0)  # until a refused row is given to the bus again: doubling, from and to
+TRIES = 5  # after so many a row counts as refused: the operator must look at it
+AGAIN_S = (5.0, 3600.0)  # until a refused row is sent again: doubling, from and to
 
 
 def refuse(row: OutboxEvent, why: str) -> None:
-    """The bus does not take this one: it comes again later, also beyond its tries, in case what was wrong is fixed."""
+    """Send the row again later, also after its last try: the cause may be fixed by then."""
     first, most = AGAIN_S
     pause = min(most, first * 2**row.tries) if row.tries + 1 < TRIES else most
     tries = min(row.tries + 1, 1000)
@@ -77,11 +75,11 @@ def is_empty() -> bool:
     return not _due().exists()
 
 
-MANY = 100_000  # no more rows are counted
+MANY = 100_000  # rows counted at most
 
 
 def refused() -> tuple[int, str]:
-    """How many events the bus has refused for good, MANY at most, and what it says of the first."""
+    """How many events the bus has refused TRIES times, MANY at most, and the error of the first."""
     rows = OutboxEvent.objects.filter(tries__gte=TRIES)
     if (first := rows.order_by("id").values_list("topic", "error").first()) is None:
         return 0, ""
@@ -89,12 +87,12 @@ def refused() -> tuple[int, str]:
 
 
 def backlog() -> tuple[int, float]:
-    """How many events wait, MANY at most and without those `refused`, and for how many seconds the oldest does."""
+    """How many events wait, MANY at most and without the `refused` ones, and the age of the oldest in seconds."""
     return _waiting(OutboxEvent.objects.filter(tries__lt=TRIES))
 
 
 def stranded() -> tuple[int, float]:
-    """The same of all events, where nothing relays them."""
+    """The same for all events: for a site that relays none."""
     return _waiting(OutboxEvent.objects.all())
 
 
@@ -105,14 +103,5 @@ def _waiting(rows: QuerySet[OutboxEvent]) -> tuple[int, float]:
     return (count, max(0.0, oldest.total_seconds())) if oldest is not None else (0, 0.0)
 
 
-ROWS = 5_000  # deleted in one statement, at most
-
-
 def old_events(older_than_s: float) -> QuerySet[OutboxEvent]:
     return OutboxEvent.objects.filter(created_at__lt=clock.after(-older_than_s))
-
-
-def prune_events(older_than_s: float) -> int:
-    """Delete at most ROWS of them; returns how many. Call it until that is 0."""
-    found = list(old_events(older_than_s).order_by("id").values_list("id", flat=True)[:ROWS])
-    return OutboxEvent.objects.filter(id__in=found).delete()[0]

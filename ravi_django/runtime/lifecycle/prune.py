@@ -1,28 +1,32 @@
-"""Retention: what is old goes, in bounded batches, while workers work. `prune_rows` says what, and how."""
+"""Retention: delete old rows in bounded batches, while workers work. `prune_rows` has the queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from functools import partial
+from itertools import chain
 from typing import Any
+
+from django.db.models import QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.models import Run
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.events import outbox_rows
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
 from ravi_django.runtime.schedules import rows as schedule_rows
 from ravi_django.runtime.social import publications
-from ravi_django.runtime.sources import items as source_items
+from ravi_django.runtime.sources import items
 from ravi_django.runtime.streams.buffer import get_buffer
 
 DAY_S = 24 * 3600.0
 KINDS = ("journal", "streams", "ticks", "publications", "source_items", "outbox")
-NAMED = ("sessions", "runs", "requests", "audit")  # what people have said: goes only where it is named
+NAMED = ("sessions", "runs", "requests", "audit")  # what people have written: deleted only where it is named
 BLOBS = 500  # deleted in one statement
-JOURNAL: Mapping[str, prune_rows.Rows] = {  # in this order: what a journal needs goes behind it
+JOURNAL: Mapping[str, prune_rows.Rows] = {  # in this order: rows that a journal needs go after it
     "journal": prune_rows.journal_rows,
     "signals": prune_rows.consumed_signals,
     "asks": prune_rows.settled_asks,
@@ -36,11 +40,8 @@ PAST: Mapping[str, prune_rows.Past] = {
 
 
 def retention(setting: Any = None) -> dict[str, float]:
-    """Seconds to keep each kind, by RAVI["RETENTION"]: days, or days by kind; what is not named is kept. A number
-    is for KINDS alone.
-
-    Raises InvalidInputError for anything else.
-    """
+    """Seconds to keep each kind, by RAVI["RETENTION"]: days by kind, or one number of days for KINDS. A kind that is
+    not named is kept. Raises InvalidInputError for anything else."""
     given = conf.RETENTION if setting is None else setting
     by_kind = given if isinstance(given, dict) else dict.fromkeys(KINDS, given)
     if unknown := sorted(set(by_kind) - {*KINDS, *NAMED}):
@@ -52,43 +53,39 @@ def retention(setting: Any = None) -> dict[str, float]:
 
 
 def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
-    """Remove what is older than `keep_s` seconds, by kind; returns how many rows of each table went, or would go.
+    """Delete rows that are older than `keep_s` seconds, by kind; returns how many rows of each table, or with `dry_run`
+    how many it would delete.
 
-    journal: the rows of ended trees, their consumed signals, settled asks and messages but for each run's first, and
-    the same of generations that are over.
-    streams: the events of ended trees. ticks: what is known of the ticks of schedules.
-    publications: what was emitted and is delivered. source_items: what sources know of items that are there no more.
-    outbox: the events that wait for an event bus, where the site has none.
-    sessions: conversations in which nothing has happened since, with their runs. runs: ended trees, whole. requests:
-    closed ones of runs that completed or were cancelled. audit: audit records.
-    In any case bodies that nothing names any more, tickets that have expired, and the budget accounts of deleted trees
-    and of days a month past; a dry run cannot count the bodies that only the rows it leaves in place still name.
+    journal: rows of ended trees, their consumed signals, settled asks and messages except each run's first; the same of
+    past generations. streams: the events of ended trees. ticks: rows of schedules' ticks. publications: delivered ones.
+    source_items: items that their sources no longer have. outbox: events that wait, on a site without an event bus.
+    sessions: conversations without a change since, with their runs. runs: ended trees, whole. requests: closed ones of
+    runs that completed or were cancelled. audit: audit records.
+
+    Always: bodies that no row names, expired tickets, and budget accounts of deleted trees and of days a month past. A
+    dry run cannot count bodies that only rows name which it leaves in place.
     """
     removed = {"journal": 0, "signals": 0, "asks": 0, "inbox": 0, "frames": 0, "archives": 0}
-    for kind in NAMED:  # what goes whole goes first
+    for kind in NAMED:  # first: they take rows of the other kinds along
         if kind in keep_s:
-            removed[kind] = _PEOPLES[kind](keep_s[kind], dry_run)
+            removed[kind] = _OTHERS[kind](keep_s[kind], dry_run)
     if "journal" in keep_s:
         _prune_trees(removed, JOURNAL, keep_s["journal"], dry_run)
         _prune_generations(removed, keep_s["journal"], dry_run)
     if "streams" in keep_s:
         _prune_trees(removed, {"frames": prune_rows.frames}, keep_s["streams"], dry_run)
         removed["archives"] = _forget_archives(keep_s["streams"], dry_run)
-    if "ticks" in keep_s:
-        old, age = schedule_rows.old_ticks, keep_s["ticks"]
-        removed["ticks"] = old(age).count() if dry_run else _until_none(schedule_rows.prune_ticks, age)
-    if "publications" in keep_s:
-        past, age = publications.old_publications, keep_s["publications"]
-        removed["publications"] = past(age).count() if dry_run else _until_none(publications.prune_publications, age)
-    if "source_items" in keep_s:
-        items = source_items.count_old_items if dry_run else source_items.prune_items
-        removed["source_items"] = items(keep_s["source_items"])
-    if "outbox" in keep_s:
-        removed["outbox"] = _prune_outbox(keep_s["outbox"], dry_run)
+    for kind in KINDS[2:]:
+        if kind in keep_s:
+            removed[kind] = _OTHERS[kind](keep_s[kind], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
-    removed["accounts"] = accounts.old_accounts().count() if dry_run else accounts.prune_accounts()
-    removed["tickets"] = prune_rows.expired_tickets().count() if dry_run else prune_rows.prune_tickets()
+    removed["accounts"] = _prune(accounts.old_accounts(), dry_run)
+    removed["tickets"] = _prune(prune_rows.expired_tickets(), dry_run)
     return removed
+
+
+def _prune(rows: QuerySet[Any], dry_run: bool, *, cascades: bool = False) -> int:
+    return rows.count() if dry_run else _until_none(partial(prune_rows.delete_some, cascades=cascades), rows)
 
 
 def _prune_trees(
@@ -110,21 +107,18 @@ def _forget_archives(older_than_s: float, dry_run: bool) -> int:
 
 
 def _prune_generations(removed: dict[str, int], older_than_s: float, dry_run: bool) -> None:
-    for ids in prune_rows.long_lived():
-        left = prune_rows.not_ended(ids, older_than_s) if dry_run else ids  # the others' are counted with their trees
+    for ids in prune_rows.batches(Run.objects.filter(generation__gt=0)):
+        left = prune_rows.not_ended(ids, older_than_s) if dry_run else ids  # the others are counted with their trees
         for name, past in PAST.items():
-            if dry_run:
-                removed[name] += past(left, older_than_s).count()
-            else:
-                removed[name] += _until_none(prune_rows.prune_past, ids, past, older_than_s)
+            removed[name] += _prune(past(left, older_than_s), dry_run)
 
 
 def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
+    rows, removed = prune_rows.old_sessions(older_than_s), 0
     if dry_run:
-        return prune_rows.old_sessions(older_than_s).count()
-    removed = 0
-    for session_id in chain.from_iterable(prune_rows.batches_of_sessions(older_than_s)):
-        with suppress(ConflictError):  # somebody speaks again, or a child run has not ended
+        return rows.count()
+    for session_id in chain.from_iterable(prune_rows.batches(rows)):
+        with suppress(ConflictError):  # it has a new run, or a child run that has not ended
             erasing.delete_session(session_id)
             removed += 1
     erasing.work()
@@ -141,38 +135,29 @@ def _prune_runs(older_than_s: float, dry_run: bool) -> int:
     return removed
 
 
-def _prune_requests(older_than_s: float, dry_run: bool) -> int:
-    rows = prune_rows.old_requests(older_than_s)
-    return rows.count() if dry_run else _until_none(prune_rows.delete_some, rows)
-
-
-def _prune_audit(older_than_s: float, dry_run: bool) -> int:
-    rows = prune_rows.old_audits(older_than_s)
-    return rows.count() if dry_run else _until_none(prune_rows.delete_some, rows)
-
-
-_PEOPLES = {"sessions": _prune_sessions, "runs": _prune_runs, "requests": _prune_requests, "audit": _prune_audit}
-
-
 def _prune_outbox(older_than_s: float, dry_run: bool) -> int:
-    if outbox.is_on():  # what waits is for a server that is away
+    if outbox.is_on():  # the events wait for a server that is away
         return 0
-    if dry_run:
-        return outbox_rows.old_events(older_than_s).count()
-    return _until_none(outbox_rows.prune_events, older_than_s)
+    return _prune(outbox_rows.old_events(older_than_s), dry_run)
+
+
+_OTHERS: dict[str, Callable[[float, bool], int]] = {
+    "sessions": _prune_sessions,
+    "runs": _prune_runs,
+    "requests": lambda age, dry_run: _prune(prune_rows.old_requests(age), dry_run, cascades=True),
+    "audit": lambda age, dry_run: _prune(prune_rows.old_audits(age), dry_run),
+    "ticks": lambda age, dry_run: _prune(schedule_rows.old_ticks(age), dry_run),
+    "publications": lambda age, dry_run: _prune(publications.old_publications(age), dry_run),
+    "source_items": lambda age, dry_run: (items.count_old_items if dry_run else items.prune_items)(age),
+    "outbox": _prune_outbox,
+}
 
 
 def _prune_blobs(dry_run: bool) -> int:
-    ids = prune_rows.unreferenced_blobs()
+    ids = list(prune_rows.unreferenced_blobs())
     if dry_run:
         return len(ids)
-    return sum(prune_rows.prune_blobs(batch) for batch in _batches(ids))
-
-
-def _batches(ids: set[str]) -> Iterator[Sequence[str]]:
-    left = iter(ids)
-    while batch := list(islice(left, BLOBS)):
-        yield batch
+    return sum(prune_rows.prune_blobs(ids[start : start + BLOBS]) for start in range(0, len(ids), BLOBS))
 
 
 def _until_none(delete: Callable[..., int], *args: Any) -> int:

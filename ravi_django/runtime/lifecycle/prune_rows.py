@@ -1,8 +1,8 @@
-"""Delete what is old, in bounded batches. Runs, their outputs and their sessions' turns stay longer than journals.
+"""Delete old rows, in bounded batches. Runs, their outputs and their sessions' turns stay longer than journals.
 
 Each batch of ended trees is a transaction under the roots' locks: a retry or a fork comes before it or after it. A
-run's journal goes from its end: without its last row it is pruned, and is neither retried nor forked, however much of
-it is left when the prune is interrupted.
+journal is deleted from its end. A run whose journal has lost its last row is pruned: it can be neither retried nor
+forked, even if the prune was interrupted.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from ravi_django.runtime.lease.gate import HANDOFF
 from ravi_django.runtime.lease.inbox import BESIDE
 from ravi_django.runtime.lifecycle.generations import CONTINUED
 
-TREES = 200  # looked at together
+TREES = 200  # keys in one batch
 ROWS = 5_000  # deleted in one transaction, at most
-BLOB_AGE_S = 24 * 3600.0  # a body is stored before the row that names it, and processes know for hours what is stored
+BLOB_AGE_S = 24 * 3600.0  # a body is stored before its row, and processes remember stored bodies for hours
 
 
 def is_pruned(run: Run) -> bool:
@@ -56,16 +56,17 @@ def is_pruned(run: Run) -> bool:
 # ------------------------------------------------------------------------------------------------- ended trees
 
 
+def batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
+    """The keys of these rows, in order. One query a batch; each begins behind the batch before."""
+    ordered, last = rows.order_by("pk").values_list("pk", flat=True), None
+    while keys := list((ordered if last is None else ordered.filter(pk__gt=last))[:TREES]):
+        last = keys[-1]
+        yield keys
+
+
 def ended_trees(older_than_s: float) -> Iterator[list[UUID]]:
-    """Roots of trees that ended longer ago than that, in batches. One pass over the runs, in the order of their ids."""
-    rows = Run.objects.filter(parent=None).order_by("id")
-    last: UUID | None = None
-    while True:
-        part = rows if last is None else rows.filter(id__gt=last)
-        ids = list(part.filter(_ended(older_than_s)).values_list("id", flat=True)[:TREES])
-        if not ids:
-            return
-        last = ids[-1]
+    """Roots of trees that ended longer ago than that, in batches."""
+    for ids in batches(Run.objects.filter(_ended(older_than_s), parent=None)):
         if wholly := without_live(ids):
             yield wholly
 
@@ -75,7 +76,7 @@ def _ended(older_than_s: float) -> Q:
 
 
 def without_live(roots: Sequence[UUID]) -> list[UUID]:
-    """Those below which nothing lives. By their ids: inside of the query before, it would read all runs each time."""
+    """The roots without a live run below. A query of its own: as a subquery it would read all runs each time."""
     live = Run.objects.filter(root_id__in=roots).exclude(status__in=TERMINAL).values_list("root_id", flat=True)
     lively = set(live.order_by())
     return [root for root in roots if root not in lively]
@@ -97,17 +98,17 @@ def settled_asks(roots: Sequence[UUID]) -> QuerySet[Ask]:
 
 
 def messages(roots: Sequence[UUID]) -> QuerySet[InboxMessage]:
-    """To be let go of behind the journals: until those are gone, a retry or a fork reads them."""
+    """Delete them after the journals: until then a retry or a fork reads them."""
     return _behind_the_first(InboxMessage.objects.filter(run_id__in=_tree(roots)))
 
 
 def _behind_the_first(rows: QuerySet[InboxMessage]) -> QuerySet[InboxMessage]:
-    """The first is what the run was asked, and stays with it."""
+    """Without each run's first message: its input stays with the run."""
     return rows.filter(Exists(InboxMessage.objects.filter(run_id=OuterRef("run_id"), id__lt=OuterRef("id"))))
 
 
 def frames(roots: Sequence[UUID]) -> QuerySet[StreamFrame]:
-    """All of a pruned tree's, else all but the last one: a retry numbers on from that."""
+    """All frames of a pruned tree, else all but the last: a retry continues its numbers."""
     later = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"))
     end = JournalEntry.objects.filter(run_id=OuterRef("tree_id"), seq=OuterRef("tree__next_seq") - 1)
     return StreamFrame.objects.filter(Exists(later) | ~Exists(end), tree_id__in=roots).order_by("tree_id", "seq")
@@ -138,7 +139,7 @@ def prune_trees(
 
 
 def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
-    """Their bodies are nobody's then, and go with the blobs."""
+    """Their bodies are deleted with the unreferenced blobs."""
     if not archives(roots).exists():
         return 0
     with transaction.atomic():
@@ -146,8 +147,7 @@ def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
 
 
 def _hold(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
-    """Lock the roots, in the order of their ids, and leave out what has come to life since: whoever brings a run back
-    has to lock it."""
+    """Lock the roots, in the order of their ids, and leave out trees that live again: a retry locks the run."""
     locked = Run.objects.select_for_update().filter(id__in=roots).order_by("id")
     return still_ended(list(locked.values_list("id", flat=True)), older_than_s)
 
@@ -159,32 +159,17 @@ def still_ended(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
 # -------------------------------------------------------------------------------------- generations that are over
 
 
-def long_lived() -> Iterator[list[UUID]]:
-    """Runs that have begun anew, whatever their status, in batches."""
-    last: UUID | None = None
-    while True:
-        rows = Run.objects.filter(generation__gt=0).order_by("id")
-        ids = list((rows if last is None else rows.filter(id__gt=last)).values_list("id", flat=True)[:TREES])
-        if not ids:
-            return
-        last = ids[-1]
-        yield ids
-
-
 def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
-    """Those of them that are in none of the `ended_trees`."""
-    trees = {run_id: root_id or run_id for run_id, root_id in Run.objects.filter(id__in=run_ids).values_list(*_TREE)}
+    """The runs that are in none of the `ended_trees`."""
+    pairs = Run.objects.filter(id__in=run_ids).values_list("id", "root_id")
+    trees = {run_id: root_id or run_id for run_id, root_id in pairs}
     roots = Run.objects.filter(_ended(older_than_s), id__in=set(trees.values())).values_list("id", flat=True)
     ended = set(without_live(list(roots)))
     return [run_id for run_id, root_id in trees.items() if root_id not in ended]
 
 
-_TREE = ("id", "root_id")
-
-
 def old_generations(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[JournalEntry]:
-    """Rows that no replay reads any more. The present generation's first lease may still be to come, and reads the
-    row that it begins behind."""
+    """Rows that no replay reads any more. The row that began the present generation stays: its first lease reads it."""
     rows = JournalEntry.objects.filter(
         run_id__in=run_ids, generation__lt=F("run__generation"), finished_at__lt=clock.after(-older_than_s)
     )
@@ -192,14 +177,13 @@ def old_generations(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Jo
 
 
 def past_signals(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Signal]:
-    """Those that were read that long ago, and that nobody is yet to be woken for; what they said is in the journal."""
+    """Signals that were read that long ago and have woken their run. The journal has their payloads."""
     return Signal.objects.filter(run_id__in=run_ids, consumed_at__lt=clock.after(-older_than_s), woke=True)
 
 
 def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[InboxMessage]:
-    """What earlier generations were given, but not what one has carried for the next. It stays while the same may come
-    once more, as the run has several follows of a topic, or while a signal is unread that tells of it: by its row it
-    is known that the run has had it."""
+    """Messages of earlier generations, except carried ones. A message stays while the same publication may be delivered
+    again through another follow, or while a signal about it is unread: the row shows that the run has had it."""
     id_of = When(message_id__regex="^[0-9a-f]{32}$", then=Cast("message_id", UUIDField()))
     rows = InboxMessage.objects.filter(
         run_id__in=run_ids, id__lte=F("run__inbox_from"), created_at__lt=clock.after(-older_than_s)
@@ -219,27 +203,17 @@ def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Inbo
 
 Past = Callable[[Sequence[UUID], float], QuerySet[Any]]
 
-
-def prune_past(run_ids: Sequence[UUID], rows: Past, older_than_s: float) -> int:
-    """Delete at most ROWS of these; returns how many. Nobody writes to a generation that is over."""
-    with transaction.atomic():
-        past = rows(run_ids, older_than_s)
-        found = list(past.values_list("pk", flat=True)[:ROWS])
-        return _delete(past.model._default_manager.filter(pk__in=found)) if found else 0
-
-
 # ------------------------------------------------------------------------------------------------- bodies
 
 
 def unreferenced_blobs() -> set[str]:
     """Bodies that no row names, older than a day. One pass over the journal."""
-    return without_referenced(
-        set(Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S)).values_list("id", flat=True).iterator())
-    )
+    old = Blob.objects.filter(created_at__lt=clock.after(-BLOB_AGE_S))
+    return without_referenced(set(old.values_list("id", flat=True).iterator()))
 
 
 def without_referenced(left: set[str]) -> set[str]:
-    """Those of these bodies that no row names."""
+    """The bodies of these that no row names."""
     if left:
         for named in _references():
             left.difference_update(named)
@@ -259,9 +233,8 @@ def _references() -> Iterator[Iterable[str]]:
 
 
 def prune_blobs(ids: Sequence[str]) -> int:
-    """Delete those that nobody has stored again meanwhile; returns how many. Give it at most some hundreds."""
-    old = Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S))
-    return _delete(old)
+    """Delete the bodies that were not stored again meanwhile; returns how many. Pass at most some hundreds."""
+    return _delete(Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S)))
 
 
 # ------------------------------------------------------------------------------------------------- tickets
@@ -271,43 +244,25 @@ def expired_tickets() -> QuerySet[Ticket]:
     return Ticket.objects.filter(expires_at__lte=clock.now())
 
 
-def prune_tickets() -> int:
-    return _delete(expired_tickets())
-
-
 def _delete(rows: QuerySet[Any]) -> int:
-    """In one statement: nothing hangs on these rows, and the ORM would read them all to find that out."""
+    """In one statement: no other row refers to these, and the ORM would read them all to find that out."""
     deleted: int = rows._raw_delete(rows.db)
     return deleted
 
 
-BATCH = 200
-
-
 def old_sessions(older_than_s: float) -> QuerySet[Session]:
-    """Conversations in which nothing has happened since then, and in which nothing is to happen."""
+    """Conversations without a change since then, without live runs, follows, schedules and sources."""
     cutoff = clock.after(-older_than_s)
     here = Run.objects.filter(session=OuterRef("pk"))
     going_on = here.exclude(Q(status__in=TERMINAL), finished_at__lt=cutoff)
     follows = Follow.objects.filter(Q(session=OuterRef("pk")) | Q(home=OuterRef("pk")))
     schedules, sources = Schedule.objects.filter(session=OuterRef("pk")), Source.objects.filter(home=OuterRef("pk"))
     rows = Session.objects.filter(~Exists(going_on), updated_at__lt=cutoff, parent_session=None, erasure=None)
-    return rows.filter(~Exists(follows), ~Exists(schedules), ~Exists(sources)).order_by("id")
-
-
-def batches_of_sessions(older_than_s: float) -> Iterator[list[UUID]]:
-    last: UUID | None = None
-    while True:
-        rows = old_sessions(older_than_s)
-        ids = list((rows if last is None else rows.filter(id__gt=last)).values_list("id", flat=True)[:BATCH])
-        if not ids:
-            return
-        last = ids[-1]
-        yield ids
+    return rows.filter(~Exists(follows), ~Exists(schedules), ~Exists(sources))
 
 
 def old_requests(older_than_s: float) -> QuerySet[HumanRequest]:
-    """Closed ones. Those of a failed run stay: a retry opens them again."""
+    """Closed requests. Those of a failed run stay: a retry opens them again."""
     rows = HumanRequest.objects.annotate(closed_at=Coalesce("answered_at", "created_at"))
     rows = rows.filter(closed_at__lt=clock.after(-older_than_s), run__status__in=(Status.COMPLETED, Status.CANCELLED))
     return rows.exclude(status=HumanRequest.Status.PENDING).order_by("pk")
@@ -317,9 +272,13 @@ def old_audits(older_than_s: float) -> QuerySet[AuditRecord]:
     return AuditRecord.objects.filter(created_at__lt=clock.after(-older_than_s)).order_by("pk")
 
 
-def delete_some(rows: QuerySet[Any]) -> int:
-    """At most so many as one transaction deletes; returns how many."""
+def delete_some(rows: QuerySet[Any], *, cascades: bool = False) -> int:
+    """Delete at most ROWS of these rows, in one transaction; returns how many. `cascades`: others refer to them."""
     with transaction.atomic():
-        ids = list(rows.values_list("pk", flat=True)[:ROWS])
-        rows.model._default_manager.filter(pk__in=ids).delete()
-        return len(ids)
+        keys = list(rows.values_list("pk", flat=True)[:ROWS])
+        these = rows.model._default_manager.filter(pk__in=keys)
+        if cascades:
+            these.delete()
+        elif keys:
+            _delete(these)
+        return len(keys)

@@ -122,11 +122,3 @@ def remove(schedule_id: UUID) -> None:
 
 def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:
     return ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s))
-
-
-def prune_ticks(older_than_s: float) -> int:
-    """Delete at most ROWS of them; returns how many. Call it until that is 0."""
-    found = list(old_ticks(older_than_s).order_by("id").values_list("id", flat=True)[:ROWS])
-    rows: QuerySet[Any] = ScheduleTick.objects.filter(id__in=found)
-    deleted: int = rows._raw_delete(rows.db) if found else 0
-    return deleted

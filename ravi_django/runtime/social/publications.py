@@ -140,9 +140,6 @@ def checked_id(id: Any) -> str:
     return id
 
 
-ROWS = 1_000  # deleted in one statement, at most
-
-
 def scope_of(topic: str, tenant: str, publisher: str, message_id: str) -> str:
     """Where a message id stands for one message: a publisher's, on one topic of a tenant."""
     return hashlib.sha256("\0".join((topic, tenant, publisher, message_id)).encode()).hexdigest()
@@ -187,11 +184,3 @@ def old_publications(older_than_s: float) -> QuerySet[Publication]:
     waiting = FeedItem.objects.filter(publication_id=OuterRef("id"))
     past = Publication.objects.filter(done_at__lt=clock.after(-older_than_s))
     return past.filter(~Exists(waiting))
-
-
-def prune_publications(older_than_s: float) -> int:
-    """Delete at most ROWS of them; returns how many. Call it until that is 0."""
-    found = list(old_publications(older_than_s).order_by("id").values_list("id", flat=True)[:ROWS])
-    rows: QuerySet[Any] = Publication.objects.filter(id__in=found)
-    deleted: int = rows._raw_delete(rows.db) if found else 0
-    return deleted

@@ -145,7 +145,7 @@ def numbers() -> list[int]:
 
 
 def test_what_waits_for_no_bus_goes_when_it_is_old(settings: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.patch(monkeypatch, "OUTBOX_ROWS", 2)
+    world.patch(monkeypatch, "PRUNE_ROWS", 2)
     write(settings, 5)
     refused = OutboxEvent.objects.latest("id").pk
     OutboxEvent.objects.filter(id=refused).update(tries=world.OUTBOX_ROWS_TRIES, error="WRONGTYPE")
@@ -186,7 +186,7 @@ def test_publications_that_are_delivered_go_once_they_are_old(clock, monkeypatch
     async def story(ctx, inbox): ...
 
     world.silence(monkeypatch, "fan_out_hint")
-    world.patch(monkeypatch, "PUBLICATIONS_ROWS", 2)
+    world.patch(monkeypatch, "PRUNE_ROWS", 2)
     keep = {"publications": 30 * DAY}
     for _ in range(3):
         emit("news/a", "nobody follows")
