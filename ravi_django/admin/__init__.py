@@ -1,10 +1,9 @@
-"""Looking into runs with Django's stock admin: everything is read-only but for what an operator may do to a run or
-an agent, and what people decide in the inbox.
+"""The app in Django's admin. Runs and their journals are read-only; requests are decided in the inbox.
 
-Staff see what Django's model permissions let them see, of all owners; where RAVI["TENANT_OF"] is set, of their own
-tenants. A user with `ravi.view_run` is an operator of the site. `ravi.change_run` lets one cancel, `ravi.change_agent`
-switch an agent off and on and edit one that was made here, `ravi.add_agent` make one. Users see the requests in the
-inbox that they may answer, see `inbox`.
+Django's model permissions decide which models staff see: rows of all owners, or of the user's tenants when
+RAVI["TENANT_OF"] is set. A user with `ravi.view_run` is an operator of the site. `ravi.change_run` allows cancelling
+runs, `ravi.change_agent` enabling, disabling and editing agents, `ravi.add_agent` creating them. Users see the requests
+that they may answer, see `inbox`.
 """
 
 from ravi_django.admin.agents.pages import AgentAdmin

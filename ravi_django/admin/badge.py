@@ -1,8 +1,7 @@
-"""How many requests wait for whoever looks: in the admin's index, the app's list, and the list of the inbox itself.
+"""The number of requests that the user may answer: in the admin's index, the app's list and the inbox.
 
-A row of the index is called by its model's plural, which is the same for all; templates of the index are a theme's to
-override, not an app's. So the number is added to what the site's `get_app_list` returns, which stock and themed admins
-show alike. On other pages nothing is counted: there the script tells it.
+The index calls a row by its model's plural, and its templates belong to the theme. So the number is added to the result
+of the site's `get_app_list`, which stock and themed admins show alike. On other pages the script shows the number.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ PAGES = ("index", "app_list", "ravi_humanrequest_changelist")
 
 
 def pending(request: HttpRequest) -> int:
-    """How many pending requests the user may answer, MOST at the most. Counted once a page."""
+    """How many pending requests the user may answer, at most MOST. Counted once a page."""
     return min(MOST, sum(bool(row["mine"]) for row in readers.glance(request)))
 
 
-def is_told_on(request: HttpRequest) -> bool:
+def is_counted_on(request: HttpRequest) -> bool:
     return getattr(request.resolver_match, "url_name", None) in PAGES
 
 
@@ -33,23 +32,18 @@ def shown(count: int) -> str:
 
 
 def add_to(site: AdminSite) -> None:
-    """Let the site's lists of apps tell the number. A second time it changes nothing."""
+    """Add the number to the site's lists of apps. A second call changes nothing."""
     if getattr(site, "_ravi_counts", False):
         return
     get_app_list = site.get_app_list
 
     def counted(request: HttpRequest, *args: Any, **options: Any) -> list[Any]:
         apps = get_app_list(request, *args, **options)
-        if is_told_on(request):
-            _count(request, apps)
+        for app in apps if is_counted_on(request) else ():
+            for model in app["models"]:
+                if model.get("model") is HumanRequest and (count := pending(request)):
+                    model["name"] = f"{model['name']} ({shown(count)})"
         return apps
 
     site.get_app_list = counted  # type: ignore[method-assign]
     site._ravi_counts = True  # type: ignore[attr-defined]
-
-
-def _count(request: HttpRequest, apps: list[Any]) -> None:
-    for app in apps:
-        for model in app["models"]:
-            if model.get("model") is HumanRequest and (count := pending(request)):
-                model["name"] = f"{model['name']} ({shown(count)})"

@@ -1,10 +1,11 @@
-"""What the admins share: nobody adds, changes or deletes, and a page of our own shows the object."""
+"""Base classes of the admin's pages: rows of the user's tenants, read-only pages, columns, filters, searches."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from functools import partial, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from django import forms
@@ -26,18 +27,20 @@ from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest
 from ravi_django.pages.words import script_words
 from ravi_django.runtime.people import links, site_rules
+from ravi_django.users import has
 
 if TYPE_CHECKING or not apps.is_installed("unfold"):
     from django.contrib.admin import ModelAdmin
-else:  # a theme that styles only the lists and forms of its own class
+else:  # Unfold styles only the lists and forms of its own class
     from unfold.admin import ModelAdmin
 
 CAP = 10_000  # rows that a list pages through; the search finds the others
 MOST_SEARCHED = 200  # characters: Django makes a condition of each word
+SUPERUSERS = ("owner", "tenant")  # fields that only superusers choose: runs are made in the owner's name
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than the cap: counting a big table takes longer than showing a page of it."""
+    """Stops counting at CAP: counting a big table takes longer than showing a page of it."""
 
     @cached_property
     def count(self) -> int:
@@ -45,7 +48,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return rows.order_by()[:CAP].count() if hasattr(rows, "order_by") else super().count
 
 
-# What a model has in the place of a plain widget.
+# The model field whose widget a theme shows instead of Django's plain one.
 _PLAIN: dict[type[forms.Widget], Any] = {
     forms.CheckboxInput: models.BooleanField,
     forms.NumberInput: models.BigIntegerField,
@@ -56,15 +59,25 @@ _PLAIN: dict[type[forms.Widget], Any] = {
 
 
 class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
-    """Lists, pages, searches and actions have the rows of the user's tenants. Fields that a form declares look as those
-    of its model. The pages show how many requests wait for the user, where there is JavaScript and a socket."""
+    """Lists, pages, searches and actions contain the rows of the user's tenants. A theme styles also the fields that a
+    form declares. With JavaScript and a socket, every page shows how many requests wait for the user."""
 
     tenant: str | None = "tenant"  # the lookup of a row's tenant; None: rows of this model belong to the whole site
+    list_select_related: ClassVar[list[str] | tuple[str, ...]] = ()
     change_list_template = "ravi/admin/list.html"
     below: tuple[type[models.Model], ...] = ()  # models whose lists are reached from this one, not from the index
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
+            return redirect(f"{request.path}?{_without_nulls(request.GET).urlencode()}")  # databases refuse NUL
         return super().changelist_view(request, {"links": self.links(request), **(extra_context or {})})
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        """The form has `by`, the user who fills it in, and `previewing`: a preview saves nothing."""
+        form: Any = super().get_form(request, obj, change=change, **options)
+        form.by = request.user
+        form.previewing = request.method == "POST" and "_preview" in request.POST
+        return form
 
     def links(self, request: HttpRequest) -> list[tuple[Any, str]]:
         """Name and address of each page that the list links to."""
@@ -78,6 +91,8 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
+        if self.list_select_related:  # on an object's page too
+            rows = rows.select_related(*self.list_select_related)
         theirs = tenants_seen(request)
         if theirs is None or self.tenant is None:
             return rows
@@ -86,7 +101,16 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
+        """By `condition_of` the whole term; else Django's search for each word of it in `search_fields`."""
+        term = search_term.strip()
+        found = self.condition_of(request, term) if term else None
+        if found is not None:
+            return queryset.filter(found), False
         return super().get_search_results(request, queryset, search_term[:MOST_SEARCHED])
+
+    def condition_of(self, request: HttpRequest, term: str) -> Q | None:
+        """The condition of a search, for an admin with a search of its own."""
+        return None
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         """The condition that a row belongs to one of these tenants."""
@@ -97,7 +121,7 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
         return super().render_change_form(request, context, *args, **options)
 
     def dress(self, request: HttpRequest, form: forms.BaseForm) -> None:
-        """Show each field whose widget is a plain one of Django's with the widget that the theme has for its kind."""
+        """Give each field with a plain widget of Django the theme's widget for its kind."""
         for field in form.fields.values():
             if (kind := _PLAIN.get(type(field.widget))) is None:
                 continue
@@ -115,10 +139,10 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
         if not self.admin_site.is_registered(HumanRequest):
             return found
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
-        told = {"data-inbox": inbox, "data-socket": links.socket("requests"), "defer": True}
+        attributes = {"data-inbox": inbox, "data-socket": links.socket("requests"), "defer": True}
         if words := script_words():
-            told["data-words"] = words
-        script = forms.Script("ravi/requests.js", **told)
+            attributes["data-words"] = words
+        script = forms.Script("ravi/requests.js", **attributes)
         return found + forms.Media(js=[script], css={"all": ["ravi/requests.css"]})  # type: ignore[list-item]
 
 
@@ -131,16 +155,11 @@ class InspectAdmin(LiveAdmin):
     list_per_page = 50
     list_max_show_all = 200
     actions: list[str] | None = []
-    goes_along = False  # with the row that it belongs to, when whoever may do so deletes that
+    goes_along = False  # whether a row is deleted together with the row that it belongs to
     in_index = True
 
     class Media:
         css = {"all": ["ravi/admin.css"]}
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
-            return redirect(f"{request.path}?{_without_nulls(request.GET).urlencode()}")  # no database takes it
-        return super().changelist_view(request, extra_context)
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.in_index and super().has_module_permission(request)
@@ -155,15 +174,12 @@ class InspectAdmin(LiveAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never by itself. Django asks about each row that would go with another, and refuses both otherwise."""
-        return self.goes_along and obj is not None and self._is_elsewhere(request)
-
-    def _is_elsewhere(self, request: HttpRequest) -> bool:
+        """Never on a page of its own. Django asks this for each row that is deleted together with another."""
         asking = getattr(getattr(request.resolver_match, "func", None), "model_admin", None)
-        return asking is not None and asking is not self
+        return self.goes_along and obj is not None and asking not in (None, self)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return []
+        return list(self.readonly_fields)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -175,8 +191,73 @@ class InspectAdmin(LiveAdmin):
         return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
 
 
+class OwnedAdmin(LiveAdmin):
+    """Rows that run agents as their owner: their owner and superusers edit and delete them, one at a time."""
+
+    list_select_related = ["owner"]
+    show_full_result_count = False
+    list_per_page = 50
+
+    class Media:
+        css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and is_own(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and is_own(request, obj)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+
+
+class OwnedForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The form of such a row. Only superusers choose its owner and tenant; it needs a field `agent`."""
+
+    by: Any
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        is_superuser = has(self.by, "is_superuser")
+        if self.instance._state.adding:
+            self.instance.owner = self.by
+            self.instance.tenant = "" if is_superuser else tenant_for(self.by)
+        self.initial["owner"] = self.instance.owner
+        for name in () if is_superuser else SUPERUSERS:  # the form has its declared fields whatever the admin lists
+            self.fields.pop(name, None)
+        if "agent" in self.fields:
+            self.fields["agent"].offer(self.by, self.instance.agent)  # type: ignore[attr-defined]
+
+
+class ChoiceFilter(admin.SimpleListFilter):
+    """A filter with fixed values. An unknown value filters nothing."""
+
+    labels: dict[str, Any]  # by value
+
+    def condition(self, value: str) -> Q:
+        raise NotImplementedError
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(self.labels.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset.filter(self.condition(value)) if value in self.labels else queryset
+
+
+def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any:
+    """A column of a list, or a field of a page: `value` of the row."""
+    return staticmethod(admin.display(lambda row: value(row), description=description, **options))
+
+
+def is_own(request: HttpRequest, row: Any) -> bool:
+    """Whether the user runs this row's agent, or is a superuser. None stands for any row."""
+    own = row is None or (row.owner_id is not None and row.owner_id == request.user.pk)
+    return own or has(request.user, "is_superuser")
+
+
 def tenants_seen(request: HttpRequest) -> Collection[str] | None:
-    """The tenants whose rows the user sees; None: all. RAVI["TENANT_OF"] is asked once a page."""
+    """The tenants whose rows the user sees; None: all. Calls RAVI["TENANT_OF"] once a page."""
     if not hasattr(request, "_ravi_tenants"):
         theirs = None if conf.TENANT_OF is None else site_rules.tenants_of(request.user)
         request._ravi_tenants = theirs  # type: ignore[attr-defined]
@@ -184,8 +265,8 @@ def tenants_seen(request: HttpRequest) -> Collection[str] | None:
 
 
 def users_of(rows: QuerySet[Any], field: str, tenants: Collection[str]) -> list[Any]:
-    """The keys of the users that `field` names in these rows and that belong to one of the tenants. RAVI["TENANT_OF"]
-    is asked about each: for small tables."""
+    """The keys of the users that `field` names in these rows and that belong to one of the tenants. Calls
+    RAVI["TENANT_OF"] for each user: for small tables."""
     users = get_user_model()._default_manager.filter(pk__in=rows.order_by().values(field))
     return [user.pk for user in users if _is_of(user, tenants)]
 
@@ -202,7 +283,7 @@ def _is_of(user: Any, tenants: Collection[str]) -> bool:
 
 
 def tenant_for(user: Any) -> str:
-    """The tenant of what somebody makes who may not choose one; 403 where it is not known at present."""
+    """The tenant of a row that `user` makes and for which they may not choose one. Raises PermissionDenied."""
     try:
         return site_rules.tenant_for(user)
     except ForbiddenError as refusal:
@@ -217,28 +298,18 @@ def _without_nulls(given: QueryDict) -> QueryDict:
 
 
 def page_of(request: HttpRequest, name: str, total: int, size: int) -> dict[str, Any]:
-    """Where we are in a long list inside of a page: `?name=N`, from 1; `first` and `last` are item numbers."""
-    pages = max(1, -(-total // size))
-    text = request.GET.get(name, "1")
-    number = min(max(int(text), 1), pages) if text.isascii() and text.isdigit() and len(text) < 10 else 1
-    return {
-        "name": name,
-        "number": number,
-        "pages": pages,
-        "total": total,
-        "first": (number - 1) * size + 1 if total else 0,
-        "last": min(number * size, total),
-        "previous": number - 1 if number > 1 else None,
-        "next": number + 1 if number < pages else None,
-    }
+    """The page `?name=N` of a long list inside a page; `first` and `last` are item numbers, from 1."""
+    page = Paginator(range(total), size).get_page(request.GET.get(name))
+    return {"name": name, "page": page, "total": total, "first": page.start_index(), "last": page.end_index()}
 
 
-def id_range(term: str) -> tuple[UUID, UUID] | None:
-    """The ids that begin so."""
+def id_begins(term: str, *names: str) -> Q:
+    """The condition that one of these ids begins with the term; an empty one when no id begins so."""
     digits = term.replace("-", "").lower()
     if not 6 <= len(digits) <= 32 or set(digits) - set("0123456789abcdef"):
-        return None
-    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+        return Q()
+    first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    return reduce(or_, (Q(**{f"{name}__gte": first, f"{name}__lte": last}) for name in names))
 
 
 def users_named(term: str) -> Any:

@@ -1,4 +1,4 @@
-"""What users and tenants may use in a day, which staff edit, and the accounts, which nobody does."""
+"""Daily budgets of users and tenants, which staff edit, and the accounts of all budgets, read-only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.admin.delegations import UserNameField
 from ravi_django.models import BudgetAccount, DailyBudget
 from ravi_django.runtime.people import site_rules
@@ -25,7 +25,7 @@ LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
     owner = UserNameField(label=_("Owner"), required=False, help_text=_("A user's; empty for all of a tenant"))
-    by: Any  # who fills it in
+    by: Any  # the user who fills it in
 
     class Meta:
         model = DailyBudget
@@ -58,13 +58,9 @@ class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(DailyBudget)
 class DailyBudgetAdmin(LiveAdmin):
+    """An edit takes effect at every worker's next heartbeat."""
+
     below = (BudgetAccount,)
-
-    class Media:
-        css = {"all": ["ravi/admin.css"]}
-
-    """By Django's own permissions on the model. An edit counts from every worker's next heartbeat on."""
-
     form = DailyBudgetForm
     list_display = ["__str__", *LIMITS]
     list_select_related = ["owner"]
@@ -72,9 +68,8 @@ class DailyBudgetAdmin(LiveAdmin):
     list_per_page = 50
     actions = None
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **options)
-        return type(form.__name__, (form,), {"by": request.user})
+    class Media:
+        css = {"all": ["ravi/admin.css"]}
 
     def get_search_fields(self, request: HttpRequest) -> list[str]:
         return [f"owner__{get_user_model().USERNAME_FIELD}", *self.search_fields]
@@ -90,25 +85,14 @@ class BudgetAccountAdmin(InspectAdmin):
     list_display_links = ["key"]
     search_fields = ["key__startswith"]
     ordering = ["key"]
+    readonly_fields = [field.name for field in BudgetAccount._meta.concrete_fields]
+    tokens = column(_("tokens"), lambda account: _used(account, "tokens", account.max_tokens))
+    cost = column(_("US dollars"), lambda account: _used(account, "cost", account.max_cost))
+    turns = column(_("model calls"), lambda account: _used(account, "turns", account.max_turns))
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
-        """The days of tenants. A user's day and a tree name no tenant: superusers see those."""
+        """The accounts of tenants' days. Those of users and trees name no tenant: only superusers see them."""
         return reduce(or_, (Q(key__startswith=f"tenant:{tenant}:") for tenant in tenants), Q(pk__in=[]))
-
-    def get_fields(self, request: Any, obj: Any = None) -> Any:
-        return [field.name for field in BudgetAccount._meta.concrete_fields]
-
-    @admin.display(description=_("tokens"))
-    def tokens(self, account: BudgetAccount) -> str:
-        return _used(account, "tokens", account.max_tokens)
-
-    @admin.display(description=_("US dollars"))
-    def cost(self, account: BudgetAccount) -> str:
-        return _used(account, "cost", account.max_cost)
-
-    @admin.display(description=_("model calls"))
-    def turns(self, account: BudgetAccount) -> str:
-        return _used(account, "turns", account.max_turns)
 
 
 def _used(account: BudgetAccount, what: str, limit: Any) -> str:

@@ -1,6 +1,6 @@
-"""Deciding on several approvals at once: of the same tool at the same risk, after a page that lists each.
+"""Deciding on several approvals at once: of one tool at one risk, after a page that lists each of them.
 
-Each is answered by itself through `runtime.human`: one that somebody else has decided meanwhile keeps that decision.
+Each is answered on its own: a request that another person has decided meanwhile keeps that decision.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
 from ravi_django.admin.base import InspectAdmin
-from ravi_django.admin.decision_page import lost_words
+from ravi_django.admin.decisions import lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import HumanRequest
+from ravi_django.pages import show
 from ravi_django.pages.words import name_of
 from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.people.top_ups import is_top_up
@@ -54,7 +54,7 @@ class BulkDecisions(InspectAdmin):
         return [path("bulk/", view, name="ravi_humanrequest_bulk"), *super().get_urls()]
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
-        """The confirmation's POST: `action`, and in `seen` each request's id with the version that was shown."""
+        """POST `action` and `seen`: each request's id and the version that was shown."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         action, seen = request.POST.get("action", ""), _seen(request.POST.getlist("seen"))
@@ -72,8 +72,9 @@ class BulkDecisions(InspectAdmin):
 
     def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
         if request.POST.get("select_across") == "1":
-            words = gettext("Decide a page at a time, please: on what you have seen.")
-            self.message_user(request, words, messages.ERROR)
+            self.message_user(
+                request, gettext("Decide a page at a time, please: on what you have seen."), messages.ERROR
+            )
             return None
         rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
         if fault := _mixed(rows) or _closed(rows) or _not_mine(request.user, rows):
@@ -95,7 +96,7 @@ class BulkDecisions(InspectAdmin):
         return TemplateResponse(request, "ravi/admin/request_bulk.html", context)
 
     def _rows(self, request: HttpRequest, keys: Sequence[str]) -> list[HumanRequest]:
-        """Those that the user may see, the oldest first."""
+        """Those that the user may see, oldest first."""
         known = [key for key in keys[: MOST + 1] if _is_id(key)]
         return list(self.get_queryset(request).filter(pk__in=known).order_by("id"))
 

@@ -1,4 +1,4 @@
-"""The page that a person decides on. A GET shows; a POST answers through `runtime.human`, as the logged-in user."""
+"""The page of a request. GET shows it; POST answers it as the logged-in user, through `runtime.people`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ravi_django.admin.agents.fields import text_line
+from ravi_django.admin.agents.versions import changes
 from ravi_django.admin.base import InspectAdmin
-from ravi_django.admin.decision_page import context_of, lost_words
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from ravi_django.models import HumanRequest
+from ravi_django.models import AuditRecord, HumanRequest
+from ravi_django.pages import show, words
+from ravi_django.pages.context import cost_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at
-from ravi_django.pages.words import decision_of, name_of, who
 from ravi_django.runtime.people import answers, escalation, rights
 from ravi_django.runtime.people.answers import MAX_TEXT
+from ravi_django.runtime.people.top_ups import is_top_up
 
 PREFIX = "decision"
+TURNS = 12  # of the conversation, the last ones
+HISTORY = 100  # records
 
 
 class ReassignForm(forms.Form):
-    """Ask somebody else instead."""
-
     to = forms.CharField(
         label=_("Ask instead"),
         max_length=220,
         help_text=_("owner, staff, user:NAME, group:NAME or permission:app.codename"),
-        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        widget=text_line(),
     )
     reason = forms.CharField(
         label=_("Reason"),
@@ -81,8 +86,8 @@ class DecisionPages(InspectAdmin):
         except ForbiddenError as error:
             raise PermissionDenied(str(error)) from None
         asked = answers.find(asked.pk)
-        words = gettext("Asked of %(who)s now: %(name)s.") % {"who": who(asked), "name": name_of(asked)}
-        self.message_user(request, words, messages.SUCCESS)
+        said = {"who": words.who(asked), "name": words.name_of(asked)}
+        self.message_user(request, gettext("Asked of %(who)s now: %(name)s.") % said, messages.SUCCESS)
         return self._to_inbox(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -112,26 +117,26 @@ class DecisionPages(InspectAdmin):
         except NotFoundError:
             raise Http404 from None
         done = answers.find(asked.pk)
-        words = decision_of(done)
-        said = {"decision": f"{words[0].upper()}{words[1:]}", "name": name_of(done)}
-        told = gettext("%(decision)s: %(name)s. It was recorded under your name, and the run goes on.")
-        self.message_user(request, told % said, messages.SUCCESS)
+        said = {"decision": capfirst(words.decision_of(done)), "name": words.name_of(done)}
+        recorded = gettext("%(decision)s: %(name)s. It was recorded under your name, and the run goes on.")
+        self.message_user(request, recorded % said, messages.SUCCESS)
         return self._to_inbox(request)
 
     def _lost(self, request: HttpRequest, pk: Any, *, why: str = "", **forms_: Any) -> HttpResponse:
-        """The page as it is now, with what was typed, in words that say what happened meanwhile."""
+        """The page as it is now, with the typed texts and a notice of what has happened meanwhile."""
         asked = answers.find(pk)
         seen = next(iter(forms_.values()))
         is_newer = str(asked.version) != seen["version"].value()
-        words = lost_words(asked) if is_newer or asked.status != HumanRequest.Status.PENDING else why
-        if asked.status == HumanRequest.Status.PENDING:  # what the person presses next is meant for what they see now
+        is_pending = asked.status == HumanRequest.Status.PENDING
+        if is_pending:  # the next button answers the version that the person sees now
             now_at(seen, asked.version)
-        return self._page(request, asked, notice=words, status=409, **forms_)
+        notice = why if is_pending and not is_newer else lost_words(asked)
+        return self._page(request, asked, notice=notice, status=409, **forms_)
 
     # ------------------------------------------------------------------------------------------------------ show
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
-        """As REST does: what somebody may not see is not there."""
+        """As in REST: 404 for a request that the user may not see."""
         found: HumanRequest | None = self.get_object(request, object_id)
         if found is None:
             raise Http404
@@ -182,7 +187,7 @@ class DecisionPages(InspectAdmin):
         return response  # type: ignore[no-any-return]
 
     def _to_inbox(self, request: HttpRequest) -> HttpResponse:
-        """Where the person came from, with the filters that they had chosen."""
+        """The inbox, with the filters that the person had chosen."""
         address = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
         kept = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         return redirect(add_preserved_filters(kept, address))  # type: ignore[arg-type]
@@ -194,3 +199,94 @@ def _may_reassign(user: Any, asked: HumanRequest) -> bool:
     except (ForbiddenError, NotFoundError):
         return False
     return True
+
+
+# -------------------------------------------------------------------------------------------- the page's context
+
+
+def context_of(row: HumanRequest) -> dict[str, Any]:
+    return {
+        "title": words.title_of(row),
+        "asked": row,
+        "status": show.status(row.status),
+        "who": words.who(row),
+        "next": words.next_step(row),
+        "end": words.end_of(row),
+        "steps": words.steps_of(row),
+        "is_pending": row.status == HumanRequest.Status.PENDING,
+        "is_question": row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT),
+        "is_budget": is_top_up(row),
+        "age": show.duration(timezone.now() - row.created_at),
+        "about": show.visible(str(row.about.get("context") or "")),
+        "questions": questions_of(row),
+        "arguments": None if row.kind == HumanRequest.Kind.QUESTION else show.pretty(row.arguments, None),
+        "tool": _tool(row),
+        "cost": cost_of(row.run),
+        "turns": turns_of(row, TURNS),
+        "outcome": _outcome(row),
+        "history": _history(row),
+    }
+
+
+def _tool(row: HumanRequest) -> dict[str, Any] | None:
+    """The tool's description and parameters when the request was opened."""
+    schema: Any = row.about.get("schema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    hints = []
+    for name, field in (properties or {}).items() if isinstance(properties, dict) else ():
+        declared = field if isinstance(field, dict) else {}
+        kind = declared.get("type") or (_one_of(declared["enum"]) if declared.get("enum") else "")
+        hints.append(
+            {
+                "name": show.visible(str(name)),
+                "type": show.visible(gettext(" or ").join(map(str, kind)) if isinstance(kind, list) else str(kind)),
+                "required": name in (schema.get("required") or ()),
+                "description": show.visible(str(declared.get("description") or "")),
+            }
+        )
+    description = show.visible(str(row.about.get("description") or ""))
+    return {"description": description, "hints": hints} if description or hints else None
+
+
+def _one_of(values: Any) -> str:
+    return gettext("one of %(values)s") % {"values": ", ".join(map(str, values))}
+
+
+def _outcome(row: HumanRequest) -> dict[str, Any] | None:
+    """The outcome, with the difference of changed arguments."""
+    found = outcome_of(row)
+    return None if found is None else {**found, "changes": _changed(row.arguments, found["arguments"])}
+
+
+def _changed(asked: Any, edited: Any) -> list[dict[str, Any]]:
+    """Compared as one document, so that names of arguments are not translated."""
+    found = changes({"arguments": asked}, {"arguments": edited}) if isinstance(edited, dict) else []
+    return [{**one, "lines": [(mark, show.visible(line)) for mark, line in one["lines"]]} for one in found]
+
+
+def _history(row: HumanRequest) -> list[dict[str, Any]]:
+    records = AuditRecord.objects.filter(run_id=row.run_id, event="request", detail__request=str(row.pk))
+    return [_event(row, record) for record in records.order_by("id")[:HISTORY]]
+
+
+def _event(row: HumanRequest, record: AuditRecord) -> dict[str, Any]:
+    detail = record.detail if isinstance(record.detail, dict) else {}
+    to = str(detail.get("to") or "")
+    return {
+        "at": record.created_at,
+        "what": record.name,
+        "by": show.visible(str(detail.get("by") or "")),
+        "to": words.address(to, row) if to else "",
+        "words": words.answer_words(detail.get("answer")) or show.visible(str(detail.get("reason") or "")),
+    }
+
+
+def lost_words(row: HumanRequest) -> str:
+    """The notice for an answer that came too late: the name and the decision of the first answer."""
+    if row.status == HumanRequest.Status.PENDING:
+        return gettext("It has changed since you opened it. Look again: what you typed is still here.")
+    if row.status != HumanRequest.Status.ANSWERED:
+        said = {"status": show.word(row.status), "when": show.moment(row.answered_at)}
+        return gettext("Yours was not recorded: this was %(status)s at %(when)s.") % said
+    said = {"name": words.answered_by(row), "when": show.moment(row.answered_at), "decision": words.decision_of(row)}
+    return gettext("Yours was not recorded: %(name)s was first, at %(when)s: %(decision)s.") % said

@@ -1,7 +1,7 @@
-"""Delegations, which people make for themselves, and sticky decisions, which are only taken back.
+"""Delegations, which people make for themselves, and sticky decisions, which can only be revoked.
 
-Every member of staff may let another person answer in their place, and end that. For other people it takes
-`ravi.add_delegation`, `change_delegation` or `delete_delegation`; for a superuser only superusers may.
+Every member of staff may let another person answer in their place, and end that. Delegations of other people take
+`ravi.add_delegation`, `change_delegation` or `delete_delegation`; those of superusers are for superusers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, LiveAdmin, may_name, users_of
+from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
+from ravi_django.pages import show
 from ravi_django.runtime.people import standing
 from ravi_django.runtime.people.addressees import active_users
 from ravi_django.users import has
 
 
 class UserNameField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """An active user by name: a list of them all would be a long one."""
+    """An active user by name: a list of all users may be long."""
 
     widget = forms.TextInput
     default_error_messages = {"invalid_choice": _("There is no active user of this name whom you may choose.")}
@@ -37,20 +37,20 @@ class UserNameField(forms.ModelChoiceField):  # type: ignore[type-arg]
         super().__init__(queryset=None, to_field_name=model.USERNAME_FIELD, **options)
 
     def __deepcopy__(self, memo: Any) -> UserNameField:
-        """Ask the site's manager for each form, not at import."""
+        """Read the users for each form, not at import."""
         copied: UserNameField = super().__deepcopy__(memo)
         copied.queryset = active_users()
         return copied
 
 
 class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
-    """`user` is there for those alone who may choose one."""
+    """Only users who may choose `user` have that field."""
 
     user = UserNameField(label=_("User"), help_text=_("In whose place"))
     delegate = UserNameField(
         label=_("Delegate"), help_text=_("Who answers meanwhile; what staff are asked, only where they are staff too")
     )
-    by: Any  # who fills it in
+    by: Any  # the user who fills it in
 
     class Meta:
         model = Delegation
@@ -96,7 +96,7 @@ class DelegationAdmin(LiveAdmin):
     list_per_page = 50
     actions = None
 
-    # -------------------------------------------------------------------------------------------- who may what
+    # ---------------------------------------------------------------------------------------------- permissions
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_staff(request)
@@ -135,14 +135,10 @@ class DelegationAdmin(LiveAdmin):
         return ["user", "delegate", "since", "until", "reason"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Delegation | None = None) -> list[str]:
-        """Whose and to whom is settled when it is made: end it, and make another."""
+        """A delegation keeps its user and its delegate: end it, and make another."""
         if obj is not None:
             return ["user", "delegate"]
         return [] if super().has_add_permission(request) else ["user"]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **options)
-        return type(form.__name__, (form,), {"by": request.user})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"user": request.user, **super().get_changeform_initial_data(request)}
@@ -160,8 +156,8 @@ class DelegationAdmin(LiveAdmin):
 
 @admin.register(StickyDecision)
 class StickyDecisionAdmin(InspectAdmin):
-    """`ravi.view_stickydecision` shows them all; who has decided one sees it. Taking it back is for who has, and for
-    `ravi.change_stickydecision`."""
+    """Users see and revoke their own decisions. `ravi.view_stickydecision` shows all of them;
+    `ravi.change_stickydecision` also lets a user revoke them."""
 
     list_display = ["action", "tool", "agent", "shown_risk", "who", "created_at", "revoked_at"]
     list_display_links = ["action", "tool"]
@@ -172,6 +168,10 @@ class StickyDecisionAdmin(InspectAdmin):
     actions = ["revoke"]
     tenant = "session__tenant"
     in_index = False
+    readonly_fields = [field.name for field in StickyDecision._meta.concrete_fields if field.name != "risk"]
+    readonly_fields += ["shown_risk"]
+    shown_risk = column(_("risk"), lambda decision: show.word(decision.risk))
+    who = column(_("decided by"), lambda decision: decision.decided_by_name or show.NONE)
 
     def has_view_permission(self, request: HttpRequest, obj: StickyDecision | None = None) -> bool:
         if obj is not None:
@@ -179,26 +179,22 @@ class StickyDecisionAdmin(InspectAdmin):
         return self._all(request) or self._sees_inbox(request) or self._own(request).exists()
 
     def _sees_inbox(self, request: HttpRequest) -> bool:
-        """Known already on most pages, which then need no query for this."""
+        """Most pages have looked this up before: then it takes no query."""
         inbox = self.admin_site._registry.get(HumanRequest)
         return inbox is not None and inbox.has_view_permission(request)
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)  # of each, see `revoke`
+        return self.has_view_permission(request)  # `revoke` checks each one
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StickyDecision]:
         return super().get_queryset(request) if self._all(request) else self._own(request).order_by("-id")
 
     def _all(self, request: HttpRequest) -> bool:
-        return super().has_view_permission(request) or _changes(request)
+        return super().has_view_permission(request) or request.user.has_perm("ravi.change_stickydecision")
 
     def _own(self, request: HttpRequest) -> QuerySet[StickyDecision]:
         rows: QuerySet[StickyDecision] = super().get_queryset(request).filter(decided_by=request.user.pk)
         return rows if _is_staff(request) else rows.none()
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        names = [field.name for field in StickyDecision._meta.concrete_fields]
-        return ["shown_risk" if name == "risk" else name for name in names]
 
     @admin.action(description=_("Revoke selected decisions"), permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[StickyDecision]) -> None:
@@ -206,22 +202,10 @@ class StickyDecisionAdmin(InspectAdmin):
         revoked = standing.revoke(list(mine), by=request.user)
         for decision in revoked:
             self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
-        told = gettext("%(count)s revoked: people are asked again.") % {"count": len(revoked)}
+        words = gettext("%(count)s revoked: people are asked again.") % {"count": len(revoked)}
         if left := queryset.count() - len(revoked):
-            told += " " + gettext("%(count)s left as they are: revoked already, or another's.") % {"count": left}
-        self.message_user(request, told, messages.SUCCESS if revoked else messages.WARNING)
-
-    @admin.display(description=_("risk"))
-    def shown_risk(self, decision: StickyDecision) -> str:
-        return show.word(decision.risk)
-
-    @admin.display(description=_("decided by"))
-    def who(self, decision: StickyDecision) -> str:
-        return decision.decided_by_name or show.NONE
-
-
-def _changes(request: HttpRequest) -> bool:
-    return bool(request.user.has_perm("ravi.change_stickydecision"))
+            words += " " + gettext("%(count)s left as they are: revoked already, or another's.") % {"count": left}
+        self.message_user(request, words, messages.SUCCESS if revoked else messages.WARNING)
 
 
 def _is_staff(request: HttpRequest) -> bool:

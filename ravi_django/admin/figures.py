@@ -1,4 +1,4 @@
-"""How people keep up with what they are asked, by tool and address: a page behind the inbox."""
+"""The page "Response times": figures of requests by tool and address."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
 from ravi_django.models import HumanRequest
+from ravi_django.pages import show
 from ravi_django.runtime.people import figures
 from ravi_django.runtime.people.figures import Figures
 
@@ -22,7 +22,7 @@ DEFAULT = "30"
 
 
 def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
-    """For who may read all requests. Raises PermissionDenied."""
+    """For users who may read all requests. Raises PermissionDenied."""
     if not request.user.has_perm("ravi.view_humanrequest"):
         raise PermissionDenied
     chosen = request.GET.get("days", DEFAULT)

@@ -1,4 +1,4 @@
-"""The social graph: who follows what, which may be ended here, and how far what was published has come."""
+"""The social graph: follows, which may be ended here, and the delivery of publications."""
 
 from __future__ import annotations
 
@@ -6,102 +6,73 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin import SimpleListFilter
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, id_range, users_named
+from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.models import Follow, Publication, Session
+from ravi_django.pages import show
 from ravi_django.runtime.social import follow_rows
 
-FOLLOW = ["id", "agent", "topic", "owner", "tenant", "conversation", "deliveries_go_to", "every_s", "given", "last_at"]
-FOLLOW += ["created_at"]
-PUBLICATION = ["id", "topic", "tenant", "message_id", "by", "text", "followers", "delivered", "left_out", "state"]
-PUBLICATION += ["created_at", "done_at"]
 
-
-class Bound(SimpleListFilter):
+class Bound(ChoiceFilter):
     title = _("conversation")
     parameter_name = "bound"
+    labels = {"no": _("the agent's own"), "yes": _("of one session")}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("no", gettext("the agent's own")), ("yes", gettext("of one session"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(session__isnull=self.value() == "no") if self.value() in ("no", "yes") else queryset
+    def condition(self, value: str) -> Q:
+        return Q(session__isnull=value == "no")
 
 
-class Digest(SimpleListFilter):
+class Digest(ChoiceFilter):
     title = _("delivery")
     parameter_name = "delivery"
+    labels = {"once": _("each at once"), "digest": _("digests")}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("once", gettext("each at once")), ("digest", gettext("digests"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "digest":
-            return queryset.filter(every_s__gt=0)
-        return queryset.filter(every_s=0) if self.value() == "once" else queryset
+    def condition(self, value: str) -> Q:
+        return Q(every_s=0) if value == "once" else Q(every_s__gt=0)
 
 
-class State(SimpleListFilter):
+class State(ChoiceFilter):
     title = _("fan-out")
     parameter_name = "state"
+    labels = {"open": _("under way"), "done": _("done")}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("open", gettext("under way")), ("done", show.word("done"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(done_at__isnull=self.value() == "open") if self.value() in ("open", "done") else queryset
+    def condition(self, value: str) -> Q:
+        return Q(done_at__isnull=value == "open")
 
 
 class GraphAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
-    search_fields = ["topic"]
-    fields_shown: list[str] = []
+    search_fields = ["topic"]  # see condition_of
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        meant = self.meant(term)
-        if bounds := id_range(term):  # a message's id may look like it too
-            meant |= Q(id__gte=bounds[0], id__lte=bounds[1])
-        return queryset.filter(meant), False
-
-    def meant(self, term: str) -> Q:
-        return Q(topic__startswith=term) | Q(tenant=term)
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return self.fields_shown
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return self.fields_shown
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return id_begins(term, "id") | Q(topic__startswith=term) | Q(tenant=term)
 
 
 @admin.register(Follow)
 class FollowAdmin(GraphAdmin):
-    """`ravi.delete_follow` ends follows."""
+    """Users with `ravi.delete_follow` end follows."""
 
     below = (Publication,)
     list_display = ["agent", "topic", "owner", "tenant", "conversation", "digest", "last"]
+    readonly_fields = ["id", "agent", "topic", "owner", "tenant", "conversation", "deliveries_go_to", "every_s"]
+    readonly_fields += ["given", "last_at", "created_at"]
     list_display_links = ["agent", "topic"]
     list_filter = [Bound, Digest]
     list_select_related = ["owner", "session", "home"]
     search_help_text = _(
         "The beginning of a topic; an agent's address; a tenant; a user's name; an id's first characters."
     )
-    fields_shown = FOLLOW
     actions = None  # one at a time
+    given = column(_("metadata"), lambda follow: show.visible(json.dumps(follow.metadata, ensure_ascii=False)))
+    last = column(_("delivered last"), lambda follow: show.moment(follow.last_at))
 
-    def meant(self, term: str) -> Q:
-        return super().meant(term) | Q(agent=term) | Q(owner__in=users_named(term))
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return super().condition_of(request, term) | Q(agent=term) | Q(owner__in=users_named(term))
 
     def has_delete_permission(self, request: HttpRequest, obj: Follow | None = None) -> bool:
         return bool(request.user.has_perm("ravi.delete_follow"))
@@ -109,7 +80,7 @@ class FollowAdmin(GraphAdmin):
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
-        """What they were still to be given goes with them; nobody needs a permission for that."""
+        """Their undelivered messages are deleted too, which takes no permission."""
         return (
             [gettext("Follow: %(follow)s") % {"follow": follow} for follow in objs],
             {gettext("follows"): len(objs)},
@@ -133,33 +104,22 @@ class FollowAdmin(GraphAdmin):
         every = gettext("every %(time)s") % {"time": f"{follow.every_s} s"}
         return every if follow.every_s else gettext("at once")
 
-    @admin.display(description=_("metadata"))
-    def given(self, follow: Follow) -> str:
-        return show.visible(json.dumps(follow.metadata, ensure_ascii=False))
-
-    @admin.display(description=_("delivered last"))
-    def last(self, follow: Follow) -> str:
-        return show.moment(follow.last_at) if follow.last_at else show.NONE
-
 
 @admin.register(Publication)
 class PublicationAdmin(GraphAdmin):
     in_index = False
     list_display = ["topic", "tenant", "text", "followers", "delivered", "state", "published"]
     list_display_links = ["topic", "text"]
+    readonly_fields = ["id", "topic", "tenant", "message_id", "by", "text", "followers", "delivered", "left_out"]
+    readonly_fields += ["state", "created_at", "done_at"]
     list_filter = [State]
+    list_select_related = ["owner", "run"]
     search_help_text = _("The beginning of a topic; a tenant; a message's id; an id's first characters.")
-    fields_shown = PUBLICATION
+    text = column(_("message"), lambda publication: text_of(publication.body))
+    published = column(_("published"), lambda publication: show.moment(publication.created_at))
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).select_related("owner", "run")  # no owner when the user was just deleted
-
-    def meant(self, term: str) -> Q:
-        return super().meant(term) | Q(message_id=term)
-
-    @admin.display(description=_("message"))
-    def text(self, publication: Publication) -> str:
-        return text_of(publication.body)
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return super().condition_of(request, term) | Q(message_id=term)
 
     @admin.display(description=_("published by"))
     def by(self, publication: Publication) -> Any:
@@ -169,7 +129,7 @@ class PublicationAdmin(GraphAdmin):
 
     @admin.display(description=_("left out"))
     def left_out(self, publication: Publication) -> str:
-        """Whoever may not receive it, or is gone: known when the fan-out is done."""
+        """Followers that may not receive it or no longer exist: known when the fan-out is done."""
         left = max(publication.followers - publication.delivered, 0)
         return str(left) if publication.done_at else gettext("%(count)s to come") % {"count": left}
 
@@ -177,12 +137,7 @@ class PublicationAdmin(GraphAdmin):
     def state(self, publication: Publication) -> str:
         if publication.done_at:
             return show.word("done")
-        said = {"used": publication.delivered, "limit": publication.followers}
-        return gettext("%(used)s of %(limit)s") % said
-
-    @admin.display(description=_("published"))
-    def published(self, publication: Publication) -> str:
-        return show.moment(publication.created_at)
+        return gettext("%(used)s of %(limit)s") % {"used": publication.delivered, "limit": publication.followers}
 
 
 def _link(session: Session) -> Any:
@@ -194,7 +149,7 @@ def text_of(body: Any) -> str:
     payload = body.get("payload", {}) if isinstance(body, dict) else {}
     if payload.get("kind") == "chat":
         content = payload.get("message", {}).get("content", [])
-        said = " ".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
+        text = " ".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
     else:
-        said = json.dumps(payload.get("data", payload), ensure_ascii=False)
-    return show.snippet(said, 120)
+        text = json.dumps(payload.get("data", payload), ensure_ascii=False)
+    return show.snippet(text, 120)

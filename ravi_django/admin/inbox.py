@@ -1,7 +1,7 @@
-"""The inbox: what people are asked, and by `decisions` and `bulk` where they decide it.
+"""The inbox: the list of requests to people. They are decided in `decisions` and `bulk`.
 
-Staff see what they may answer and, to read, what their own runs ask of others. Who has `ravi.view_humanrequest` reads
-all, of their tenants where RAVI["TENANT_OF"] says which those are, and answers no more than they could without it.
+Staff see the requests that they may answer and, to read, those of their own runs. Users with `ravi.view_humanrequest`
+read all of them, or those of their tenants when RAVI["TENANT_OF"] is set. That permission lets nobody answer more.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import badge, inbox_filters, readers, show
-from ravi_django.admin.base import InspectAdmin, id_range, users_named
+from ravi_django.admin import badge, inbox_filters, readers
+from ravi_django.admin.base import InspectAdmin, id_begins, users_named
 from ravi_django.admin.bulk import BulkDecisions
 from ravi_django.admin.decisions import DecisionPages
 from ravi_django.admin.figures import figures_view
 from ravi_django.models import HumanRequest, StickyDecision
+from ravi_django.pages import show
 from ravi_django.pages.words import answered_by, next_of, one_line, who
 
 
@@ -46,7 +47,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     list_select_related = ["run", "owner", "answered_by"]
     ordering = ["-id"]
     sortable_by = ["age"]
-    search_fields = ["id"]  # see get_search_results
+    search_fields = ["id"]  # see condition_of
     search_help_text = _(
         "The id of a request or of a run, or its first characters; words of the text; a tool; an owner's user name."
     )
@@ -68,18 +69,14 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         if obj is not None:
             return readers.readable(request).filter(pk=obj.pk).exists()
         seen: bool | None = getattr(request, "_ravi_sees_requests", None)
-        if seen is None:  # asked several times a page, on every page of the admin
-            seen = readers.reads_all(request) or self._sees_some(request)
+        if seen is None:  # Django asks several times a page, on every page of the admin
+            glanced = badge.is_counted_on(request) and readers.glance(request)
+            seen = readers.reads_all(request) or bool(glanced) or readers.readable(request).exists()
             request._ravi_sees_requests = seen  # type: ignore[attr-defined]
         return seen
 
-    def _sees_some(self, request: HttpRequest) -> bool:
-        if badge.is_told_on(request) and readers.glance(request):
-            return True
-        return readers.readable(request).exists()
-
     def has_answer_permission(self, request: HttpRequest) -> bool:
-        """For the actions on the list. Who may answer which request is the rule in `people/rights.py`, one by one."""
+        """For the actions of the list. `people/rights.py` decides for each request."""
         return badge.pending(request) > 0
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
@@ -103,11 +100,8 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     @admin.display(description=_("what is asked"))
     def asked(self, row: HumanRequest) -> SafeString:
         tool = format_html(" <code>{}</code>", show.visible(row.tool)) if row.tool else ""
-        risk = (
-            format_html('<span class="ravi-kind ravi-risk-{}">{}</span> ', row.risk, show.word(row.risk))
-            if row.risk
-            else ""
-        )
+        of_risk = '<span class="ravi-kind ravi-risk-{}">{}</span> '
+        risk = format_html(of_risk, row.risk, show.word(row.risk)) if row.risk else ""
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
             '<br><span class="ravi-quiet">{}{}</span>',
@@ -130,16 +124,9 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         since = show.duration(timezone.now() - row.created_at)
         return format_html('<span title="{}">{}</span>', show.moment(row.created_at), since)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[HumanRequest], search_term: str
-    ) -> tuple[QuerySet[HumanRequest], bool]:
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        found = Q(text__icontains=term) | Q(tool__icontains=term) | Q(owner__in=users_named(term))
-        if bounds := id_range(term):
-            found |= Q(id__range=bounds) | Q(run_id__gte=bounds[0], run_id__lte=bounds[1])
-        return queryset.filter(found), False
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        words = Q(text__icontains=term) | Q(tool__icontains=term)
+        return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id")
 
     # -------------------------------------------------------------------------------------------------- figures
 

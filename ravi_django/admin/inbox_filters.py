@@ -1,27 +1,25 @@
-"""The inbox's filters: by their indexes, and by what its newest requests have, never by the distinct values of all."""
+"""The inbox's filters. They use indexes and the values of the newest requests, never the distinct values of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin import readers
+from ravi_django.admin.base import ChoiceFilter
 from ravi_django.kernel.visible import visible
-from ravi_django.models import HumanRequest
+from ravi_django.models import HumanRequest, first_id_of
 from ravi_django.models.names import word
 
 _OTHERS = [value for value in HumanRequest.Status.values if value != HumanRequest.Status.PENDING]
-RISKS = ("safe", "high", "critical")
-_AGES = {"1": _("over an hour"), "24": _("over a day"), "168": _("over a week")}  # by hours
 
 Requests = QuerySet[HumanRequest]
 
@@ -61,35 +59,28 @@ class MineFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=mine) if self.value() == "yes" else queryset.exclude(pk__in=mine)
 
 
-class RiskFilter(admin.SimpleListFilter):
+class RiskFilter(ChoiceFilter):
     title = _("risk")
     parameter_name = "risk"
+    labels = {risk: _(risk) for risk in ("safe", "high", "critical")}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(risk, word(risk)) for risk in RISKS]
-
-    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
-        return queryset.filter(risk=self.value()) if self.value() in RISKS else queryset
+    def condition(self, value: str) -> Q:
+        return Q(risk=value)
 
 
-class AgeFilter(admin.SimpleListFilter):
+class AgeFilter(ChoiceFilter):
     """By the ids, which begin with the time and are indexed."""
 
     title = _("age")
     parameter_name = "age"
+    labels = {"1": _("over an hour"), "24": _("over a day"), "168": _("over a week")}  # by hours
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return list(_AGES.items())
-
-    def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
-        if self.value() not in _AGES:
-            return queryset
-        before = timezone.now() - timedelta(hours=int(self.value() or 0))
-        return queryset.filter(id__lt=UUID(int=int(before.timestamp() * 1000) << 80))
+    def condition(self, value: str) -> Q:
+        return Q(id__lt=first_id_of(timezone.now() - timedelta(hours=int(value))))
 
 
 class _NewestFilter(admin.SimpleListFilter):
-    """What the newest requests that the person may see have, and whatever is chosen already."""
+    """The values of the newest requests that the person may see, and the chosen one."""
 
     field: str
 
@@ -99,7 +90,7 @@ class _NewestFilter(admin.SimpleListFilter):
         return [(value, visible(value)) for value in sorted(found | ({chosen} if chosen else set()))]
 
     def has_output(self) -> bool:
-        return True  # "all" alone says that there is nothing else
+        return True  # also with the value "all" alone
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         return queryset.filter(**{self.field: self.value()}) if self.value() else queryset
@@ -118,7 +109,7 @@ class AgentFilter(_NewestFilter):
 
 
 def _newest(request: HttpRequest, model_admin: Any) -> list[dict[str, Any]]:
-    """One query for the filters of a page, that of pending requests none of its own."""
+    """One query for all filters of a page; none for the list of pending requests."""
     if request.GET.get("status", "pending") not in (*_OTHERS, "all"):
         return readers.glance(request)
     found: list[dict[str, Any]] | None = getattr(request, "_ravi_newest", None)

@@ -1,4 +1,4 @@
-"""Admin sites of a site's own, beside Django's or in its place."""
+"""Admin sites other than Django's default one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which requests whoever looks at a page of the admin may answer, and which they may read.
+"""Which requests the user of an admin page may answer, and which they may read.
 
-The rule is in `runtime.people`; here it is asked once a page, by what Django has read of the user already. That shows:
-what is answered is checked anew.
+The rule is in `runtime.people`. Here it is applied once a page, to the user as Django has read them. This only decides
+what a page shows: an answer is checked again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Requests = QuerySet[HumanRequest]
 
 
 def answerable(request: HttpRequest) -> Requests:
-    """Of any status."""
+    """Requests of any status."""
     found: Requests | None = getattr(request, "_ravi_answerable", None)
     if found is None:
         found = rights.answerable_as_read(request.user)
@@ -30,8 +30,8 @@ def answerable(request: HttpRequest) -> Requests:
 
 
 def readable(request: HttpRequest) -> Requests:
-    """As `rights.visible`: what they may answer, and of their own runs. With `ravi.view_humanrequest` all,
-    of their tenants where the site says which those are."""
+    """As `rights.visible`: those that the user may answer, and those of their own runs. With `ravi.view_humanrequest`
+    all of them, or those of the user's tenants when RAVI["TENANT_OF"] is set."""
     if not reads_all(request):
         return answerable(request) | HumanRequest.objects.filter(owner_id=request.user.pk)
     theirs = None if conf.TENANT_OF is None else site_rules.tenants_of(request.user)
@@ -44,12 +44,12 @@ def reads_all(request: HttpRequest) -> bool:
 
 
 def _open(request: HttpRequest) -> Requests:
-    """`answerable` without the pending ones that take no answer now: too early, too late, of a run that has ended."""
+    """`answerable` without pending requests that take no answer now: too early, too late, or the run has ended."""
     return answerable(request).filter(rights.in_time() | ~Q(status=HumanRequest.Status.PENDING))
 
 
 def mine_among(request: HttpRequest, rows: Requests) -> Any:
-    """The ids of those of `rows` that the user may answer; where the site has a rule of its own, of the newest."""
+    """The ids of the rows that the user may answer; with RAVI["MAY_ANSWER"], only of the newest ones."""
     mine = _open(request)
     if conf.MAY_ANSWER is None:
         return mine.values("pk")
@@ -58,8 +58,8 @@ def mine_among(request: HttpRequest, rows: Requests) -> Any:
 
 
 def glance(request: HttpRequest) -> list[dict[str, Any]]:
-    """`tool`, agent and whether it is `mine` to answer, of the newest pending requests, one's own first: a query for
-    all that a page of the inbox tells beside its rows. A site's own rule is asked about each that might be mine."""
+    """`tool`, `run__agent` and `mine` (the user may answer it) of the newest pending requests, `mine` first. One query
+    for the counts and filters of a page. RAVI["MAY_ANSWER"] is called for each that might be `mine`."""
     found: list[dict[str, Any]] | None = getattr(request, "_ravi_glance", None)
     if found is None:
         pending = readable(request).filter(status=HumanRequest.Status.PENDING)

@@ -1,4 +1,4 @@
-"""Runs: a list that stays quick when there are many, and a page that tells what a run did."""
+"""Runs: a list that stays fast with many rows, and a page that shows what a run did."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import requests, show, timeline, tree
-from ravi_django.admin.base import InspectAdmin, id_range, page_of, users_named
+from ravi_django.admin import readers, timeline, tree
+from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named
 from ravi_django.kernel import ConflictError
-from ravi_django.models import TERMINAL, Agent, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.models import TERMINAL, Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.pages import show
+from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.lifecycle.cancel import cancel
 from ravi_django.runtime.teams.slots import resume
 
 ENTRIES = 100  # journal entries a page
 TURNS = 50  # of the run's own turns; its session's page has all
+REQUESTS = 50
 
 
 class AgentFilter(admin.SimpleListFilter):
-    """From the catalogue: the distinct values of a big table take long to find."""
+    """The agents of the catalogue: the distinct values of a big table take long to find."""
 
     title = _("agent")
     parameter_name = "agent"
@@ -42,17 +45,15 @@ class AgentFilter(admin.SimpleListFilter):
         return queryset.filter(agent=self.value()) if self.value() else queryset
 
 
-class PlaceFilter(admin.SimpleListFilter):
-    """Teams make many children: the conversations are at the roots."""
+class PlaceFilter(ChoiceFilter):
+    """Roots are conversations; teams make many children."""
 
     title = _("place in its tree")
     parameter_name = "place"
+    labels = {"root": _("roots"), "child": _("children")}
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("root", gettext("roots")), ("child", gettext("children"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
-        return queryset.filter(parent__isnull=self.value() == "root") if self.value() else queryset
+    def condition(self, value: str) -> Q:
+        return Q(parent__isnull=value == "root")
 
 
 @admin.register(Run)
@@ -60,22 +61,17 @@ class RunAdmin(InspectAdmin):
     change_form_template = "ravi/admin/run.html"
     list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
     list_filter = ["status", PlaceFilter, AgentFilter]
-    list_select_related = ["owner"]
+    list_select_related = ["owner", "session", "root", "parent"]
     ordering = ["-id"]
     sortable_by = ()
-    search_fields = ["id"]  # see get_search_results
+    search_fields = ["id"]  # see condition_of
     search_help_text = _("The id of a run or of a session, or its first characters; or an owner's user name.")
     actions = ["cancel_runs", "resume_runs"]
 
     # ------------------------------------------------------------------------------------------------ the list
 
-    @admin.display(description=_("agent and run"))
-    def run(self, run: Run) -> SafeString:
-        return format_html("{}<br>{}", run.agent, show.short_id(run.id))
-
-    @admin.display(description=_("status"))
-    def status_badge(self, run: Run) -> SafeString:
-        return show.status(run.status)
+    run = column(_("agent and run"), lambda run: format_html("{}<br>{}", run.agent, show.short_id(run.id)))
+    status_badge = column(_("status"), lambda run: show.status(run.status))
 
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
@@ -86,18 +82,8 @@ class RunAdmin(InspectAdmin):
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Run], search_term: str
-    ) -> tuple[QuerySet[Run], bool]:
-        """Ids by their beginning, through the index; anything else is an owner's name."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        if bounds := id_range(term):
-            first, last = bounds
-            in_session = Q(session_id__gte=first, session_id__lte=last)
-            return queryset.filter(Q(id__range=bounds) | in_session), False
-        return queryset.filter(owner__in=users_named(term)), False
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return id_begins(term, "id", "session_id") or Q(owner__in=users_named(term))
 
     # ------------------------------------------------------------------------------------------------- one run
 
@@ -107,7 +93,7 @@ class RunAdmin(InspectAdmin):
         turns = list(Turn.objects.filter(run=run).order_by("index")[: TURNS + 1])
         message = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True).first()
         return {
-            "title": f"{run.agent}",
+            "title": run.agent,
             "run": run,
             "status": show.status(run.status),
             "duration": show.between(run.started_at, run.finished_at or timezone.now()),
@@ -125,13 +111,10 @@ class RunAdmin(InspectAdmin):
             "more_turns": len(turns) > TURNS,
             "tree": tree.of_run(run),
             "agent_version": _version(run),
-            "requests": requests.of_run(run, request),
+            "requests": _requests(run, request),
             "facts": _facts(run),
             "may_cancel": self.has_cancel_permission(request) and run.status not in TERMINAL,
         }
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
-        return super().get_queryset(request).select_related("owner", "session", "root", "parent")
 
     # ------------------------------------------------------------------------------------------------- cancel
 
@@ -195,13 +178,13 @@ def _two_lines(first: str, second: str) -> SafeString:
 
 
 def _cost(run: Run) -> str:
-    """Nothing is said of money where no model was called."""
+    """Empty for a run that called no model."""
     called = run.input_tokens or run.output_tokens or run.cost_unknown
     return show.money(run.cost, unknown=run.cost_unknown) if called else show.NONE
 
 
 def _input(message: Any) -> list[dict[str, Any]]:
-    """What the run was asked, from its first message."""
+    """The content of the run's first message."""
     if not isinstance(message, dict):
         return []
     payload = message.get("payload") or {}
@@ -211,7 +194,7 @@ def _input(message: Any) -> list[dict[str, Any]]:
 
 
 def _diff(error: Any) -> dict[str, Any] | None:
-    """Recorded against asked, where code and journal do not fit."""
+    """The recorded and the present request of a call, when the code no longer matches the journal."""
     diff = error.get("diff") if isinstance(error, dict) else None
     if not isinstance(diff, dict):
         return None
@@ -224,20 +207,37 @@ def _diff(error: Any) -> dict[str, Any] | None:
 
 
 def _version(run: Run) -> SafeString | str:
-    """Which version of its agent's spec drives a run; nothing for an agent that is code."""
+    """The version of the agent's spec that the run uses; empty for an agent in code."""
     if run.agent_version is None:
         return ""
     agent = Agent.objects.filter(address=run.agent).values_list("pk", flat=True).first()
     words = gettext("version %(number)s") % {"number": run.agent_version}
     if agent is None:
         return gettext("%(version)s (the agent is gone)") % {"version": words}
-    return format_html(
-        '<a href="{}">{}</a>', reverse("admin:ravi_agent_version", args=[agent, run.agent_version]), words
-    )
+    address = reverse("admin:ravi_agent_version", args=[agent, run.agent_version])
+    return format_html('<a href="{}">{}</a>', address, words)
+
+
+def _requests(run: Run, page: HttpRequest) -> list[dict[str, Any]]:
+    """Requests of the run that the user may read, newest first; a root has those of its whole tree."""
+    rows = readers.readable(page).filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
+    return [
+        {
+            "request": row,
+            "status": show.status(row.status),
+            "context": show.visible(str(row.about.get("context", ""))),
+            "arguments": "" if row.kind == HumanRequest.Kind.QUESTION else show.as_text(row.arguments),
+            "choices": show.visible(" | ".join(map(str, row.choices or ()))),
+            "answer": answer_words(row.answer),
+            "run": None if row.run_id == run.id else row.run,
+        }
+        for row in rows.order_by("-id")[:REQUESTS]
+    ]
 
 
 def _facts(run: Run) -> list[tuple[str, Any]]:
-    """What only an operator asks for."""
+    """Details for operators."""
+    cancelled = run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}"
     facts = [
         (gettext("Priority"), run.get_priority_display()),
         (gettext("Tenant"), run.tenant),
@@ -247,10 +247,7 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         (gettext("Waits for"), show.as_text(run.waiting_on if run.waits_for else None)),
         (gettext("Not before"), run.wake_at),
         (gettext("Paused since"), run.paused_at),
-        (
-            gettext("Cancellation asked for"),
-            run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}",
-        ),
+        (gettext("Cancellation asked for"), cancelled),
         (gettext("Leased by"), run.lease_owner),
         (gettext("Lease ends"), run.lease_expires_at),
         (gettext("Lease epoch"), run.lease_epoch),

@@ -1,11 +1,14 @@
-"""Schedules: who may edit them has runs made, in their own name. Only superusers do so in the name of others, or of
-nobody; an operator who may change schedules can switch any of them off."""
+"""Schedules: users who may edit them have runs made in their own name. Only superusers make them for other users or for
+the system. An operator who may change schedules can switch any of them off."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
@@ -14,16 +17,20 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
-from ravi_django.admin.base import CappedPaginator, LiveAdmin
+from ravi_django import access
+from ravi_django.admin.agents.fields import AgentField, ObjectField, text_line
+from ravi_django.admin.base import SUPERUSERS, CappedPaginator, OwnedAdmin, OwnedForm, column
+from ravi_django.admin.delegations import UserNameField
 from ravi_django.admin.runs import AgentFilter
-from ravi_django.admin.schedule_form import SUPERUSERS, ScheduleForm, both_clocks, preview_of
-from ravi_django.kernel import KernelError
-from ravi_django.models import Schedule, ScheduleTick
-from ravi_django.runtime.schedules import schedules
+from ravi_django.kernel import ForbiddenError, InvalidInputError, KernelError, NotFoundError, Priority
+from ravi_django.models import Schedule, ScheduleTick, Session
+from ravi_django.pages import show
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.schedules import schedules, timetable
 from ravi_django.users import has
 
 RECENT = 50  # ticks on a schedule's page
+COMING = 5  # ticks of a preview
 
 FIELDSETS: list[Any] = [
     (None, {"fields": ["name", "agent", "input", "session", "enabled"]}),
@@ -32,41 +39,123 @@ FIELDSETS: list[Any] = [
 ]
 
 
+class ScheduleForm(OwnedForm):
+    """Checked as the Python API checks. A preview is never valid: it saves nothing."""
+
+    previewing = False
+
+    agent = AgentField(label=_("Agent"))
+    input = forms.CharField(
+        label=_("Input"), widget=forms.Textarea({"rows": 4}), strip=False, help_text=_("What each run is given.")
+    )
+    session = forms.ModelChoiceField(
+        Session.objects.none(), required=False, label=_("Session"), widget=text_line(),
+        help_text=_("The id of one of the owner's conversations, in which the runs go on. Empty: a new one for each."),
+        error_messages={"invalid_choice": _("There is no such session of yours.")},
+    )  # fmt: skip
+    cron = forms.CharField(
+        required=False, max_length=timetable.LENGTH, label=_("Cron"), widget=text_line(),
+        help_text=_("minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval."),
+    )  # fmt: skip
+    every_s = forms.IntegerField(
+        required=False, label=_("Interval in seconds"), help_text=_("Between two runs, in place of cron.")
+    )
+    timezone = forms.CharField(
+        required=False, max_length=64, label=_("Time zone"), widget=text_line(),
+        help_text=_("Of cron's times, like Europe/Berlin. Empty: the site's."),
+    )  # fmt: skip
+    jitter_s = forms.IntegerField(
+        initial=0, label=_("Random delay in seconds"), help_text=_("Each run is up to so many seconds late.")
+    )
+    catch_up = forms.ChoiceField(
+        initial=Schedule.CatchUp.ONE, label=_("After a downtime"),
+        choices=[
+            ("one", _("one run for all that was missed")),
+            ("skip", _("no run for what was missed")),
+            ("all", _("a run for each that was missed")),
+        ],
+    )  # fmt: skip
+    priority = forms.ChoiceField(
+        initial="normal",
+        label=_("Priority"),
+        choices=[(one.name.lower(), _(one.name.lower())) for one in sorted(Priority)],
+    )
+    budget = ObjectField(rows=2, label=_("Budget"), help_text=_('JSON, like {"max_turns": 20}.'))
+    metadata = ObjectField(
+        label=_("Metadata"),
+        rows=2,
+        help_text=_('JSON, given to each run: {"variables": {…}} for an agent with variables.'),
+    )
+    owner = UserNameField(
+        label=_("Owner"),
+        required=False,
+        help_text=_("In whose name the runs are made. Empty: the system's. For superusers to choose."),
+    )
+
+    class Meta:
+        model = Schedule
+        fields = ["name", *(name for name in schedules.EDITED if name != "name")]
+        help_texts = {"starts_at": _("No run before it; intervals are counted from it. Empty: from now on.")}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if "session" in self.fields:
+            self.fields["session"].queryset = Session.objects.for_user(self.by)  # type: ignore[attr-defined]
+
+    def clean_metadata(self) -> Any:
+        return self.cleaned_data["metadata"] or {}
+
+    def clean(self) -> dict[str, Any]:
+        """Before the constraints of the database, which name no field."""
+        given = super().clean() or {}
+        if self.errors:
+            return given
+        row = copy(self.instance)
+        for name, value in given.items():
+            setattr(row, name, value)
+        try:
+            schedules.check(row)
+            schedules.check_name(row)
+        except (InvalidInputError, NotFoundError) as error:
+            self.add_error(error.field if error.field in self.fields else None, show.visible(str(error)))
+        else:
+            self._check_rights(row)
+        return given
+
+    def _check_rights(self, row: Schedule) -> None:
+        """Whether the owner may run the agent, which each tick checks again, and the user may choose the priority."""
+        try:
+            schedules.check_owner(row)
+        except ForbiddenError as error:
+            self.add_error("agent", show.visible(str(error)))
+        if "priority" in self.changed_data:
+            try:
+                access.check_priority(self.by, Priority[row.priority.upper()])
+            except ForbiddenError as error:
+                self.add_error("priority", str(error))
+
+    def is_valid(self) -> bool:
+        return super().is_valid() and not self.previewing
+
+
 @admin.register(Schedule)
-class ScheduleAdmin(LiveAdmin):
+class ScheduleAdmin(OwnedAdmin):
     form = ScheduleForm
     change_form_template = "ravi/admin/schedule.html"
     list_display = ["name", "agent", "rule", "next_run", "last_run", "whose", "enabled"]
     list_filter = ["enabled", AgentFilter]
-    list_select_related = ["owner"]
     search_fields = ["name", "agent"]
     ordering = ["name", "id"]
     sortable_by = ()
     actions = ["enable", "disable", "run_now"]
     paginator = CappedPaginator
-    show_full_result_count = False
-    list_per_page = 50
-
-    class Media:
-        css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
-
-    # -------------------------------------------------------------------------------------------- who may what
-
-    def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        return super().has_change_permission(request, obj) and (obj is None or _is_own(request, obj))
-
-    def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and (obj is None or _is_own(request, obj))
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
 
     # ------------------------------------------------------------------------------------------------ the form
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
-        """Its ticks go with it, however many: they are counted, not shown."""
+        """Its ticks are deleted too: they are counted, not listed."""
         names = [gettext("Schedule: %(name)s") % {"name": show.visible(row.name)} for row in objs]
         ticks = ScheduleTick.objects.filter(schedule__in=objs).count()
         refused = {gettext("schedule")} if any(not self.has_delete_permission(request, row) for row in objs) else set()
@@ -79,12 +168,6 @@ class ScheduleAdmin(LiveAdmin):
             (title, {**more, "fields": [name for name in more["fields"] if name not in SUPERUSERS]})
             for title, more in FIELDSETS
         ]
-
-    def get_form(self, request: HttpRequest, obj: Schedule | None = None, change: bool = False, **options: Any) -> Any:
-        form = super().get_form(request, obj, change=change, **options)
-        form.by = request.user  # type: ignore[attr-defined]
-        form.previewing = request.method == "POST" and "_preview" in request.POST  # type: ignore[attr-defined]
-        return form
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         schedules.keep(obj)
@@ -111,6 +194,8 @@ class ScheduleAdmin(LiveAdmin):
             last_status=Subquery(last.values("run__status")[:1]),
         )  # fmt: skip
 
+    whose = column(_("owner"), lambda row: str(row.owner or gettext("the system")))
+
     @admin.display(description=_("when"))
     def rule(self, row: Schedule) -> str:
         if row.every_s is not None:
@@ -123,7 +208,7 @@ class ScheduleAdmin(LiveAdmin):
 
     @admin.display(description=_("last run"))
     def last_run(self, row: Any) -> SafeString:
-        """Of the last tick that has one. A later tick without one is named by itself."""
+        """The last tick with a run, and a later tick without one."""
         how = show.link_to("run", row.last_run_id, show.status(row.last_status)) if row.last_run_id else ""
         ran = format_html("{}<br>{}", _times(row, row.ran_at), how)
         if not row.error and row.last_at == row.ran_at:
@@ -131,10 +216,6 @@ class ScheduleAdmin(LiveAdmin):
         fault = format_html('<span title="{}">{}</span>', show.snippet(row.error, 400), show.status("failed"))
         none = gettext("no run:")
         return format_html("{}<br>{} {} {}", ran, none, _times(row, row.last_at), fault if row.error else "")
-
-    @admin.display(description=_("owner"))
-    def whose(self, row: Schedule) -> str:
-        return str(row.owner) if row.owner else gettext("the system")
 
     # ------------------------------------------------------------------------------------------------- actions
 
@@ -166,19 +247,13 @@ class ScheduleAdmin(LiveAdmin):
             done += 1
             if words.startswith("Run"):
                 run_id = words.removeprefix("Run now: ").removesuffix(".")
-                told = format_html(
-                    "{}: {}", show.visible(row.name), show.link_to("run", run_id, gettext("a run was submitted"))
-                )
-                self.message_user(request, told, messages.SUCCESS)
+                link = show.link_to("run", run_id, gettext("a run was submitted"))
+                self.message_user(request, format_html("{}: {}", show.visible(row.name), link), messages.SUCCESS)
         left = len(request.POST.getlist("_selected_action")) - done
         if left > 0:
             self.message_user(request, gettext("Left as they are: %(count)s.") % {"count": left}, messages.WARNING)
         elif done:
             self.message_user(request, gettext("Done: %(count)s.") % {"count": done}, messages.SUCCESS)
-
-
-def _is_own(request: HttpRequest, row: Schedule) -> bool:
-    return has(request.user, "is_superuser") or (row.owner_id is not None and row.owner_id == request.user.pk)
 
 
 def _own(request: HttpRequest, rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
@@ -196,3 +271,23 @@ def _outcome(run: Any, error: str) -> SafeString | str:
     if run is not None:
         return show.link_to("run", run.pk, show.status(run.status))
     return show.visible(error) or show.NONE
+
+
+def preview_of(row: Schedule) -> list[dict[str, str]]:
+    """The next ticks in the site's time zone and in the schedule's; none for an invalid rule."""
+    try:
+        return [both_clocks(row, at) for at in schedules.next_ticks(row, COMING)]
+    except InvalidInputError:
+        return []
+
+
+def both_clocks(row: Schedule, at: datetime | None) -> dict[str, str]:
+    """`site`, and `own` if the schedule has a time zone of its own."""
+    shown = {"site": show.moment(at), "own": ""}
+    if at is not None and row.cron and row.timezone:
+        try:
+            own = clock.written(at, timetable.zone_of(row.timezone))
+        except InvalidInputError:
+            return shown
+        shown["own"] = f"{own} {show.visible(row.timezone)}"
+    return shown

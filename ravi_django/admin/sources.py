@@ -1,7 +1,7 @@
-"""Sources, which staff make and edit, and what they have brought.
+"""Sources, which staff make and edit, and their items.
 
-By Django's own permissions on the model; who is no superuser edits and deletes only what runs as themselves. The secret
-of a webhook is shown once, to whom has just had it made.
+Users who are not superusers edit and delete only sources that run as themselves. The secret of a webhook is shown once,
+in the answer to the request that made it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -24,63 +25,98 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_variables
 
-from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin, LiveAdmin
-from ravi_django.admin.source_form import FIELDS, SourceForm
+from ravi_django.admin.agents.fields import AgentField, code_area
+from ravi_django.admin.base import SUPERUSERS, InspectAdmin, OwnedAdmin, OwnedForm, column
+from ravi_django.admin.delegations import UserNameField
+from ravi_django.kernel import ForbiddenError
 from ravi_django.models import Source, SourceItem
+from ravi_django.pages import show
 from ravi_django.runtime.runs import background
+from ravi_django.runtime.schedules import schedules
 from ravi_django.runtime.sources import adding, webhooks
 from ravi_django.runtime.sources.rows import MOVED, STATE
 from ravi_django.users import has
 
+FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
+LOCATION = _(
+    "Feed: its address. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: empty; its address "
+    "and secret are made here."
+)
+OPTIONS = _(
+    'JSON. All: {"edits": true} tells of edits too, {"metadata": {…}} goes to the runs. Model: {"fields": [names]}. '
+    'Webhook and drop: {"id", "title", "text", "url": paths}. No keys or passwords.'
+)
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
-ANEW = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these is looked at at once
+POLL_AGAIN = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these polls at once
+
+
+class SourceForm(OwnedForm):
+    agent = AgentField(label=_("Agent"), help_text=_("The agent that gets what is new."))
+    owner = UserNameField(label=_("Owner"), required=False, help_text=_("Whose runs it makes; empty: the system's"))
+
+    class Meta:
+        model = Source
+        fields = FIELDS
+        labels = {"every_s": _("Seconds between polls")}
+        help_texts = {"location": LOCATION, "options": OPTIONS, "every_s": _("Of a feed at least 60.")}
+        widgets = {
+            "location": forms.TextInput({"spellcheck": "false"}),
+            "options": code_area(6),
+        }
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._written = adding.written(self.instance.options)
+        if isinstance(self.instance.options, dict):
+            self.initial["options"] = adding.typed(self.instance.options)
+        if "options" in self.fields:
+            self.fields["options"].show_hidden_initial = False  # the row has the initial value
+
+    def clean_options(self) -> dict[str, Any]:
+        """The typed options, and those that the poller has written."""
+        given = self.cleaned_data["options"] or {}
+        if not isinstance(given, dict):
+            raise forms.ValidationError(gettext('A JSON object like {"edits": true}.'))
+        return {**adding.typed(given), **self._written}
+
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]
+        if self.errors:
+            return
+        for field, fault in adding.faults_of(self.instance):
+            self.add_error(field if field in self.fields else None, fault)
+        if not self.errors and {"agent", "owner"}.intersection(self.changed_data):
+            try:
+                schedules.check_owner(self.instance)
+            except ForbiddenError as error:
+                self.add_error("agent", show.visible(str(error)))
 
 
 @admin.register(Source)
-class SourceAdmin(LiveAdmin):
+class SourceAdmin(OwnedAdmin):
     below = (SourceItem,)
     form = SourceForm
     change_form_template = "ravi/admin/source.html"
     list_display = ["name", "kind", "agent", "owner", "enabled", "state", "checked_at", "next_poll"]
     list_filter = ["kind", "enabled"]
-    list_select_related = ["owner"]
     search_fields = ["name", "location", "agent"]
     ordering = ["-id"]
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    list_per_page = 50
     actions = ["poll_now", "enable", "disable"]
-
-    class Media:
-        css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
-
-    # -------------------------------------------------------------------------------------------- who may what
-
-    def has_change_permission(self, request: HttpRequest, obj: Source | None = None) -> bool:
-        return super().has_change_permission(request, obj) and _is_ones_own(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Source | None = None) -> bool:
-        return super().has_delete_permission(request, obj) and _is_ones_own(request, obj)
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[str], dict[Any, int], set[str], list[str]]:
-        """What it has brought goes with it: how many, for there may be very many."""
+        """Its items are deleted too: they are counted, not listed."""
         count = SourceItem.objects.filter(source__in=list(objs)).count()
         named = [gettext("Source: %(name)s") % {"name": source} for source in objs]
         items = gettext("Items: %(count)s") % {"count": count}
         return [*named, items], {gettext("sources"): len(named), gettext("items"): count}, set(), []
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        found = super().get_actions(request)
-        found.pop("delete_selected", None)  # one by one: what it has brought goes with it
-        return found
-
     # ------------------------------------------------------------------------------------------------ the form
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
-        hidden = () if has(request.user, "is_superuser") else ("owner", "tenant")
+        hidden = () if has(request.user, "is_superuser") else SUPERUSERS
         chosen = [name for name in FIELDS if name not in hidden]
         if obj is not None and not self.has_change_permission(request, obj):
             chosen = [name for name in FIELDS if name != "options"] + ["shown_options"]
@@ -89,12 +125,8 @@ class SourceAdmin(LiveAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> list[str]:
         return [] if obj is None else ["kind", *SHOWN, "shown_options"]
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **options)
-        return type(form.__name__, (form,), {"by": request.user})
-
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: bool) -> None:
-        """Only what was typed: a poll may be writing the rest of the row at this moment."""
+        """Save only the typed fields: a poll may be writing the rest of the row now."""
         if not change:
             super().save_model(request, obj, form, change)
             return
@@ -104,14 +136,14 @@ class SourceAdmin(LiveAdmin):
         fields = {name for name in form.cleaned_data if name in FIELDS}
         if "location" in changed:
             obj.etag = obj.modified = ""
-            obj.polling_until = None  # a poll that is under way is of the other place: it writes nothing more
+            obj.polling_until = None  # so that a poll of the old location, which is running, writes nothing
             fields |= {"etag", "modified", "polling_until"}
             kept = {name: value for name, value in kept.items() if name not in (STATE, MOVED)}
         obj.options = {**adding.typed(obj.options), **kept}
-        if changed & ANEW:
+        if changed & POLL_AGAIN:
             obj.next_at, obj.failures, obj.error = None, 0, ""
             fields |= {"next_at", "failures", "error"}
-        if changed & {"owner", "tenant"}:  # the session is of the one before
+        if changed & {"owner", "tenant"}:  # the session belongs to the previous owner
             obj.home = None
             fields.add("home")
         Source.objects.filter(pk=obj.pk).update(**{name: getattr(obj, name) for name in fields})
@@ -120,11 +152,6 @@ class SourceAdmin(LiveAdmin):
         if obj.kind == Source.Kind.WEBHOOK and self.has_change_permission(request, obj):
             return redirect("admin:ravi_source_secret", obj.pk)
         return super().response_add(request, obj, post_url_continue)
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        if request.method == "GET" and any("\0" in value for _, values in request.GET.lists() for value in values):
-            return redirect(request.path)  # no database takes it
-        return super().changelist_view(request, extra_context)
 
     # ---------------------------------------------------------------------------------------------- the secret
 
@@ -135,7 +162,7 @@ class SourceAdmin(LiveAdmin):
     @method_decorator(never_cache)
     @method_decorator(sensitive_variables("secret"))
     def secret_view(self, request: HttpRequest, id: UUID) -> HttpResponse:
-        """GET says what is there and decides nothing; POST makes a secret and shows it in its answer alone."""
+        """GET shows how many secrets there are and changes nothing; POST makes one and shows it in its answer only."""
         source = self.get_object(request, str(id))
         if source is None or source.kind != Source.Kind.WEBHOOK:
             raise Http404
@@ -171,7 +198,7 @@ class SourceAdmin(LiveAdmin):
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit("ravi.poll_sources")
         why = gettext("%(count)s left as they are: switched off, not polled, or another's.")
-        self._told(request, due, len(mine) - len(due) + others, "Asked for.", gettext("%(count)s asked for."), why)
+        self._report(request, due, len(mine) - len(due) + others, "Asked for.", gettext("%(count)s asked for."), why)
 
     @admin.action(description=_("Enable selected sources"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -184,20 +211,20 @@ class SourceAdmin(LiveAdmin):
     def _switch(self, request: HttpRequest, queryset: QuerySet[Source], enabled: bool) -> None:
         mine, others = self._mine(request, queryset)
         rows = [row for row in mine if row.enabled is not enabled]
-        anew = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
-        Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **anew)
+        reset = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
+        Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **reset)
         why = gettext("%(count)s left as they are: so before, or another's.")
         words = gettext("%(count)s enabled.") if enabled else gettext("%(count)s disabled.")
         done = "Enabled." if enabled else "Disabled."
-        self._told(request, rows, len(mine) - len(rows) + others, done, words, why)
+        self._report(request, rows, len(mine) - len(rows) + others, done, words, why)
 
     def _mine(self, request: HttpRequest, queryset: QuerySet[Source]) -> tuple[list[Source], int]:
         rows = list(queryset.select_related("owner"))
         mine = [row for row in rows if self.has_change_permission(request, row)]
         return mine, len(rows) - len(mine)
 
-    def _told(self, request: HttpRequest, rows: list[Source], left: int, done: str, words: str, why: str) -> None:
-        """`done` is for the rows' history; `words` and `why` are what the person reads."""
+    def _report(self, request: HttpRequest, rows: list[Source], left: int, done: str, words: str, why: str) -> None:
+        """`done` goes into the rows' history; the user reads `words` and `why`."""
         for row in rows:
             self.log_change(request, row, done)
         words = words % {"count": len(rows)} + (" " + why % {"count": left} if left else "")
@@ -211,7 +238,8 @@ class SourceAdmin(LiveAdmin):
             return gettext("off")
         if source.error:
             status = show.status("failed" if source.failures else "late")
-            return format_html('{} <span title="{}">{}</span>', status, *_in_short(source.error))
+            whole, brief = show.visible(source.error), show.snippet(source.error, 60)
+            return format_html('{} <span title="{}">{}</span>', status, whole, brief)
         return gettext("ok") if source.checked_at else gettext("new")
 
     @admin.display(description=_("next poll"))
@@ -263,38 +291,20 @@ class SourceItemAdmin(InspectAdmin):
     sortable_by = ()
     search_fields = ["title", "source__name"]
     goes_along = True  # with its source
+    readonly_fields = [*list_display, "identity", "digest"]  # type: ignore[list-item]
+    shown_title = column(_("title"), lambda item: show.snippet(item.title) or item.identity[:12])
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SourceItem]:
-        return super().get_queryset(request).filter(untold__isnull=True)  # the others are no items
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return ["shown_title", "source", "address", "revision", "seen_at", "changed_at", "identity", "digest"]
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return self.get_fields(request, obj)  # type: ignore[no-any-return]
-
-    @admin.display(description=_("title"))
-    def shown_title(self, item: SourceItem) -> str:
-        return show.snippet(item.title) or item.identity[:12]
+        return super().get_queryset(request).filter(untold__isnull=True)  # the other rows are not items yet
 
     @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:
-        """The item's own words: a link only to the web, and one that learns nothing of where it was clicked."""
+        """The item chooses this text: it becomes a link only for http and https, and sends no referrer."""
         if not item.url.lower().startswith(("http://", "https://")):
             return show.snippet(item.url) or show.NONE
         link = '<a href="{}" rel="noopener noreferrer nofollow" target="_blank">{}</a>'
         return format_html(link, item.url, show.snippet(item.url, 80))
 
 
-def _is_ones_own(request: HttpRequest, obj: Source | None) -> bool:
-    if obj is None or has(request.user, "is_superuser"):
-        return True
-    return obj.owner_id is not None and obj.owner_id == request.user.pk
-
-
 def _valid(source: Source) -> int:
     return len([secret for secret in source.secret.split(",") if secret])
-
-
-def _in_short(error: str) -> tuple[str, str]:
-    return show.visible(error), show.snippet(error, 60)

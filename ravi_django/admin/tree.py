@@ -1,4 +1,4 @@
-"""The tree that a run belongs to, for its page: who called whom, what each has used, and what their budget has left."""
+"""The run's tree on its page: its runs, their usage, and the budget."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from django.db.models import Q
 from django.utils.translation import gettext
 
-from ravi_django.admin import show
 from ravi_django.models import BudgetAccount, Run
+from ravi_django.pages import show
 from ravi_django.runtime.budgets import usage
 
 MOST = 200  # runs of one tree on a page
@@ -19,8 +19,9 @@ FIELDS = (
 
 
 def of_run(run: Run) -> dict[str, Any] | None:
-    """For the template; None for a run on its own without a budget. Two queries, however big the tree is."""
-    rows = list(_rows(run)[: MOST + 1])
+    """For the template; None for a run on its own without a budget. Two queries."""
+    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
+    rows = list(tree.order_by("id").only(*FIELDS)[: MOST + 1])
     account = usage.tree_account(run.tree_id)
     if len(rows) < 2 and account is None:
         return None
@@ -37,12 +38,8 @@ def of_run(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _rows(run: Run) -> Any:
-    return Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id)).order_by("id").only(*FIELDS)
-
-
 def _parents_first(rows: list[Run]) -> list[Run]:
-    """Each run above its children, these by age."""
+    """Each run above its children, oldest child first."""
     below: dict[Any, list[Run]] = {}
     for row in rows:
         below.setdefault(row.parent_id, []).append(row)
@@ -59,7 +56,7 @@ def _line(row: Run, run: Run) -> dict[str, Any]:
     return {
         "run": row,
         "here": row.id == run.id,
-        "indent": min(row.depth, 16),  # as many steps as the style sheet has
+        "indent": min(row.depth, 16),  # the style sheet has so many steps
         "status": show.status(row.status),
         "paused": row.paused_at is not None,
         "took": show.between(row.started_at, row.finished_at),
@@ -69,7 +66,6 @@ def _line(row: Run, run: Run) -> dict[str, Any]:
 
 
 def _budget(account: BudgetAccount) -> list[dict[str, str]]:
-    """A line each for tokens, money and model calls: spent, reserved, limit."""
     return [
         {
             "name": name,
@@ -78,12 +74,8 @@ def _budget(account: BudgetAccount) -> list[dict[str, str]]:
             "limit": show.NONE if (most := getattr(account, f"max_{field}")) is None else shown(most),
         }
         for name, field, shown in (
-            (gettext("tokens"), "tokens", _count),
+            (gettext("tokens"), "tokens", "{:,}".format),
             (gettext("cost"), "cost", show.money),
-            (gettext("model calls"), "turns", _count),
+            (gettext("model calls"), "turns", "{:,}".format),
         )
     ]
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"

@@ -8,14 +8,13 @@ from django.contrib import admin
 from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
-from ravi_django.admin.base import InspectAdmin
+from ravi_django.admin.base import InspectAdmin, column
 from ravi_django.conf import conf
 from ravi_django.models import WorkerProcess
+from ravi_django.pages import show
 from ravi_django.runtime.db import clock
 
 
@@ -25,20 +24,16 @@ class WorkerProcessAdmin(InspectAdmin):
     list_display = ["name", "state", "runs", "release", "started_at", "seen"]
     list_display_links = None
     ordering = ["name"]
+    state = column(
+        _("state"),
+        lambda worker: show.status("alive" if worker.age.total_seconds() < 3 * conf.HEARTBEAT_S else "late"),
+    )
+    seen = column(_("last seen"), lambda worker: gettext("%(age)s ago") % {"age": show.duration(worker.age)})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
-        """Ages by the database's clock, which wrote the times."""
+        """`age` by the database's clock, which wrote the times."""
         age = ExpressionWrapper(clock.now() - F("seen_at"), output_field=DurationField())
         return super().get_queryset(request).annotate(age=age)  # type: ignore[no-any-return]
-
-    @admin.display(description=_("state"))
-    def state(self, worker: Any) -> SafeString:
-        alive = worker.age.total_seconds() < 3 * conf.HEARTBEAT_S
-        return show.status("alive" if alive else "late")
-
-    @admin.display(description=_("last seen"))
-    def seen(self, worker: Any) -> str:
-        return gettext("%(age)s ago") % {"age": show.duration(worker.age)}
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         return redirect("admin:ravi_workerprocess_changelist")  # the list has everything

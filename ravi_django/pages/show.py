@@ -1,4 +1,7 @@
-"""How things look on a page: durations, tokens, texts, JSON. Nothing hidden in them; the template escapes."""
+"""How values look on a page: durations, tokens, texts, JSON, statuses and links of the admin.
+
+Texts have no hidden characters. The template escapes them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from ravi_django.kernel.visible import money as money_of
-from ravi_django.kernel.visible import visible
-from ravi_django.models.names import word
+from ravi_django.kernel.visible import visible as visible
+from ravi_django.models.names import word as word
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 
 NONE = "—"
-CLIP = 4_000  # characters of a value inside of a list; its own page has the whole
+CLIP = 4_000  # characters of a value in a list; its own page shows all
 
 
 def duration(span: timedelta | None) -> str:
@@ -24,18 +30,16 @@ def duration(span: timedelta | None) -> str:
     if span is None:
         return NONE
     seconds = max(0.0, span.total_seconds())
+    if 0 < seconds < 0.001:
+        return "<1 ms"
     if seconds < 1:
-        if 0 < seconds < 0.001:
-            return "<1 ms"
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, lesser, lesser_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // lesser
-            return f"{whole // size} {unit}" + (f" {rest} {lesser_unit}" if rest else "")
-    raise AssertionError("a minute or more")
+    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+    size, unit, lesser, lesser_unit = next(one for one in units if round(seconds) >= one[0])
+    rest = round(seconds) % size // lesser
+    return f"{round(seconds) // size} {unit}" + (f" {rest} {lesser_unit}" if rest else "")
 
 
 def duration_s(seconds: float) -> str:
@@ -63,14 +67,12 @@ def size(count: int) -> str:
 
 
 def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
-    """JSON for people: `text`, and when it was cut, the `cut` number of characters left out."""
+    """JSON for people: `text`, and `cut`, the number of characters left out."""
     if value is None:
         return None
     if isinstance(value, dict) and BLOB_KEY in value:
-        return {
-            "text": gettext("%(size)s, kept beside the journal") % {"size": size(value.get("size", 0))},
-            "cut": True,
-        }
+        words = gettext("%(size)s, kept beside the journal")
+        return {"text": words % {"size": size(value.get("size", 0))}, "cut": True}
     text = visible(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     if limit is None or len(text) <= limit:
         return {"text": text, "cut": 0}
@@ -88,7 +90,7 @@ def snippet(text: str, limit: int = 140) -> str:
 
 
 def blocks(content: Any, limit: int | None = CLIP) -> list[dict[str, Any]]:
-    """Content blocks as (kind, label, text); a block of a kind that we do not know shows as JSON."""
+    """Content blocks with `kind`, `label` and `shown`; a block of an unknown kind is shown as JSON."""
     if not isinstance(content, list):
         return [{"kind": "other", "label": "", "shown": pretty(content, limit)}]
     return [_block(block, limit) for block in content]
@@ -97,17 +99,11 @@ def blocks(content: Any, limit: int | None = CLIP) -> list[dict[str, Any]]:
 def _block(block: Any, limit: int | None) -> dict[str, Any]:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in ("text", "thinking"):
-        return {
-            "kind": kind,
-            "label": gettext("thinking") if kind == "thinking" else "",
-            "shown": pretty(block.get("text"), limit),
-        }
+        label = gettext("thinking") if kind == "thinking" else ""
+        return {"kind": kind, "label": label, "shown": pretty(block.get("text"), limit)}
     if kind == "tool_use":
-        return {
-            "kind": kind,
-            "label": visible(gettext("calls %(tool)s") % {"tool": block.get("tool_name")}),
-            "shown": pretty(block.get("arguments"), limit),
-        }
+        label = visible(gettext("calls %(tool)s") % {"tool": block.get("tool_name")})
+        return {"kind": kind, "label": label, "shown": pretty(block.get("arguments"), limit)}
     if kind == "tool_result":
         parts = block.get("content") or []
         texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
@@ -115,3 +111,17 @@ def _block(block: Any, limit: int | None) -> dict[str, Any]:
         label = gettext("the call failed") if block.get("is_error") else word("result")
         return {"kind": kind, "label": label, "shown": pretty(shown, limit), "error": bool(block.get("is_error"))}
     return {"kind": "other", "label": visible(str(kind or "")), "shown": pretty(block, limit)}
+
+
+def status(value: str) -> SafeString:
+    return format_html('<span class="ravi-status ravi-status-{}">{}</span>', value, word(value))
+
+
+def link_to(kind: str, key: Any, text: Any) -> SafeString:
+    """A link to an object's page in the admin; `kind` is the model's name."""
+    return format_html('<a href="{}">{}</a>', reverse(f"admin:ravi_{kind}_change", args=[key]), text)
+
+
+def short_id(key: Any) -> SafeString:
+    """The random end of a UUIDv7, which differs between ids of one minute; the tooltip has the whole id."""
+    return format_html('<code class="ravi-id" title="{}">…{}</code>', key, str(key)[-8:])

@@ -1,4 +1,4 @@
-"""The form field that says who approves an agent's risky tools, and whether those people are there."""
+"""The form field for the approvers of an agent's risky tools; it checks that they exist."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.utils.translation import gettext
 
+from ravi_django.admin.agents.fields import code_area
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.people import addressees
 
 
 class ApproversField(forms.CharField):
-    """An address, or JSON: several with their time, or such by tool name, risk or "*". Gives a spec's `approvers`."""
+    """A spec's `approvers`: an address, or JSON: addresses with times, or either by tool name, risk or "*"."""
 
     def __init__(self, **options: Any) -> None:
-        widget = forms.Textarea(attrs={"rows": 3, "class": "ravi-code", "spellcheck": "false"})
-        super().__init__(widget=widget, required=False, **options)
+        super().__init__(widget=code_area(3), required=False, **options)
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -51,7 +51,7 @@ class ApproversField(forms.CharField):
 
 
 def missing(approvers: Approvers) -> list[str]:
-    """The addresses among them that name a user, group or permission which is not there, in at most three queries."""
+    """The addresses that name a user, group or permission that does not exist. At most three queries."""
     everybody = [*approvers.named.values(), *filter(None, [approvers.rest])]
     asked = list(dict.fromkeys(step.to for to in everybody for step in to.steps))
     named = {kind: {one.partition(":")[2] for one in asked if one.startswith(f"{kind}:")} for kind in _KNOWN}
@@ -62,7 +62,7 @@ def missing(approvers: Approvers) -> list[str]:
 def _users(names: set[str]) -> Iterable[str]:
     model: Any = get_user_model()
     field = model.USERNAME_FIELD
-    with suppress(ValueError, ValidationError):  # a name that this site's users cannot have
+    with suppress(ValueError, ValidationError):  # no valid name for this site's user model
         rows = model._default_manager.filter(**{f"{field}__in": names})
         return [str(name) for name in rows.values_list(field, flat=True)]
     return []
@@ -73,7 +73,7 @@ def _groups(names: set[str]) -> Iterable[str]:
 
 
 def _permissions(names: set[str]) -> Iterable[str]:
-    if not addressees.holders_are_known():  # they may be given by a backend of the site's own, and have no rows
+    if not addressees.holders_are_known():  # a backend of the site may grant permissions that have no rows
         return names
     which = Q()
     for name in names:

@@ -1,5 +1,4 @@
-"""Form fields: an agent, and for the parts of a spec a table of variables, the tools to tick, lines, JSON. None needs
-JavaScript."""
+"""Form fields: an agent, lines, JSON, a table of variables, tools to select. None needs JavaScript."""
 
 from __future__ import annotations
 
@@ -18,22 +17,30 @@ BLANK_ROWS = 3
 MAX_ROWS = 200
 
 
+def text_line(**attributes: str) -> forms.TextInput:
+    return forms.TextInput({"autocomplete": "off", "spellcheck": "false", **attributes})
+
+
+def code_area(rows: int) -> forms.Textarea:
+    return forms.Textarea({"rows": rows, "class": "ravi-code", "spellcheck": "false"})
+
+
 class AgentField(forms.ChoiceField):
     """One of the agents that a user may see."""
 
     default_error_messages = {"invalid_choice": _("There is no agent %(value)s that you may choose.")}
 
     def offer(self, user: Any, current: str) -> None:
-        """`current` stays to be seen, also when it is gone."""
+        """`current` is offered even if it no longer exists."""
         addresses = sorted({*access.agents_seen(user), current} - {""})
         self.choices = [("", "---------"), *((address, address) for address in addresses)]
 
 
 class LinesField(forms.CharField):
-    """A list of texts, one a line."""
+    """A list of texts, one a line. Never required."""
 
     def __init__(self, *, rows: int = 4, **options: Any) -> None:
-        super().__init__(widget=forms.Textarea(attrs={"rows": rows}), **options)
+        super().__init__(widget=forms.Textarea(attrs={"rows": rows}), required=False, **options)
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
@@ -49,8 +56,7 @@ class ObjectField(forms.JSONField):
     """A JSON object, or None."""
 
     def __init__(self, *, rows: int = 4, **options: Any) -> None:
-        widget = forms.Textarea(attrs={"rows": rows, "class": "ravi-code", "spellcheck": "false"})
-        super().__init__(widget=widget, required=False, **options)
+        super().__init__(widget=code_area(rows), required=False, **options)
 
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
@@ -81,7 +87,7 @@ class ObjectField(forms.JSONField):
 
 
 class VariablesWidget(forms.Widget):
-    """A table with a row a variable, and some blank ones; a row whose name is cleared is gone."""
+    """A table with a row for each variable, and blank rows. Clearing the name removes a row."""
 
     template_name = "ravi/admin/agent_variables.html"
     use_fieldset = True
@@ -110,7 +116,7 @@ class VariablesWidget(forms.Widget):
 
 
 class VariablesField(forms.Field):
-    """Rows of {name, default, description, required, sample}, all text but for `required`."""
+    """Rows of {name, default, description, required, sample}; `required` is a bool, all else is text."""
 
     widget = VariablesWidget
 
@@ -129,7 +135,7 @@ class VariablesField(forms.Field):
 
 
 def rows_of(variables: Any) -> list[dict[str, Any]]:
-    """The table for what a spec declares."""
+    """The table's rows for a spec's variables."""
     found = variables if isinstance(variables, dict) else {}
     return [
         {
@@ -145,7 +151,7 @@ def rows_of(variables: Any) -> list[dict[str, Any]]:
 
 
 def declared(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a spec declares, of the table."""
+    """A spec's variables from the table's rows."""
     found = {}
     for row in rows:
         entry = {"description": row["description"], "required": row["required"] or None}
@@ -160,18 +166,18 @@ def samples(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def from_text(text: str) -> Any:
-    """What reads as JSON is JSON (3, true, ["a"], {"a": 1}, "quoted text"); everything else is text."""
+    """Valid JSON is read as such (3, true, ["a"], {"a": 1}, "quoted text"); everything else is text."""
     try:
         value = json.loads(text)
     except ValueError:
         return text
     if value is None or (isinstance(value, int | float) and json.dumps(value) != text):
-        return text  # 007 and 1.50 are no numbers that anybody would want changed
+        return text  # as numbers, 007 and 1.50 would lose digits
     return value
 
 
 def to_text(value: Any) -> str:
-    """What `from_text` reads the value from."""
+    """The text that `from_text` reads the value from."""
     if value is None:
         return ""
     if isinstance(value, str) and from_text(value) == value:
@@ -179,11 +185,11 @@ def to_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# ------------------------------------------------------------------------------------------------------- ticking
+# ------------------------------------------------------------------------------------------------------- choices
 
 
 class DescribedChoices(forms.CheckboxSelectMultiple):
-    """Boxes to tick, each with a note of what it is. `notes`: value → {"label", "risk", "effect", "text"}."""
+    """Checkboxes, each with a note. `notes`: value → {"label", "risk", "effect", "text"}."""
 
     template_name = "ravi/admin/agent_choices.html"
     notes: Mapping[str, Mapping[str, str]] = {}
@@ -201,7 +207,7 @@ class DescribedChoices(forms.CheckboxSelectMultiple):
 
 
 class DescribedField(forms.MultipleChoiceField):
-    """Several of what is known; what is chosen and no longer known stays to be seen, and is refused by validation."""
+    """Several of the known values. A chosen value that is no longer known is still shown; validation refuses it."""
 
     widget = DescribedChoices
 

@@ -1,4 +1,4 @@
-"""The form of an agent that is a row: every part of its spec by name, and its faults at the right field."""
+"""The form of an agent in the database: a field for each part of its spec, with errors at the right field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.admin.agents.approvers import ApproversField
-from ravi_django.admin.agents.fields import DescribedField, LinesField, ObjectField, VariablesField, declared
+from ravi_django.admin.agents.fields import (
+    DescribedField,
+    LinesField,
+    ObjectField,
+    VariablesField,
+    code_area,
+    declared,
+    text_line,
+)
 from ravi_django.admin.agents.values import (
     addresses_in,
     agents_but,
@@ -89,16 +97,8 @@ FIELDSETS: list[Any] = [
 ]
 
 
-def _code(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "class": "ravi-code", "spellcheck": "false"})
-
-
-def _text(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows})
-
-
-def _line(**attrs: str) -> forms.TextInput:
-    return forms.TextInput(attrs={"autocomplete": "off", **attrs})
+def _text(label: Any, help_text: Any, **options: Any) -> forms.CharField:
+    return forms.CharField(required=False, label=label, help_text=help_text, **{"widget": text_line(), **options})
 
 
 def _whole(label: Any, help_text: Any = "") -> forms.IntegerField:
@@ -110,7 +110,7 @@ def _number(label: Any, help_text: Any = "") -> forms.FloatField:
 
 
 class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
-    """`spec` is the checked AgentSpec once the form is valid. With `previewing` it is never valid: nothing is saved."""
+    """`spec` is the checked AgentSpec of a valid form. A preview is never valid: it saves nothing."""
 
     previewing = False
 
@@ -123,15 +123,14 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             (PERSONAL_FEED, _("personal feed: follows topics, and keeps what is for its user")),
         ],
     )  # fmt: skip
-    model = forms.CharField(required=False, max_length=200, label=_("Model"), widget=_line(spellcheck="false"))
+    model = _text(_("Model"), "", max_length=200)
     fallbacks = LinesField(
-        required=False,
         label=_("Fallbacks"),
         rows=2,
         help_text=_("Models that are asked when the first one fails, one a line, in this order."),
     )
     system_instructions = forms.CharField(
-        required=False, strip=False, widget=_code(14), label=_("text"),
+        required=False, strip=False, widget=code_area(14), label=_("text"),
         help_text=_(
             "What the agent is told before anything else. Django's template language, with the variables below: "
             "Hello {{ user.full_name }}. {% if tone %}Be {{ tone }}.{% endif %}"
@@ -165,47 +164,38 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         label=_("sub-agents"),
         help_text=_("Each becomes a tool, handoff_&lt;key&gt;, that hands it a task and waits for its answer."),
     )
-    initial_tool_choice = forms.CharField(
-        required=False, label=_("first move"), widget=_line(),
-        help_text=_("For the first model call of a message: auto, none, required, or a tool's name. Empty: auto."),
-    )  # fmt: skip
+    initial_tool_choice = _text(
+        _("first move"),
+        _("For the first model call of a message: auto, none, required, or a tool's name. Empty: auto."),
+    )
     public_signals = LinesField(
-        required=False,
         label=_("Public signals"),
         rows=2,
         help_text=_("Names, one a line: the owner of a run may send these signals over REST."),
     )
-    output_topic = forms.CharField(
-        required=False,
-        label=_("Output topic"),
-        widget=_line(),
-        help_text=_("type/source, as news/tech: where answers go that nobody asked for."),
+    output_topic = _text(_("Output topic"), _("type/source, as news/tech: where answers go that nobody asked for."))
+    source_signal = _text(
+        _("Source signal"),
+        _("Of kind information: the signal that brings it an item. Empty: new_source_item."),
+        max_length=200,
     )
-    source_signal = forms.CharField(
-        required=False, label=_("Source signal"), max_length=200, widget=_line(),
-        help_text=_("Of kind information: the signal that brings it an item. Empty: new_source_item."),
-    )  # fmt: skip
     follow_topics = LinesField(
-        required=False,
         label=_("Follow topics"),
         rows=3,
         help_text=_("Of kind personal feed: type/source, one a line; followed when it is started."),
     )
-    preferences = forms.CharField(
-        required=False, label=_("Preferences"), widget=_text(2),
-        help_text=_(
+    preferences = _text(
+        _("Preferences"),
+        _(
             "Of its user, where the run says none. Without a model their words decide: cats, machine learning, "
             "not football."
         ),
-    )  # fmt: skip
+        widget=forms.Textarea({"rows": 2}),
+    )
     every_s = _whole(_("seconds between deliveries"), _("At least so many, all in one message. Empty: each at once."))
     items_per_generation = _whole(_("items until it begins anew"), _("With an empty journal. Empty: 20."))
-    welcome = forms.CharField(
-        required=False, widget=_text(2), label=_("welcome text"), help_text=_("Shown before the first message.")
-    )
-    starter_prompts = LinesField(
-        required=False, label=_("Starter prompts"), help_text=_("What a user may begin with, one a line.")
-    )
+    welcome = _text(_("welcome text"), _("Shown before the first message."), widget=forms.Textarea({"rows": 2}))
+    starter_prompts = LinesField(label=_("Starter prompts"), help_text=_("What a user may begin with, one a line."))
     retention = forms.ChoiceField(
         label=_("memory"),
         choices=[
@@ -227,15 +217,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     options_temperature = _number(_("temperature"))
     options_top_p = _number(_("top p"))
     options_max_tokens = _whole(_("output tokens"))
-    options_reasoning_effort = forms.CharField(
-        required=False,
-        label=_("reasoning effort"),
-        widget=_line(),
-        help_text=_("low, medium, high: what the provider knows."),
-    )
-    options_stop = LinesField(
-        required=False, rows=2, label=_("stop at"), help_text=_("Texts that end the answer, one a line.")
-    )
+    options_reasoning_effort = _text(_("reasoning effort"), _("low, medium, high: what the provider knows."))
+    options_stop = LinesField(rows=2, label=_("stop at"), help_text=_("Texts that end the answer, one a line."))
     options_extra = ObjectField(
         label=_("further options"), help_text=_("A JSON object, passed to the provider as it is. No keys or passwords.")
     )
@@ -257,7 +240,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             ),
             "enabled": _("A disabled agent takes no new runs."),
         }
-        widgets = {"description": _text(2)}
+        widgets = {"description": forms.Textarea({"rows": 2})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -266,8 +249,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         if self.instance.pk:
             self.initial.update({**initial_of(self.old_spec), "version": self.instance.version})
         self.spec: AgentSpec | None = None
-        self.text = ""  # the instructions as given, also when they have a fault
-        self.valid = False  # whether it could be saved, were it not a preview
+        self.text = ""  # the instructions as typed, valid or not
+        self.valid = False  # also of a preview
         for field in self.fields.values():
             field.label = field.label and capfirst(field.label)
         self.fields["access"].required = False  # empty: private
@@ -291,7 +274,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     # ------------------------------------------------------------------------------------------------- checking
 
     def clean_address(self) -> str:
-        """As `type/key`. An address that code answers is taken, also where its row is not there yet."""
+        """`type/key`. The address of an agent in code is taken, even before its row exists."""
         try:
             address = str(AgentId.parse(self.cleaned_data["address"].strip()))
         except InvalidInputError as error:
@@ -330,13 +313,13 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             return None
 
     def _field_of(self, place: str) -> str | None:
-        """The form's field for a place in the spec: `budget.max_tokens`, `tool_names.1`, `variables.tone.default`."""
+        """The form's field for a place in the spec, such as `budget.max_tokens` or `tool_names.1`."""
         parts = place.split(".")
         names = ("_".join(parts[:count]) for count in range(len(parts), 0, -1))
         return next((name for name in names if name in self.fields), None)
 
     def _check_version(self, data: dict[str, Any]) -> None:
-        """Somebody else saved since this form was shown: say so, once. The row stays locked until this one is saved."""
+        """Show once that another person has saved since this form was shown. The row stays locked until the save."""
         if not self.instance.pk or self.previewing:
             return
         rows = Agent.objects.filter(pk=self.instance.pk)
@@ -348,14 +331,8 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.data = self.data.copy()  # type: ignore[attr-defined]
         self.data[self.add_prefix("version")] = str(current)  # type: ignore[index]
         link = reverse("admin:ravi_agent_version", args=[self.instance.pk, current])
-        self.add_error(
-            None,
-            format_html(
-                gettext(
-                    'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; '
-                    "it is all below. Look at what they changed; save again to put yours in its place."
-                ),
-                link,
-                current,
-            ),
+        words = gettext(
+            'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; '
+            "it is all below. Look at what they changed; save again to put yours in its place."
         )
+        self.add_error(None, format_html(words, link, current))

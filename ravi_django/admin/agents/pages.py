@@ -1,4 +1,4 @@
-"""The agents that the site knows. What code says of itself is read-only but for its switch; a row is edited here."""
+"""The agents of the site. An agent in code is read-only except for `enabled`; an agent in the database is edited."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.admin import show
 from ravi_django.admin.agents.form import FIELDSETS, AgentForm
 from ravi_django.admin.agents.preview import preview_of
 from ravi_django.admin.agents.versions import VersionPages, version_list
-from ravi_django.admin.base import LiveAdmin
+from ravi_django.admin.base import LiveAdmin, column
 from ravi_django.models import Agent, Run
+from ravi_django.pages import show
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.catalog.specs import save_spec
 
@@ -28,7 +28,7 @@ CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]
 
 @admin.register(Agent)
 class AgentAdmin(VersionPages, LiveAdmin):
-    """An agent made here is a row with a spec: it runs without code, and each save that changes it is a version."""
+    """An agent made here is a row with a spec. It runs without code. Each save that changes it creates a version."""
 
     tenant = None
     change_form_template = "ravi/admin/agent.html"
@@ -46,7 +46,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Agent | None = None) -> Any:
         if _is_code(obj):
             return [(None, {"fields": CODE_FIELDS})]
-        if obj is not None and not self.has_change_permission(request, obj):  # looking: not a form of empty fields
+        if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": [*CODE_FIELDS, "version"]})]
         return FIELDSETS if obj is None else [(None, {"fields": [*FIELDSETS[0][1]["fields"], "whose"]}), *FIELDSETS[1:]]
 
@@ -56,11 +56,9 @@ class AgentAdmin(VersionPages, LiveAdmin):
         return [] if obj is None else ["address", "whose"]
 
     def get_form(self, request: HttpRequest, obj: Agent | None = None, change: bool = False, **options: Any) -> Any:
-        if _is_code(obj) or (obj is not None and not self.has_change_permission(request, obj)):
-            return super().get_form(request, obj, change=change, **options)
-        form = super().get_form(request, obj, change=change, **options, form=AgentForm)
-        form.previewing = _is_preview(request)  # type: ignore[attr-defined]
-        return form
+        if obj is None or (not _is_code(obj) and self.has_change_permission(request, obj)):
+            options["form"] = AgentForm
+        return super().get_form(request, obj, change=change, **options)
 
     def save_model(self, request: HttpRequest, obj: Agent, form: Any, change: bool) -> None:
         if _is_code(obj):
@@ -83,7 +81,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
         form = context["adminform"].form
         if isinstance(form, AgentForm):
             context["show_preview"] = True
-            if _is_preview(request):
+            if form.previewing:
                 context["preview"] = preview_of(form, request.user)
         if obj is not None and not _is_code(obj):
             context |= version_list(request, obj)
@@ -92,7 +90,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
     # ------------------------------------------------------------------------------------------------ deleting
 
     def has_delete_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
-        """One by one, and only what was made here."""
+        """One at a time, and never an agent in code."""
         return obj is not None and not _is_code(obj) and super().has_delete_permission(request, obj)
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
@@ -107,26 +105,14 @@ class AgentAdmin(VersionPages, LiveAdmin):
 
     # ------------------------------------------------------------------------------------------------- columns
 
-    @admin.display(description=_("name"))
-    def shown_name(self, agent: Agent) -> str:
-        return agent.name or show.NONE
-
-    @admin.display(description=_("owner"))
-    def whose(self, agent: Agent) -> str:
-        return show.visible(str(agent.owner)) if agent.owner else show.NONE
-
-    @admin.display(description=_("model"))
-    def model_name(self, agent: Agent) -> str:
-        return str(agent.spec.get("model") or show.NONE)
-
-    @admin.display(description=_("tools"))
-    def tools(self, agent: Agent) -> str:
-        return ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE
-
-    @admin.display(description=_("ready here"), boolean=True)
-    def loaded(self, agent: Agent) -> bool:
-        """Whether this web process has the agent's code, which submitting needs; a row needs none."""
-        return not _is_code(agent) or agent.address in known_addresses()
+    shown_name = column(_("name"), lambda agent: agent.name or show.NONE)
+    whose = column(_("owner"), lambda agent: show.visible(str(agent.owner or show.NONE)))
+    model_name = column(_("model"), lambda agent: str(agent.spec.get("model") or show.NONE))
+    tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE)
+    # Submitting to an agent in code needs that code in this process.
+    loaded = column(
+        _("ready here"), lambda agent: not _is_code(agent) or agent.address in known_addresses(), boolean=True
+    )
 
     @admin.display(description=_("instructions"))
     def instructions(self, agent: Agent) -> SafeString | str:
@@ -154,12 +140,8 @@ def _is_code(agent: Agent | None) -> bool:
     return agent is not None and agent.source == Agent.Source.CODE and agent.pk is not None
 
 
-def _is_preview(request: HttpRequest) -> bool:
-    return request.method == "POST" and "_preview" in request.POST
-
-
 def _tools(agent: Agent) -> list[dict[str, Any]]:
-    """What the spec of code says of its tools; a row's names them."""
+    """The tools of a spec: described for an agent in code, only names for an agent in the database."""
     tools = agent.spec.get("tools")
     if isinstance(tools, list):
         return [tool for tool in tools if isinstance(tool, dict)]

