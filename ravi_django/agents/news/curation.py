@@ -1,18 +1,19 @@
-"""Whether an item is one for a reader: by a model that knows their preferences, or by the words of these alone."""
+"""Judge whether an item fits a reader's preferences: by a model, or by matching words."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ravi_django.agents.messages import with_options
 from ravi_django.agents.news.items import OUTSIDE, Item
-from ravi_django.agents.react.result import TOOL_NAME, Goal, ResultType
+from ravi_django.agents.react.result import TOOL_NAME, Goal, ResultType, supports_schema
 from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, Role, RunContext
 
 CURATED = "feed.curated"
-RETRIES = 2  # of a verdict that is none
+RETRIES = 2  # after an invalid verdict
 _SHAPE = (
     'Answer with one JSON object and nothing else: {"keep": true or false, "score": from 0 to 1 (how well it fits), '
     '"reason": one short sentence for the reader, "headline": a headline of your own, at most 100 characters}.'
@@ -20,8 +21,8 @@ _SHAPE = (
 _NOT = re.compile(r"(?:not?|without)\s+|[-!]\s*", re.IGNORECASE)
 _APART = re.compile(r"[,;.\n]+|\b(?:and|or|but)\b", re.IGNORECASE)
 _WORD = re.compile(r"[\w+#-]+")
-_PHRASE = 3  # words of a preference that are looked for as they stand; of a longer one each
-_SMALL = 3  # letters of a word that says something by itself
+_PHRASE = 3  # a preference of up to so many words is matched as a phrase; a longer one word by word
+_SMALL = 3  # letters; shorter words are ignored in a long preference
 _FILLERS = frozenset(
     re.findall(
         r"\w+",
@@ -34,8 +35,6 @@ Short = Annotated[str, Field(max_length=1000)]
 
 
 class Verdict(BaseModel):
-    """What has become of an item."""
-
     model_config = ConfigDict(frozen=True)
 
     keep: bool
@@ -55,12 +54,16 @@ async def judge(
     instructions: str,
     base: GenerationOptions | None = None,
 ) -> Verdict:
-    """By a model. The item is kept apart from the instructions and from the reader's words. Raises ModelError, and
-    ResultInvalidError when it gives no verdict, however often it is told why."""
+    """Judge by a model. The item is a message of its own, apart from instructions and preferences.
+
+    Raises ModelError, and ResultInvalidError if the model gives no valid verdict after RETRIES corrections.
+    """
     wishes = f"The reader's preferences:\n{preferences}" if preferences else "The reader has said no preferences."
     system = "\n\n".join([instructions, wishes, _SHAPE, OUTSIDE])
     asked = [ChatMessage.of(Role.SYSTEM, system), ChatMessage.of(Role.USER, item.to_prompt())]
-    options = await _options(model, base or GenerationOptions())
+    options = base or GenerationOptions()
+    if await supports_schema(model):
+        options = with_options(options, response_format=VERDICT.response_format)
     goal = Goal(VERDICT, TOOL_NAME, RETRIES)
     while True:
         response = await ctx.llm(asked, options=options, model=model)
@@ -71,24 +74,16 @@ async def judge(
         asked += [response.message, *([correction] if correction else [])]
 
 
-async def _options(model: ChatModel, base: GenerationOptions) -> GenerationOptions:
-    supports: Any = getattr(model, "supports_schema", None)
-    holds = supports is not None and await supports()
-    # Built anew, not copied: a copy would carry the digests that were cached for the original.
-    given = {name: getattr(base, name) for name in GenerationOptions.model_fields}
-    return GenerationOptions(**{**given, "response_format": VERDICT.response_format}) if holds else base
-
-
 def match(item: Item, preferences: str) -> Verdict:
-    """By words: `cats, machine learning, not football`. Kept is what has one of the wanted words and none of the
-    others; without a wanted word everything else is."""
+    """Judge by words: `cats, machine learning, not football`. Keeps an item with a wanted and no unwanted term; without
+    wanted terms, every item with no unwanted one."""
     wanted, unwanted = _terms(preferences)
-    said = " ".join(_WORD.findall(f"{item.title} {item.text}".casefold()))
-    if found := [term for term in unwanted if _has(said, term)]:
+    words = f" {' '.join(_WORD.findall(f'{item.title} {item.text}'.casefold()))} "
+    if found := [term for term in unwanted if f" {term} " in words]:
         return Verdict(keep=False, score=0.0, reason=_words("it has", found), headline=item.title)
     if not wanted:
         return Verdict(keep=True, score=1.0, reason="nothing speaks against it", headline=item.title)
-    if not (found := [term for term in wanted if _has(said, term)]):
+    if not (found := [term for term in wanted if f" {term} " in words]):
         return Verdict(keep=False, score=0.0, reason=_words("it has nothing of", wanted), headline=item.title)
     score = round(len(found) / len(wanted), 3)
     return Verdict(keep=True, score=score, reason=_words("it has", found), headline=item.title)
@@ -110,10 +105,6 @@ def _of_part(text: str) -> list[str]:
     if len(words) > _PHRASE or any(word in _FILLERS for word in words):
         return [word for word in words if len(word) >= _SMALL and word not in _FILLERS]
     return [" ".join(words)] if words else []
-
-
-def _has(said: str, term: str) -> bool:
-    return f" {term} " in f" {said} "
 
 
 def _words(begin: str, terms: list[str]) -> str:

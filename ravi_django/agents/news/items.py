@@ -1,12 +1,10 @@
-"""Items, which a newsroom and its readers get. Their text comes from outside.
-
-InformationAgent and PersonalFeedAgent share when to continue as new, and that a failed item does not fail the run.
-"""
+"""News items. Their text comes from outside and is never an instruction."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +28,13 @@ from ravi_django.kernel import (
 )
 from ravi_django.kernel.checks import check_text
 
-TITLE = 500  # characters that are kept, as of the next three
+# Characters that are kept.
+TITLE = 500
 ADDRESS = 2000
 NAME = 200
 TEXT = 20_000
-DEEP = 4  # digests within digests
-_WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)  # a page may make a link of it
+DEEP = 4  # levels of digests within digests
+_WEB = re.compile(r"https?://[^\s<>\"']+\Z", re.IGNORECASE)  # safe as a link in a page
 _NOWHERE = AgentId("feed", "item")
 _TITLE = ("title", "headline")
 _TEXT = ("text", "content", "summary", "description")
@@ -48,19 +47,17 @@ OUTSIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something new."""
-
     title: str = ""
     url: str = ""  # http or https, else empty
     text: str = ""
-    source: str = ""  # who brought it
-    data: dict[str, Any] = field(default_factory=dict)  # all of it, as it came
-    topic: str = ""  # that it was published to
+    source: str = ""  # the name of the feed or site
+    data: dict[str, Any] = field(default_factory=dict)  # the whole item, unchanged
+    topic: str = ""  # the topic of its publication, or ""
     publication: str = ""  # the publication's id
 
     @classmethod
     def of_data(cls, data: Any, **where: str) -> Item | None:
-        """Of a JSON object with a title, a text, a url, or anything else; None when it is empty."""
+        """From a JSON object with any of title, text, url and source; None for an empty one."""
         if not isinstance(data, Mapping) or not data:
             return None
         text = _first(data, _TEXT, TEXT)
@@ -75,17 +72,17 @@ class Item:
         )
 
     def to_prompt(self, **more: Any) -> str:
-        """One line of JSON: what is in it cannot end it."""
+        """One line of JSON, so the item's text cannot end it."""
         said = {"title": self.title, "source": self.source, "url": self.url, "text": self.text, **more}
         return to_json({name: value for name, value in said.items() if value}, fallback=str).decode(errors="replace")
 
     def named(self) -> dict[str, str]:
-        """Enough to find it by."""
+        """The fields of a log entry that identify the item."""
         return {"title": self.title or _line(self.text)[:100], "url": self.url, "source": self.source}
 
 
 def items_of(message: Message) -> list[Item]:
-    """The items of a message: a chat message is one, so is data, and `{"items": […]}` a digest of several."""
+    """The items of a message: a chat message or data is one item, `{"items": […]}` is a digest of several."""
     topic = str(message.target) if isinstance(message.target, TopicId) else ""
     publication = message.metadata.get("publication") if topic else None
     where = {"topic": topic, "publication": publication if isinstance(publication, str) else ""}
@@ -97,15 +94,6 @@ def _of_message(message: Message, where: dict[str, str], deep: int) -> Iterator[
         yield from _of_data(message.payload.data, where, deep)
     elif text := unframed(message).text.strip():
         yield Item(text=text[:TEXT], data={"text": text}, **where)
-
-
-def _of_payload(payload: Mapping[str, Any], where: dict[str, str], deep: int) -> Iterator[Item]:
-    """Of a digest's item, as the fan-out puts it there."""
-    try:
-        message = Message.model_validate({"target": _NOWHERE, "payload": dict(payload)})
-    except ValidationError:
-        return
-    yield from _of_message(message, where, deep)
 
 
 def _of_data(data: Mapping[str, Any], where: dict[str, str], deep: int) -> Iterator[Item]:
@@ -120,7 +108,9 @@ def _of_data(data: Mapping[str, Any], where: dict[str, str], deep: int) -> Itera
             continue
         here = {name: str(one[name]) if isinstance(one.get(name), str) else there for name, there in where.items()}
         if isinstance(one.get("payload"), Mapping):
-            yield from _of_payload(one["payload"], here, deep - 1)
+            with suppress(ValidationError):  # the fan-out puts a message's payload into a digest
+                message = Message.model_validate({"target": _NOWHERE, "payload": dict(one["payload"])})
+                yield from _of_message(message, here, deep - 1)
         else:
             yield from _of_data(one, here, deep - 1)
 
@@ -134,9 +124,9 @@ def _line(text: str) -> str:
 
 
 FAILED = "feed.failed"
-NEW_ITEM = "new_feed_item"  # the signal beside a message that was published
+NEW_ITEM = "new_feed_item"  # the signal that announces a published message
 PER_GENERATION = 20
-# Not the item's doing: the run is to end, or stops for somebody.
+# Errors that end or suspend the run. All others only fail the item.
 OURS = (
     BudgetExhaustedError,
     CancellationError,
@@ -149,15 +139,10 @@ _WORDS = 500  # characters of an error that are kept
 
 
 async def note_failure(ctx: RunContext, item: Item, error: Exception) -> dict[str, Any]:
-    """Log what has become of an item that failed; returns the words."""
+    """Log a failed item. Returns the error as JSON."""
     words = {"type": getattr(error, "type", None) or type(error).__name__, "message": str(error)[:_WORDS]}
     await ctx.log(FAILED, {**item.named(), "topic": item.topic, "publication": item.publication, "error": words})
     return words
-
-
-def is_child(ctx: RunContext) -> bool:
-    supervision = ctx.meta.supervision
-    return supervision is not None and supervision.parent_id is not None
 
 
 def wants_answer(ctx: RunContext, message: Message) -> bool:
@@ -165,11 +150,10 @@ def wants_answer(ctx: RunContext, message: Message) -> bool:
 
 
 def is_over(ctx: RunContext, inbox: list[Message]) -> bool:
-    """Whether the run was another's question alone: it is answered now, and its asker may wait for the end."""
-    return is_child(ctx) and bool(inbox) and all(wants_answer(ctx, message) for message in inbox)
-
-
-# -------------------------------------------------------------------------------------------------- what was given
+    """Whether this is a child run whose messages are all questions: its caller may wait for the run's end."""
+    supervision = ctx.meta.supervision
+    is_child = supervision is not None and supervision.parent_id is not None
+    return is_child and bool(inbox) and all(wants_answer(ctx, message) for message in inbox)
 
 
 def address_of(type: str, key: str, id: AgentId | str | None) -> AgentId:
@@ -179,7 +163,6 @@ def address_of(type: str, key: str, id: AgentId | str | None) -> AgentId:
 
 
 def topic_of(value: TopicId | str, field: str) -> TopicId:
-    """Raises InvalidInputError for the field."""
     if isinstance(value, TopicId):
         return value
     try:
@@ -192,12 +175,8 @@ def checked_signal(value: Any) -> str:
     check_text("source_signal", value, 200)
     if value == NEW_ITEM:
         raise InvalidInputError(
-            f"source_signal: {NEW_ITEM} only tells of a message that was published, and a newsroom reads that message "
-            "anyway; leave it out, or name a signal of your own",
+            f"source_signal: {NEW_ITEM} only announces a published message, which an InformationAgent reads anyway; "
+            "leave it out, or choose another name",
             field="source_signal",
         )
     return str(value)
-
-
-def model_name(model: Any) -> str | None:
-    return None if model is None else str(getattr(model, "name", type(model).__name__))

@@ -1,43 +1,115 @@
-"""How far a newsroom has read: after so many items the run begins anew, and goes on where it was."""
+"""Shared by InformationAgent and PersonalFeedAgent: the constructor, and when a run continues as new."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from ravi_django.agents.news.items import Item, is_over, items_of, wants_answer
-from ravi_django.kernel import DataPayload, Message, RunContext
+from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.messages import Instructions, instructions_text, model_name, shown
+from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
+from ravi_django.agents.public_signals import names_of
+from ravi_django.kernel import (
+    AgentId,
+    ChatModel,
+    DataPayload,
+    GenerationOptions,
+    InvalidInputError,
+    Message,
+    RunContext,
+)
+from ravi_django.kernel.checks import check_whole
 
 CUT = "feed.cut"
-MOST = 200  # items of one message that are handled; a digest of the fan-out has no more
-# In the metadata of what a generation gives the next one.
-_CARRIED = "ravi.carried"  # the run
-_ITEM = "ravi.item"  # it is a message that came by a signal, so that no inbox has it
-_PLACE = "ravi.place"  # of the first item that is not handled yet, in the message that is read
+MOST = 200  # items handled per message; a digest of the fan-out has no more
+# Metadata of the messages that a generation carries over to the next one.
+_CARRIED = "ravi.carried"  # the run's id
+_ITEM = "ravi.item"  # the message came by a signal, so it is in no inbox
+_PLACE = "ravi.place"  # index of the first unhandled item in the message being read
+
+
+class NewsAgent:
+    """Constructor arguments that InformationAgent and PersonalFeedAgent share.
+
+    id: another address than `<kind>/<key>`.
+    items_per_generation: after this many items the run continues as new with an empty journal, which bounds a replay.
+    base_options: GenerationOptions of the model's calls.
+    middleware, hooks: see AgentMiddleware, ChatMiddleware and Hooks.
+    public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
+    """
+
+    public_signals: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        kind: str,
+        key: str,
+        instructions: Instructions,
+        about: str,
+        *,
+        model: ChatModel | None = None,
+        items_per_generation: int = PER_GENERATION,
+        base_options: GenerationOptions | None = None,
+        id: AgentId | str | None = None,
+        name: str = "",
+        description: str = "",
+        middleware: Any = None,
+        hooks: Any = None,
+        public_signals: Iterable[str] | None = None,
+    ) -> None:
+        if model is not None and not callable(getattr(model, "stream", None)):
+            raise InvalidInputError(f"model must be a ChatModel, not {model!r}", field="model")
+        self.id = address_of(kind, key, id)
+        self.model = model
+        self.instructions = instructions
+        self.items_per_generation = check_whole("items_per_generation", items_per_generation, 1)
+        self.inbox_limit = self.items_per_generation  # later messages belong to the next generation
+        self.base_options = base_options
+        self.name = name or self.id.key
+        self.description = description or about
+        self.middleware = MiddlewarePipeline.of(middleware)
+        self.hooks = Hooks.of(hooks)
+        self.public_signals = names_of(self, public_signals)
+
+    async def _instructions_text(self, ctx: RunContext) -> str:
+        return await instructions_text(ctx, self.instructions, self.id)
+
+    def spec(self) -> dict[str, Any]:
+        """JSON for the admin, and to see that the agent has changed."""
+        return {
+            "class": type(self).__name__,
+            "id": str(self.id),
+            "name": self.name,
+            "description": self.description,
+            "model": model_name(self.model),
+            "instructions": shown(self.instructions),
+            "items_per_generation": self.items_per_generation,
+        }
 
 
 class Reading:
-    """The items of one generation, and what the one before has left to it."""
+    """The items of one generation, and the state that the previous generation carried over."""
 
     def __init__(self, ctx: RunContext, inbox: list[Message], most: int) -> None:
         self.ctx, self.most, self.handled = ctx, most, 0
         self.is_first = True
         self.state: dict[str, Any] = {}
-        self.messages: list[Message] = []  # that it begins with
-        self._place = 0  # in the first of them
-        self._as_given: dict[str, Message] = {}  # by the id of what it reads, where that is not the very message
+        self.messages: list[Message] = []  # the first ones of the generation
+        self._place = 0  # index of the first unhandled item in messages[0]
+        self._as_given: dict[str, Message] = {}  # by message id: the original of a message that was changed for reading
         self._of_signal: Message | None = None
         notes = [message for message in inbox if self._is_note(message)]
-        if notes:  # what is carried comes first; runs of before have left theirs behind the unread, the latest last
+        if notes:  # the carried note is first; notes of earlier runs follow the unread messages, the latest last
             note = notes[0] if notes[0] is inbox[0] else notes[-1]
             self.is_first, self.state = False, dict(note.payload.data)  # type: ignore[attr-defined]
             self._place = _whole(note.metadata.get(_PLACE))
         self.messages += self._sorted(inbox)
-        # It was another's question alone: it is answered in this generation, whose asker may wait for the run's end.
         self.ends = self.is_first and is_over(ctx, self.messages)
 
     async def begin(self) -> list[Message]:
-        """What to begin with. The signals beside it are read with it: nobody else would, and a run with too many of
-        them is given nothing more."""
+        """The first messages. Broadcasts are followed by the waiting messages: this consumes their signals, and a run
+        with too many signals receives no more."""
         if any(message.is_broadcast for message in self.messages):
             self.messages += await self.receive()
         return self.messages
@@ -50,18 +122,18 @@ class Reading:
         return [message]
 
     async def items_of(self, message: Message) -> list[tuple[int, Item]]:
-        """Those that are left of a message, with their places."""
+        """The unhandled items of a message, with their indexes."""
         found, start = items_of(message), self._start_of(message)
         if len(found) > MOST and not start:
             place = {"topic": found[0].topic, "publication": found[0].publication}
             await self.ctx.log(CUT, {**place, "items": len(found), "left_out": len(found) - MOST})
         if not found:
-            self.handled += 1  # it leaves rows too
+            self.handled += 1  # an empty message leaves journal rows too
         return list(enumerate(found[:MOST]))[start:]
 
     async def look(self, message: Message, place: int | None = None) -> None:
-        """Before a message, or the item at a place of it: where the generation has done its share, the next one goes on
-        here, and this does not return. What somebody waits for an answer to is not torn apart."""
+        """Call this before each message, and before each item with its index. If the generation is full, the next one
+        continues here and this does not return. A message that needs an answer is handled by one generation."""
         self.ctx.check()
         if self.handled < self.most or self.ends or (place and wants_answer(self.ctx, message)):
             return
@@ -73,13 +145,13 @@ class Reading:
             await self.ctx.continue_as_new(carry=self._note(at), unread=self._as_given.get(message.id, message))
 
     async def rest(self) -> None:
-        """Between two waits: begin anew, when the generation has done its share."""
+        """Between two waits: continue as new if the generation is full."""
         if self.handled >= self.most:
             await self.ctx.continue_as_new(carry=self._note())
         self.ctx.check()
 
     def _sorted(self, given: list[Message]) -> list[Message]:
-        """What there is to read of it; what came by a signal, as it came."""
+        """The messages to read, without the carried notes. A message that came by a signal gets its first form."""
         found = []
         for message in given:
             if not self._is_own(message):

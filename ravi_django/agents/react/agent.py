@@ -1,4 +1,4 @@
-"""ReActAgent: reason, act by calling tools, read their results, again, until there is an answer."""
+"""ReActAgent: call the model and its tools in turns until there is an answer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from ravi_django.agents.current import (
     _task_threads,
 )
 from ravi_django.agents.hooks import Hooks
-from ravi_django.agents.instructions import Instructions, pinned
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
-from ravi_django.agents.messages import deliver, final_text, message_to_chat
+from ravi_django.agents.messages import Instructions, deliver, final_text, instructions_text, message_to_chat
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
-from ravi_django.agents.react.calls import Numbered, Offer, Offers, Slot, call_all
-from ravi_django.agents.react.handing_over import LastTurn
+from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result
 from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
@@ -59,40 +57,38 @@ from ravi_django.kernel.checks import check_whole
 class _Run:
     """The state of one run; the agent itself has none.
 
-    Whoever handles a call of a turn may put into `finishes`, by the call's index, that another agent is to take over.
-    Once all calls of the turn have results, the first of them that nothing forbids ends this agent's part: its call
-    keeps its result, those of the others become errors. A refused one's result becomes the refusal, and the loop goes
-    on.
+    `finishes` has, by the call's index, the handoffs that a turn's calls ask for. When all calls have results, LastTurn
+    makes the first handoff that is allowed.
     """
 
     ctx: RunContext
     tracker: ExecutionTracker | None
-    offer: Offer  # what the model is offered in each call
-    system: list[ChatMessage]  # the instructions, when there are any
+    offer: Offer  # the options of its model calls
+    system: list[ChatMessage]  # the instructions, if any
     threads: dict[str, Thread] = field(default_factory=dict)
-    message: Message | None = None  # that is answered now
-    finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the present turn
+    message: Message | None = None  # the one being answered
+    finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the current turn
 
 
 class ReActAgent:
-    """The default agent: any chatbot or task-doer that uses tools. Serves concurrent runs.
+    """The default agent: a chatbot or task-doer that uses tools. Serves concurrent runs.
 
-    tools: a ToolRegistry or a list of tools and functions; what the model sees of them is read once, here.
-    context: the memory (ContextConfig); without one nothing is kept.
+    tools: a ToolRegistry or a list of tools and functions. Their schemas are read once, here.
+    context: the memory (ContextConfig); None keeps nothing.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
     approval_handler, approval_required_risk, approvers: who decides on tools of at least that risk (default high), see
-    ApprovalGate: a handler in this process, or people, who are asked and waited for: an address or several (see
-    Addressees), or a mapping of such by tool name, risk or "*". Without either the calls are denied.
+    ApprovalGate: a handler in this process, or people: an address or several (see Addressees), or a mapping of such by
+    tool name, risk or "*". Without either the calls are denied.
     budget: an ExecutionBudget (or a tracker of one) for each run of this agent.
-    initial_tool_choice: "required" or a tool's name, for the first model call of a message alone.
-    base_options: GenerationOptions for every call; its `tools`, when it has any, are shown instead of all.
-    output_topic: where answers go when nobody asked for a reply.
-    max_parallel_tools: how many tool calls of one turn run at once; those of other agents only wait, and do not count.
+    initial_tool_choice: "required" or a tool's name, only for the first model call of a message.
+    base_options: GenerationOptions for every call; its `tools`, if any, are offered instead of all tools.
+    output_topic: where answers go if nobody asked for a reply.
+    max_parallel_tools: how many tool calls of one turn run at once; calls of other agents only wait and do not count.
     system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
-    result_model: what the final answer has to be (see ResultType); the run's output is then its JSON. An answer that
-    is not goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
+    result_model: the type of the final answer (see ResultType); the run's output is then its JSON. An invalid answer
+    goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
-    public_signals: names of signals that the owner of a run may send over REST, beside those of the class.
+    public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
     """
 
     public_signals: frozenset[str] = frozenset()
@@ -146,8 +142,8 @@ class ReActAgent:
         self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
-        """Answer each message. Raises BudgetExhaustedError at a cap, ResultInvalidError when no answer was a valid
-        result; the turns up to then are kept."""
+        """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
+        answers; the turns up to then are kept."""
         _task_agent_id.set(str(self.id))
         _task_agent_label.set(self.name)
         offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
@@ -156,9 +152,9 @@ class ReActAgent:
         run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
         try:
             answer = await self._handle_all(run, inbox)
-        except LeaseLostError:  # the turns are the next worker's now
+        except LeaseLostError:  # the next worker needs the turns
             raise
-        except Exception:  # the run ends; a suspended one does not, its turns stay
+        except Exception:  # the run ends; a suspension is no Exception and keeps the turns
             await self._drop_turns(run)
             raise
         else:
@@ -191,7 +187,7 @@ class ReActAgent:
         thread = run.threads.get(session_id)
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)
-        await self._add(run, thread, message_to_chat(msg))
+        await self.context.add(thread, message_to_chat(msg))
         goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
         await self._react_loop(run, thread, place, goal)
         if goal is not None and goal.result is not None:
@@ -206,14 +202,15 @@ class ReActAgent:
         options = run.offer.first
         for turn in range(1, self.max_iterations + 1):
             ctx.check()
-            self._check_budget(run)
+            if run.tracker is not None:
+                run.tracker.check(ctx.now() if run.tracker.started_at else None)
             await self._tell(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
             with ctx.scope(scope):
                 view = await self.context.view(thread, run.tracker)
                 response = await ctx.llm(view, options=options)
             options = run.offer.later
-            await self._add(run, thread, response.message)
+            await self.context.add(thread, response.message)
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             ended = await self._act(run, thread, response, scope, goal)
@@ -226,64 +223,55 @@ class ReActAgent:
         )
 
     async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
-        """Do what a turn asks for. Says whether that was the message's last turn."""
+        """Make the calls of a turn. Returns whether it was the message's last turn."""
         calls = response.message.tool_calls
         if not calls:
             if goal is None or (correction := goal.read_text(response)) is None:
                 return True
             goal.count()
-            await self._add(run, thread, correction)
+            await self.context.add(thread, correction)
             return False
         run.finishes.clear()
         tools = [numbered for numbered in enumerate(calls) if goal is None or not goal.takes(numbered[1])]
-        results = await self._call_tools(run, tools, scope) if tools else []
+        call_one = partial(self._call_tool, run, scope)
+        results = await call_all(tools, call_one, at_once=self.max_parallel_tools) if tools else []
         if run.finishes:
             assert run.message is not None
             last = LastTurn(calls, tools, results, run.finishes)
             results = await last.hand_over(run.ctx, run.message, scope, partial(self._leave, run, thread))
         content = list(results) if goal is None else goal.answer_calls(calls, results)
-        await self._add(run, thread, ChatMessage(role=Role.TOOL, content=content))
+        await self.context.add(thread, ChatMessage(role=Role.TOOL, content=content))
         if goal is None:
             return False
         goal.count()
         if goal.result is not None:
-            await self._add(run, thread, goal.said())
+            await self.context.add(thread, goal.said())
         return goal.result is not None
-
-    async def _add(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
-        """A new turn goes to the history at once: it is kept however the run ends."""
-        await self.context.add(thread, turn)
 
     async def _leave(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
         """The last turn before another agent takes over."""
-        await self._add(run, thread, turn)
+        await self.context.add(thread, turn)
         await self._tell(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
 
-    async def _call_tools(self, run: _Run, calls: list[Numbered], scope: str) -> list[ToolResultBlock]:
-        async def call_one(index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
-            block = await self._call_tool(run, index, call, f"{scope}.call{index}", slot)
-            return block.model_copy(update={"hidden": True}) if call.hidden else block
-
-        return await call_all(calls, call_one, at_once=self.max_parallel_tools)
-
     def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
-        """Whether the call is another agent's work, not this process's, or has its result in the journal: any number
-        of them may be open. One that is recorded must not wait for a slot: whoever has it may wait for the record."""
+        """Whether the call needs no slot: another agent does the work, or its result is in the journal. A recorded call
+        must not wait for a slot, or a replay could wait for ever: the slot's holder may wait for this record."""
         is_recorded = getattr(ctx, "is_recorded", None)
         return isinstance(self.tools.get(call.tool_name), HandoffTool) or (is_recorded is not None and is_recorded())
 
-    async def _call_tool(self, run: _Run, index: int, call: ToolUseBlock, scope: str, slot: Slot) -> ToolResultBlock:
+    async def _call_tool(self, run: _Run, scope: str, index: int, call: ToolUseBlock, slot: Slot) -> ToolResultBlock:
         """One call's result; `index` is its place in the assistant's message."""
         ctx = run.ctx
         ctx.check()
-        with ctx.scope(scope, call_id=call.call_id):
+        with ctx.scope(f"{scope}.call{index}", call_id=call.call_id):
             tool = self.tools.get(call.tool_name)
             note: list[ContentBlock] = []
             if tool is not None and self.approval.covers(tool, call.arguments):
                 settled = await self.approval.settle(ctx, tool, call)
                 if settled.refusal is not None:
                     words = TextBlock(text=settled.refusal)
-                    return ToolResultBlock(call_id=call.call_id, content=[words], is_error=True)
+                    hidden = True if call.hidden else None
+                    return ToolResultBlock(call_id=call.call_id, content=[words], is_error=True, hidden=hidden)
                 call, note = settled.call, [TextBlock(text=settled.note)] if settled.note else []
             async with slot(not self._only_waits(ctx, call)):
                 result = await self._perform(ctx, call)
@@ -293,7 +281,7 @@ class ReActAgent:
             call_id=call.call_id,
             content=[*note, *result.content],
             is_error=result.status != "ok",
-            hidden=True if result.hidden else None,
+            hidden=True if result.hidden or call.hidden else None,
         )
 
     async def _perform(self, ctx: RunContext, call: ToolUseBlock) -> ToolExecutionResult:
@@ -304,19 +292,14 @@ class ReActAgent:
             return None
         return self.budget.fresh(ctx.now() if self.budget.budget.deadline_s else None)
 
-    def _check_budget(self, run: _Run) -> None:
-        if run.tracker is not None:
-            run.tracker.check(run.ctx.now() if run.tracker.started_at else None)
-
     async def _drop_turns(self, run: _Run) -> None:
         for session_id in run.threads:
             await drop_turns(self.context, self.id, session_id, run.ctx.run_id)
 
     async def _instructions(self, ctx: RunContext) -> list[ChatMessage]:
-        made = self.system_instructions
-        if callable(made):
-            return _system(await pinned(ctx, partial(made, ctx), name=f"instructions.{self.id}"[:200]))
-        return self._system or []
+        if self._system is not None:
+            return self._system
+        return _system(await instructions_text(ctx, self.system_instructions, self.id))
 
     async def _tell(self, run: _Run, event: HookEvent, **data: Any) -> None:
         hook = getattr(run.ctx, "hook", None) if self.hooks else None
@@ -324,7 +307,6 @@ class ReActAgent:
             await hook(event, **data)
 
     def spec(self) -> dict[str, Any]:
-        """What this agent is, as JSON: enough to show it and to see that it has changed."""
         return spec_of_react(self, self._offers.plain)
 
 

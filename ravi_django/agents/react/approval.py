@@ -1,6 +1,6 @@
-"""The gate before risky tools. It denies when there is nobody to ask, after an error, and on an unreadable answer.
+"""Approvals of risky tool calls, by a handler in this process or by people (`ctx.approve`).
 
-It asks a handler in this process, or people by `ctx.approve`. Both return an ApprovalDecision.
+A call is denied if nobody can be asked, after an error, and after an unreadable answer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 Decision = bool | str | ApprovalDecision
 ApprovalHandler = Callable[[str, dict[str, Any], Risk, RunContext], Decision | Awaitable[Decision]]
 
-# What the runtime says through the context is no decision: it ends the run's lease, not the call.
+# These errors of the runtime end the lease. They are no decision about the call.
 _RUNTIME_ERRORS = (CancellationError, DeterminismError, LeaseLostError, UncertainEffectError)
-MAX_ROUNDS = 3  # of one call: each time somebody has made it a riskier one than what was approved
-SHOWN = 2000  # characters of changed arguments, and of a reason, that the model is told
+MAX_ROUNDS = 3  # approvals of one call: each answer may change the arguments to riskier ones
+SHOWN = 2000  # characters of changed arguments, and of a reason, that the model gets
 
 
 class _Asks(Protocol):
@@ -46,8 +46,8 @@ class _Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What becomes of a call: `refusal` is for the model in its place, else it is made as `call`, and `note` goes
-    before its result."""
+    """The outcome for a call: `refusal` is the model's result instead of it, or `call` is made, with `note` before its
+    result."""
 
     call: ToolUseBlock
     refusal: str | None = None
@@ -55,12 +55,12 @@ class Settled:
 
 
 class ApprovalGate:
-    """Asks about every tool of at least `required` risk, and about those that say so themselves (`approval`).
+    """Asks about tools of at least `required` risk, and about tools whose own `approval` requires it.
 
-    `handler(tool_name, arguments, risk, ctx)` is sync or async and gives True, False, "approved", "denied", "skipped"
-    or an ApprovalDecision. It runs on the event loop, so a sync one must not block; and it runs again in a replay, so
-    it decides by its arguments or through `ctx`. Without one `approvers` are asked, see Approvers; without those the
-    site's own.
+    `handler(tool_name, arguments, risk, ctx)` is sync or async and returns True, False, "approved", "denied", "skipped"
+    or an ApprovalDecision. It runs on the event loop, so a sync one must not block. A replay runs it again, so it must
+    decide by its arguments or through `ctx`. Without a handler, `approvers` are asked (see Approvers), else those of
+    the site.
     """
 
     def __init__(
@@ -91,29 +91,29 @@ class ApprovalGate:
                     refuse_owner(tool, self.approvers.for_call(tool, risk))
 
     async def settle(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> Settled:
-        """What becomes of a call that needs a decision. The decision is in the journal."""
+        """Get a decision for a call that needs one, and record it in the journal."""
         risk = tool.risk_for(call.arguments)
-        told: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "risk": risk.value}
+        entry: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "risk": risk.value}
         if tool.visible == "staff":
-            told["hidden"] = True  # its entry may have arguments
-        if (misfit := misfit_of(tool, call.arguments)) is not None:  # it would not run: nobody is asked
-            await ctx.log("approval", {**told, "decision": "invalid"})
+            entry["hidden"] = True  # it may have arguments
+        if (misfit := misfit_of(tool, call.arguments)) is not None:  # the tool would refuse it: ask nobody
+            await ctx.log("approval", {**entry, "decision": "invalid"})
             return Settled(call, misfit)
         if self.handler is None and getattr(ctx, "approve", None) is not None:
             return (await self._rounds(self._people, ctx, tool, call, risk))[0]
         if self.handler is None:
-            await ctx.log("approval", {**told, "decision": "denied"})
+            await ctx.log("approval", {**entry, "decision": "denied"})
             return Settled(call, f"denied: {nobody(tool.name, risk)}")
         settled, decision = await self._rounds(self._handled, ctx, tool, call, risk)
         word: str = decision.decision if decision.allows else _refused_word(decision)
         more = {"by": decision.by, "reason": decision.reason, "arguments": decision.arguments}
-        await ctx.log("approval", {**told, "decision": word, **{key: value for key, value in more.items() if value}})
+        await ctx.log("approval", {**entry, "decision": word, **{key: value for key, value in more.items() if value}})
         return settled
 
     async def _rounds(
         self, ask: _Asks, ctx: RunContext, tool: Tool, call: ToolUseBlock, risk: Risk
     ) -> tuple[Settled, ApprovalDecision]:
-        """Ask; and again where a person's arguments make it a riskier call than what they have approved."""
+        """Ask, and ask again while the changed arguments make the call riskier than the approved one."""
         made, notes = call, ""
         for _ in range(MAX_ROUNDS):
             decision = await ask(ctx, tool, deepcopy(made.arguments), risk, call.call_id)
@@ -161,20 +161,15 @@ class ApprovalGate:
 
 
 def decision_of(answer: Any) -> ApprovalDecision:
-    """A handler's answer. What is none of those that it may give is a denial."""
+    """The decision in a handler's answer. Any unknown answer is a denial."""
     if isinstance(answer, ApprovalDecision) and isinstance(answer.decision, str):
         if answer.allows:
-            return ApprovalDecision(answer.decision, _plain(answer.arguments), str(answer.reason), str(answer.by))
+            plain = json.loads(to_json(answer.arguments))  # as the journal stores them, so a replay makes the same call
+            return ApprovalDecision(answer.decision, plain, str(answer.reason), str(answer.by))
         return ApprovalDecision(_refused_word(answer), None, str(answer.reason), str(answer.by))
     if answer is True or (isinstance(answer, str) and answer == "approved"):
         return ApprovalDecision("approved")
     return ApprovalDecision("skipped" if isinstance(answer, str) and answer == "skipped" else "denied")
-
-
-def _plain(arguments: dict[str, Any] | None) -> dict[str, Any] | None:
-    """As JSON has them: what else a handler puts in would be another call on each replay."""
-    found: dict[str, Any] | None = json.loads(to_json(arguments))
-    return found
 
 
 def nobody(tool: str, risk: Risk) -> str:
@@ -186,7 +181,7 @@ def _refused_word(decision: ApprovalDecision) -> Literal["skipped", "denied"]:
 
 
 def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
-    """For the model; without the name, which would stay in what it is sent."""
+    """Text for the model, without the name of the person: the conversation would keep it."""
     reason = _clip(decision.reason.strip())
     if decision.decision == "skipped":
         return f"skipped: {reason or f'{tool.name} was not called'}; go on without it"
@@ -196,9 +191,9 @@ def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
 
 
 def _note(decision: ApprovalDecision, arguments: dict[str, Any]) -> str:
-    """For the model, whose own turn still says what it has asked for."""
+    """Tell the model that the call differs from the one in its turn."""
     reason = f" ({_clip(decision.reason.strip())})" if decision.reason.strip() else ""
-    shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # a database keeps them in its own order
+    shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # the order is not kept by jsonb
     return f"[a person changed the arguments of this call{reason}; it was made with {shown}]"
 
 
@@ -207,7 +202,7 @@ def _clip(text: str) -> str:
 
 
 def misfit_of(tool: Tool, arguments: dict[str, Any]) -> str | None:
-    """Words on arguments that the tool does not take."""
+    """Why the tool refuses the arguments; None if it takes them."""
     if is_too_deep(arguments):
         return f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
     try:
@@ -215,5 +210,5 @@ def misfit_of(tool: Tool, arguments: dict[str, Any]) -> str | None:
     except ToolArgumentsError as error:
         return str(error)
     except Exception:
-        return None  # what is wrong with the tool is no reason to run it unasked
+        return None  # an error of the tool itself: still ask before it runs
     return None

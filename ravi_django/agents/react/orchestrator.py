@@ -1,4 +1,4 @@
-"""OrchestratorAgent: breaks a job up, hands its parts to sub-agents, and puts together what they answer."""
+"""OrchestratorAgent: splits a task, delegates the parts to sub-agents and combines their answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ravi_django.agents.messages import with_options
 from ravi_django.agents.react.agent import ReActAgent
+from ravi_django.agents.react.approval import misfit_of
 from ravi_django.agents.tools.delegate import INHERITED, DelegateTool, address_of, delegate, handoff_name
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
@@ -20,26 +22,25 @@ from ravi_django.kernel import (
     RunContext,
     SpawnBudget,
     TextBlock,
-    ToolArgumentsError,
     ToolExecutionResult,
     ToolRegistry,
     ToolUseBlock,
 )
 from ravi_django.kernel.checks import check_seconds
-from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep, specs_of
+from ravi_django.kernel.tools import specs_of
 
-_MOST_ANSWER = 1_000_000  # characters of a sub-agent's answer that the model is shown
+_MOST_ANSWER = 1_000_000  # characters of a sub-agent's answer that the model gets
 
 
 @dataclass(frozen=True)
 class SubAgentConfig:
     """One of an orchestrator's sub-agents.
 
-    agent: an agent object (`register` of the orchestrator registers it too), or the address of one, "type/key".
-    description: for the model, what to hand to it.
-    ask_timeout: seconds to wait for its answer, not counting what people take to answer its requests.
+    agent: an agent object, which `register` of the orchestrator registers too, or an address "type/key".
+    description: tells the model which tasks to delegate to it.
+    ask_timeout: seconds to wait for its answer, without the time that people take to answer its requests.
     priority: of its runs; in a full tree HIGH and CRITICAL pause a strictly lower one.
-    handoff: it takes over for good, and answers the orchestrator's caller in its place.
+    handoff: it takes over permanently and answers the orchestrator's caller.
     """
 
     agent: Agent | AgentId | str
@@ -64,17 +65,16 @@ class SubAgentConfig:
 class OrchestratorAgent(ReActAgent):
     """A ReActAgent whose model also has a tool `handoff_<key>(task)` for each of its sub-agents.
 
-    Such a call starts the sub-agent as a child run, in a session of its own, and waits for its reply, which is the
-    call's result. A sub-agent that fails, is cancelled, has no room in the tree or does not answer in time is an error
-    result in words: the model chooses what to do. The calls of one turn run in parallel, however many they are, beside
-    calls of real tools. What people decide on tools (`approval_required_risk`) goes for these too: their risk is safe.
-    Function middlewares wrap tools alone.
+    Such a call starts the sub-agent as a child run in its own session and waits for its reply, the call's result. If
+    the sub-agent fails, is cancelled, has no room in the tree or does not answer in time, the model gets an error
+    result. The calls of one turn run in parallel without limit. Approval rules (`approval_required_risk`) apply to
+    them too; their risk is safe. Function middlewares wrap only real tools.
 
     sub_agents: SubAgentConfigs.
-    spawn_budget: how many runs of the tree may live at once for another to be started, and whether HIGH and CRITICAL
-    ones may pause others: for the whole tree where the orchestrator is its root, else for what it and those below it
-    start. `RAVI["MAX_AGENTS"]` and the tree's own budget bound it too.
-    Everything else is as ReActAgent takes it; `base_options.tools` adds to the sub-agents.
+    spawn_budget: how many runs of the tree may live at once, and whether HIGH and CRITICAL ones may pause others. It
+    applies to the whole tree if the orchestrator is its root, else to the runs that it and its descendants start.
+    `RAVI["MAX_AGENTS"]` and the tree's own budget apply too.
+    Further keywords: see ReActAgent; `base_options.tools` are offered in addition to the sub-agents.
 
     Raises InvalidInputError when two sub-agents, or one and a tool, would have the same tool name.
     """
@@ -95,9 +95,9 @@ class OrchestratorAgent(ReActAgent):
         self.sub_agents = tuple(sub_agents)
         self.spawn_budget = spawn_budget
         self._configs = _by_tool_name(self.sub_agents, own)
-        delegates = [_tool_for(config) for config in self.sub_agents]
+        delegates = [DelegateTool(config.agent, _description(config)) for config in self.sub_agents]
         if base_options is not None and base_options.tools:
-            base_options = _with_tools(base_options, [*base_options.tools, *specs_of(delegates)])
+            base_options = with_options(base_options, tools=[*base_options.tools, *specs_of(delegates)])
         super().__init__(
             key,
             model=model,
@@ -111,29 +111,17 @@ class OrchestratorAgent(ReActAgent):
         config = self._configs.get(call.tool_name)
         if config is None:
             return await super()._perform(ctx, call)
-        try:
-            task = self._task_of(call)
-        except ToolArgumentsError as error:
-            return ToolExecutionResult(content=[TextBlock(text=str(error))], is_error=True)
+        tool = self.tools.get(call.tool_name)
+        assert tool is not None
+        if (misfit := misfit_of(tool, call.arguments)) is not None:
+            return ToolExecutionResult(content=[TextBlock(text=misfit)], is_error=True)
+        task = call.arguments["task"]
         if config.handoff:
             words = TextBlock(text=f"handed over to {config.address}")
             return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task))
-        result = await delegate(
-            ctx,
-            config.address,
-            task,
-            config.ask_timeout,
-            priority=Priority(config.priority),
-            metadata={INHERITED: {}},
-        )
-        return _bounded(result)
-
-    def _task_of(self, call: ToolUseBlock) -> str:
-        tool = self.tools.get(call.tool_name)
-        assert tool is not None
-        if is_too_deep(call.arguments):
-            raise ToolArgumentsError(f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep")
-        return str(tool.validate(call.arguments)["task"])
+        priority, metadata = Priority(config.priority), {INHERITED: dict[str, Any]()}
+        answer = await delegate(ctx, config.address, task, config.ask_timeout, priority=priority, metadata=metadata)
+        return _bounded(answer)
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -163,18 +151,14 @@ def _by_tool_name(sub_agents: Iterable[SubAgentConfig], tools: ToolRegistry) -> 
     return found
 
 
-def _tool_for(config: SubAgentConfig) -> DelegateTool:
-    over = f"Hand over to the agent {config.address} for good: it goes on with the task and answers in your place."
-    return DelegateTool(config.agent, config.description or (over if config.handoff else ""))
-
-
-def _with_tools(options: GenerationOptions, tools: list[Any]) -> GenerationOptions:
-    values = {name: getattr(options, name) for name in GenerationOptions.model_fields}
-    return GenerationOptions(**{**values, "tools": tools})
+def _description(config: SubAgentConfig) -> str:
+    if config.description or not config.handoff:
+        return config.description
+    return f"Hand over to the agent {config.address} for good: it goes on with the task and answers in your place."
 
 
 def _bounded(result: ToolExecutionResult) -> ToolExecutionResult:
-    """An answer is no tool's result, which the runtime would cut; the child's own row has all of it."""
+    """The runtime cuts only tool results, so a long answer is cut here. The child's row keeps all of it."""
     text = result.text
     if len(text) <= _MOST_ANSWER:
         return result

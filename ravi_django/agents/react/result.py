@@ -1,6 +1,6 @@
-"""Typed results: the schema of a run's final answer, and whether an answer fits it.
+"""Typed results: the schema of a run's final answer, and its validation.
 
-An answer that does not fit goes back to the model with the faults, until its tries are used up.
+An invalid answer goes back to the model with the errors, until its retries are used up.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from ravi_django.agents.memory.transcript import CORRECTION
+from ravi_django.agents.messages import deliver
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, object_schema, schema_errors, strict_form
 from ravi_django.agents.tools.signature import _Schema
 from ravi_django.kernel import (
@@ -34,20 +36,20 @@ from ravi_django.kernel import (
 )
 
 TOOL_NAME = "final_result"
-WRAP = "result"  # the property that holds a result which is no JSON object
+WRAP = "result"  # the property that holds a result that is no JSON object
 _SHOWN_ERRORS = 5
 _MAX_ONE = 300  # characters of one error
-_MAX_WORDS = 1000  # characters that the model is told of an invalid answer
+_MAX_WORDS = 1000  # characters of the error that the model gets
 
 _DESCRIPTION = "Gives the final result. Call it once, alone, when the result is complete: the work ends with it."
 
 
 class ResultRejected(Exception):
-    """An answer does not fit; the message is for the model."""
+    """An answer is invalid. The message is for the model."""
 
 
 class ResultText(str):
-    """A validated result as JSON text: a run's output as it is, also where the value itself was replied."""
+    """A validated result as JSON text: a run's output."""
 
     __slots__ = ()
 
@@ -57,15 +59,14 @@ class Result:
     """A validated answer."""
 
     value: Any  # JSON
-    text: ResultText  # the same, as text
+    text: ResultText  # the value as text
 
 
 class ResultType:
-    """What an answer has to be. Made once for an agent, shared by its runs.
+    """The type of an answer. Made once for an agent, shared by its runs.
 
     `model` is a pydantic model, a dataclass, a TypedDict, any type that pydantic reads (`list[Item]`, `Item | Other`),
-    or a JSON schema as a dict. `schema` is the result's JSON schema. Raises InvalidInputError (field `result_model`)
-    for what cannot be one.
+    or a JSON schema as a dict. `schema` is the result's JSON schema. Raises InvalidInputError (field `result_model`).
     """
 
     def __init__(self, model: Any) -> None:
@@ -80,19 +81,19 @@ class ResultType:
 
     @property
     def response_format(self) -> dict[str, Any]:
-        """For a model that is held to a schema by its provider; strict where the schema can be put so."""
+        """For a provider that enforces a schema; strict if the schema has a strict form."""
         strict = strict_form(self._object)
         described = {"name": self.name, "schema": self._object if strict is None else strict}
         return {"type": "json_schema", "json_schema": described if strict is None else {**described, "strict": True}}
 
     def tool_spec(self, name: str) -> ToolSpec:
-        """For a model that is not: the tool by which it gives the result."""
+        """For other providers: the tool that the model calls with the result."""
         about = self.schema.get("description")
         words = f"{_DESCRIPTION}\n\n{about}" if isinstance(about, str) and about else _DESCRIPTION
         return ToolSpec(name=name, description=words, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
-        """An answer in words: JSON, bare or in a ``` fence. Raises ResultRejected."""
+        """An answer as text: JSON, bare or in a ``` fence. Raises ResultRejected."""
         return self._read(_parsed(text))
 
     def from_arguments(self, arguments: dict[str, Any]) -> Result:
@@ -102,7 +103,7 @@ class ResultType:
         return self._read(arguments)
 
     def from_value(self, value: Any) -> Result:
-        """An answer that code gives: an instance of the model, JSON, or a text of it. Raises ResultRejected."""
+        """An answer from code: an instance of the model, JSON, or JSON text. Raises ResultRejected."""
         try:
             return self._read(value)
         except ResultRejected:
@@ -113,32 +114,30 @@ class ResultType:
     def _read(self, value: Any) -> Result:
         if self._wrapped and isinstance(value, dict) and value.keys() == {WRAP}:
             value = value[WRAP]
-        text = self._check(to_json(value, fallback=str, inf_nan_mode="null"))  # NaN is no JSON, whoever writes it
+        text = self._check(to_json(value, fallback=str, inf_nan_mode="null"))  # JSON has no NaN
         return Result(from_json(text), ResultText(text.decode()))
 
 
 def free_name(taken: Iterable[str]) -> str:
     """A name for the final-result tool that none of the agent's own tools has."""
     names = set(taken)
-    number = 1
-    while (name := TOOL_NAME if number == 1 else f"{TOOL_NAME}_{number}") in names:
-        number += 1
-    return name
+    return next(name for n in count(1) if (name := TOOL_NAME if n == 1 else f"{TOOL_NAME}_{n}") not in names)
+
+
+async def supports_schema(model: Any) -> bool:
+    """Whether the model's provider enforces a JSON schema as `response_format`."""
+    ask = getattr(model, "supports_schema", None)
+    return ask is not None and bool(await ask())
 
 
 async def deliver_result(
     ctx: RunContext, src_msg: Message, result: Result, *, output_topic: TopicId | None = None
 ) -> None:
-    """Send a typed result where it belongs: its JSON value to who asked or to the topic, its text as the output."""
-    if src_msg.reply_to:
-        await ctx.reply(src_msg, result.value)
-    elif output_topic is not None:
-        await ctx.emit(output_topic, result.value)
-    else:
-        await ctx.reply(src_msg, str(result.text))
+    """`deliver` for a typed result: its JSON value as a reply or publication, its text as the run's output."""
+    is_output = not src_msg.reply_to and output_topic is None
+    value = str(result.text) if is_output else result.value
+    await deliver(ctx, src_msg, value, output_topic=output_topic)
 
-
-# ------------------------------------------------------------------------------------------------ the two kinds
 
 _Check = Callable[[bytes], bytes]  # JSON in, the canonical JSON out; raises ResultRejected
 
@@ -159,9 +158,8 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
             return adapter.dump_json(adapter.validate_json(body), by_alias=True)
         except ValidationError as error:
             raise ResultRejected(_explained(error)) from None
-        except Exception as error:  # of the model's own validators: what they choke on is the answer
-            words = f"{type(error).__name__}: {error}"
-            raise ResultRejected(_joined([f"it could not be read ({words})"])) from error
+        except Exception as error:  # a validator of the model failed on this answer
+            raise ResultRejected(_joined([f"it could not be read ({type(error).__name__}: {error})"])) from error
 
     return check, schema
 
@@ -183,12 +181,8 @@ def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any]]:
 
 def _explained(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_input=False, include_context=False)
-    return _joined(
-        [
-            ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, "))))
-            for one in details
-        ]
-    )
+    pairs = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in details]
+    return _joined([": ".join(filter(None, pair)) for pair in pairs])
 
 
 def _joined(errors: list[str]) -> str:
@@ -204,15 +198,14 @@ def _bounded(words: str) -> str:
 def _parsed(text: str) -> Any:
     """The JSON of an answer. Raises ResultRejected."""
     bare = text.strip()
-    try:
-        return from_json(bare, allow_inf_nan=False)
-    except ValueError as error:
-        why = str(error)
+    candidates, why = [bare], ""
     fence = bare.find("```")
     begin, end = bare.find("\n", fence), bare.rfind("```")
     if 0 <= fence < begin < end:
+        candidates.append(bare[begin:end])
+    for candidate in candidates:
         try:
-            return from_json(bare[begin:end], allow_inf_nan=False)
+            return from_json(candidate, allow_inf_nan=False)
         except ValueError as error:
             why = str(error)
     raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")
@@ -228,22 +221,22 @@ _FIX = "Answer again with the fixed result alone"
 
 
 class Goal:
-    """Reads the recorded answers alone, so a replay comes to the same, whatever the model is offered by then.
+    """Looks for the result in the recorded answers: a call of the final-result tool, or a turn without calls whose text
+    is the JSON. A replay finds the same, whatever the model is offered by then.
 
-    A call of the final-result tool counts, and so does a turn without calls whose text is the JSON. After `retries`
-    more tries ResultInvalidError is raised.
+    After `retries` invalid answers the next one raises ResultInvalidError.
     """
 
     def __init__(self, wanted: ResultType, tool_name: str, retries: int) -> None:
         self.result: Result | None = None
         self._wanted, self._tool_name, self._left = wanted, tool_name, retries
-        self._error: str | None = None  # why the last turn's answer does not count
+        self._error: str | None = None  # why the last turn's answer is invalid
 
     def takes(self, call: ToolUseBlock) -> bool:
         return call.tool_name == self._tool_name
 
     def read_text(self, response: ModelResponse) -> ChatMessage | None:
-        """Of a turn without calls: None when it is the result, else what the model is told."""
+        """Read a turn without calls. Returns None if it is the result, else a correction for the model."""
         try:
             self.result = self._wanted.from_text(response.text)
         except ResultRejected as error:
@@ -254,9 +247,9 @@ class Goal:
         return None
 
     def answer_calls(self, calls: Sequence[ToolUseBlock], results: Sequence[ToolResultBlock]) -> list[ContentBlock]:
-        """A result for every call, in their order; `results` are those of the calls that are not for the goal.
+        """A result for every call, in their order. `results` are those of the other tools.
 
-        A valid result that comes with other calls stands when these went well: the model could not know it.
+        A valid final result is rejected if another call of the turn failed: the model did not know of the failure.
         """
         failed = any(result.is_error for result in results)
         others = iter(results)
@@ -276,12 +269,12 @@ class Goal:
         return _said(call, _TAKEN)
 
     def said(self) -> ChatMessage:
-        """The result as the assistant's words: what a call gave is then in the conversation for everybody to read."""
+        """The result as an assistant turn, so the conversation shows it even if it came as a tool call."""
         assert self.result is not None
         return ChatMessage.of(Role.ASSISTANT, str(self.result.text))
 
     def count(self) -> None:
-        """Once a turn's answers are kept: raises ResultInvalidError when an invalid one was the last allowed."""
+        """Call this after a turn is stored. Raises ResultInvalidError for an invalid answer when no retry is left."""
         error, self._error = self._error, None
         if error is None or self.result is not None:
             return

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.agents.react.handing_over import asks_for
+from ravi_django.agents.react.calls import asks_for
 from ravi_django.capabilities.llm.errors import redact, words
 from ravi_django.conf import conf
 from ravi_django.kernel import (
