@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundError
+from ravi_django.kernel.checks import check_json
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import escalation, requests, rights, top_ups
@@ -194,12 +195,7 @@ def text_of(field: str, value: Any) -> str:
 
 
 def _result(value: Any) -> Any:
-    try:
-        size = len(to_json(value))
-    except ValueError as error:
-        raise InvalidInputError(f"result is not JSON: {error}", field="result") from None
-    if size > conf.MAX_RESULT_BYTES:
-        raise InputTooLargeError(f"result has {size} bytes, the limit is {conf.MAX_RESULT_BYTES}", field="result")
+    check_json("result", value, conf.MAX_RESULT_BYTES)
     return storable(value)
 
 

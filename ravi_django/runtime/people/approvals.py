@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from ravi_django.agents.react.approval import nobody
 from ravi_django.agents.tools.schemas import check_schema
 from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
+from ravi_django.kernel.checks import check_json
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, storable
@@ -108,10 +109,7 @@ def _checked_schema(schema: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(schema, dict):
         raise InvalidInputError(f"schema is the JSON schema of the arguments, not {schema!r}", field="schema")
-    try:
-        to_json(schema)
-    except ValueError as error:
-        raise InvalidInputError(f"schema is not JSON: {error}", field="schema") from None
+    check_json("schema", schema)
     return schema
 
 

@@ -11,15 +11,17 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from ravi_django import access
+from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.checks import check_json
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.journal.entries import encode, storable
 from ravi_django.runtime.lease.waits import PEOPLES, check_name
 from ravi_django.runtime.people import answers, reply_rows
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import scope_of
-from ravi_django.runtime.runs.signals import check_payload, signal, wake
+from ravi_django.runtime.runs.signals import signal, wake
 
 _ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
 _OF_REQUEST = "hitl:"  # and the request's id
@@ -39,7 +41,7 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
     if not name.startswith(PEOPLES):
         access.continue_run(by, run)
         access.check_signal(by, run, name)
-    check_payload(payload)
+    check_json("payload", payload, conf.MAX_INPUT_BYTES)
     if idempotency_key is None:
         _send(run, name, payload, by)
         return

@@ -1,4 +1,4 @@
-"""Check what a caller gives for a run: the input, session, budget, deadline, metadata and tenant."""
+"""Check the arguments of a new run: input, session, budget, deadline, metadata and tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from pydantic import ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -21,7 +21,6 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     ExecutionBudget,
-    InputTooLargeError,
     InvalidInputError,
     Message,
     Priority,
@@ -29,12 +28,12 @@ from ravi_django.kernel import (
     SessionNotFoundError,
     TextBlock,
 )
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.checks import check_json, check_text
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
 from ravi_django.models import Session
 from ravi_django.users import has
 
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # JSON's escape of it, not an escaped backslash before it
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # its JSON escape, but no escaped backslash before "u0000"
 
 
 def address_of(agent: Agent | AgentId | str) -> AgentId:
@@ -75,15 +74,12 @@ def message_of(agent_id: AgentId, input: Any) -> Message:
 
 
 def check_size(value: Any) -> None:
-    try:
-        body = to_json(value)
-        size = len(body)
-    except ValueError as error:
-        raise InvalidInputError(f"input is not JSON: {error}", field="input") from None
+    _refuse_nul("input", check_json("input", value, conf.MAX_INPUT_BYTES))
+
+
+def _refuse_nul(field: str, body: bytes) -> None:
     if _NUL.search(body):
-        raise InvalidInputError("input holds a NUL character, which the database cannot store", field="input")
-    if size > conf.MAX_INPUT_BYTES:
-        raise InputTooLargeError(f"input has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="input")
+        raise InvalidInputError(f"{field} holds a NUL character, which the database cannot store", field=field)
 
 
 def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None:
@@ -94,7 +90,7 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
             raise SessionNotFoundError(given.id)
         return given
     try:
-        wanted = given if isinstance(given, UUID) else UUID(str(given))
+        wanted = UUID(str(given))
     except ValueError:
         raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session") from None
     rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
@@ -141,12 +137,8 @@ def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidInputError("metadata must be an object", field="metadata")
-    try:
-        body = to_json(dict(value))
-    except ValueError as error:
-        raise InvalidInputError(f"metadata is not JSON: {error}", field="metadata") from None
-    if _NUL.search(body):
-        raise InvalidInputError("metadata holds a NUL character, which the database cannot store", field="metadata")
+    body = check_json("metadata", dict(value))
+    _refuse_nul("metadata", body)
     if len(body) > 16 * 1024:
         raise InvalidInputError(f"metadata has {len(body)} bytes, the limit is 16384", field="metadata")
     return dict(from_json(body))
@@ -157,7 +149,7 @@ def tenant_of(value: str) -> str:
 
 
 def first_error(error: ValidationError) -> str:
-    """The first complaint of pydantic, with its place."""
+    """Pydantic's first error, with its place."""
     problem = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(str(part) for part in problem["loc"])
     return f"{place}: {problem['msg']}" if place else problem["msg"]

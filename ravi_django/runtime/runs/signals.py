@@ -1,4 +1,4 @@
-"""Telling a run something by name, from anywhere in a site."""
+"""Signals: named messages to a run, sent from anywhere in a site."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from pydantic_core import to_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.kernel import (
-    IllegalTransitionError,
-    InputTooLargeError,
-    InvalidInputError,
-    NotFoundError,
-)
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel import IllegalTransitionError, NotFoundError
+from ravi_django.kernel.checks import check_json, check_text
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
@@ -27,17 +21,20 @@ from ravi_django.runtime.runs.waking import status_held, touch
 
 
 def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = "") -> bool:
-    """Send a run a signal, which `ctx.sleep_until_signal(name)` returns the `payload` (JSON) of. It is kept until a
-    wait takes it, once. Inside the caller's transaction: rolled back with it.
+    """Send a run a signal. One call of `ctx.sleep_until_signal(name)` returns its `payload` (JSON); until then it is
+    kept. Inside the caller's transaction: rolled back with it.
 
-    A repeat with the same `key` (at most 64 characters) is no second signal: False.
+    A repeat with the same `key` (at most 64 characters) sends nothing and returns False.
 
     Raises NotFoundError, IllegalTransitionError when the run has ended, InvalidInputError and InputTooLargeError.
     """
-    run_id = _run_id(run)
+    try:
+        run_id = UUID(str(run.id if isinstance(run, Run) else run))
+    except ValueError:
+        raise NotFoundError(f"there is no run {run!r}") from None
     check_name(name)
     check_text("key", key, 64, least=0)
-    check_payload(payload)
+    check_json("payload", payload, conf.MAX_INPUT_BYTES)
     sent = send_signal(run_id, name, storable(payload), key)
     hints.on_commit(run_id, None if sent.woke else wake)
     return sent.new
@@ -49,35 +46,15 @@ def wake(run_id: UUID | str) -> None:
     hints.send(run_id)
 
 
-def _run_id(run: Run | UUID | str) -> UUID:
-    given = run.id if isinstance(run, Run) else run
-    try:
-        return given if isinstance(given, UUID) else UUID(str(given))
-    except ValueError:
-        raise NotFoundError(f"there is no run {given!r}") from None
-
-
-def check_payload(payload: Any) -> None:
-    """Raises InvalidInputError when it is no JSON, InputTooLargeError."""
-    try:
-        size = len(to_json(payload))
-    except ValueError as error:
-        raise InvalidInputError(f"payload is not JSON: {error}", field="payload") from None
-    if size > conf.MAX_INPUT_BYTES:
-        raise InputTooLargeError(f"payload has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="payload")
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a signal: `new` is False for a key that was there; `woke` is False when the touch is still due."""
-
-    new: bool
-    woke: bool
+    new: bool  # False for a key that the run has already
+    woke: bool  # False when `wake_silent` has to be called
 
 
 def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> Sent:
-    """Write a signal for a run. Wakes the run in the same transaction, or, inside a caller's, leaves that to
-    `wake_silent` after the commit: the caller's may be long.
+    """Write a signal and wake the run in the same transaction. Inside a caller's transaction, which may be long, the
+    run is not woken: call `wake_silent` after the commit.
 
     Raises NotFoundError, and IllegalTransitionError when the run has ended.
     """
@@ -87,7 +64,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
         if status is None:
             raise NotFoundError(f"there is no run {run_id}")
         if key and Signal.objects.filter(run_id=run_id, key=key).exists():
-            return Sent(new=False, woke=True)  # whatever has become of the run since
+            return Sent(new=False, woke=True)  # whatever status the run has now
         if status in TERMINAL:
             raise IllegalTransitionError(f"run {run_id} is {status} already; nobody would read the signal")
         row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)
@@ -104,7 +81,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
 
 
 def wake_silent(run_id: UUID | str) -> bool:
-    """Touch a run for signals and answers that were written inside of somebody's transaction; once for all of them."""
+    """Wake a run, once for all signals and answers that were written inside a caller's transaction."""
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id").first()
         silent_signals = Signal.objects.filter(run_id=run_id, woke=False).update(woke=True)
@@ -115,7 +92,7 @@ def wake_silent(run_id: UUID | str) -> bool:
 
 
 def silent(limit: int, older_than_s: float = 0.0) -> list[UUID]:
-    """Runs with signals or answers for which nobody has woken them: whoever wrote them died after the commit."""
+    """Runs with signals or answers that did not wake them: the writer died after the commit."""
     found: list[UUID] = []
     before = clock.after(-older_than_s)
     for rows in (

@@ -12,20 +12,13 @@ from typing import Any
 from uuid import uuid4
 
 from django.db.models import Exists, OuterRef, QuerySet
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel import (
-    AgentId,
-    ControlPayload,
-    IdempotencyMismatchError,
-    InputTooLargeError,
-    InvalidInputError,
-    Message,
-    TopicId,
-)
+from ravi_django.kernel import AgentId, ControlPayload, IdempotencyMismatchError, InvalidInputError, Message, TopicId
 from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.checks import check_json
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runtime.db import clock
@@ -62,10 +55,7 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     """
     place, owner = topic_of(topic), owner_of(user)
     message_id = uuid4().hex if id is None else checked_id(id)
-    try:
-        value = from_json(to_json(value_of(data)))
-    except ValueError as error:
-        raise InvalidInputError(f"data is not JSON: {error}", field="data") from None
+    value = from_json(check_json("data", value_of(data)))
     if not is_storable(value):
         raise InvalidInputError("data holds a NUL character, or a number that no database can store", field="data")
     payload = payload_for(data, value)
@@ -125,8 +115,7 @@ def payload_for(data: Any, value: Any) -> PayloadBase:
         payload = payload_of(value["text"] if _is_text(value) else value)
     if isinstance(payload, ControlPayload):
         raise InvalidInputError("a control message is sent to one run, not emitted; use ctx.send", field="data")
-    if (size := len(to_json(value))) > conf.MAX_INPUT_BYTES:
-        raise InputTooLargeError(f"data has {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="data")
+    check_json("data", value, conf.MAX_INPUT_BYTES)
     return payload
 
 
