@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import DurationField, ExpressionWrapper, F, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext
@@ -32,8 +32,7 @@ class WorkerProcessAdmin(InspectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
         """`age` by the database's clock, which wrote the times."""
-        age = ExpressionWrapper(clock.now() - F("seen_at"), output_field=DurationField())
-        return super().get_queryset(request).annotate(age=age)  # type: ignore[no-any-return]
+        return super().get_queryset(request).annotate(age=clock.age("seen_at"))  # type: ignore[no-any-return]
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         return redirect("admin:ravi_workerprocess_changelist")  # the list has everything

@@ -36,5 +36,4 @@ class FakeClock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
-            clock.use(self._before)
+        clock.use(self._before)

@@ -1,7 +1,7 @@
-"""Whether runs submitted now will be driven: one check for each thing that they need.
+"""Health checks: one for each service that runs need.
 
-Each check has a bounded time, on a thread and with connections of its own: a service that does not answer at all must
-not hang who asks.
+Each check runs on its own thread with its own connections and for a bounded time: a service that does not answer must
+not block the caller.
 """
 
 from __future__ import annotations
@@ -14,37 +14,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.db import connections
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max
+from django.db.models import Count, Max
 
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
-from ravi_django.models import Erasure, SweepState, WorkerProcess
+from ravi_django.models import Erasure, SweepState
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.events import outbox_rows
-from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs import hints, workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.tools.threads import hanging
 
-ANSWER_S = 1.0  # how long a service may take for its answer
-LIMIT_S = 2.0  # how long all checks may take together, which run side by side
-LATE_S = 60.0  # an event that waits for longer has a reason
-REFUSED = "refused by the server, and tried once an hour"
-LATE = "late; see to the server of RAVI['EVENT_BUS'], and to the workers and beat"
-MISSED = 3  # heartbeats, or sweeps, that may be missing before it is called late
-MARGIN_S = 5.0  # how long a sweep may wait in the broker's queue and take
+ANSWER_S = 1.0  # for the answer of one service
+LIMIT_S = 2.0  # for all checks, which run concurrently
+LATE_S = 60.0  # an event that waits for longer is late
+REFUSED = "refused by the server and tried once an hour"
+LATE = "late; check the server of RAVI['EVENT_BUS'], the workers and beat"
+MARGIN_S = 5.0  # for a sweep to wait in the broker's queue and to run
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that runs need."""
-
     name: str  # database, broker, channel_layer, events, worker, sweep, erasures, event_bus
     ok: bool
-    detail: str  # for an operator: what was found, or what is wrong and its fix
+    detail: str  # for an operator: the finding, or the fault and its fix
 
 
 def check_all() -> list[Check]:
-    """Every check, in a fixed order, within LIMIT_S or little more. The broker is only looked at where it is used."""
+    """Run every check; the results have a fixed order. Takes LIMIT_S or little more."""
     wanted: dict[str, Callable[[], str]] = {"database": database}
     if conf.ENGINE == "celery":
         wanted["broker"] = broker
@@ -57,31 +54,31 @@ def check_all() -> list[Check]:
 
 
 class Unhealthy(Exception):
-    """The check found its thing wanting; the message is for an operator."""
+    """The service does not work; the message is for an operator."""
 
 
 class _Attempt(threading.Thread):
-    """A check under way. A daemon: one that hangs holds up neither the answer nor the end of the process."""
+    """A running check. A daemon: one that hangs delays neither the answer nor the end of the process."""
 
     def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=f"ravi-health-{name}", daemon=True)
-        self._what, self._look = name, look
+        self._check, self._look = name, look
         self._found: Check | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._found = Check(self._what, True, self._look())
+            self._found = Check(self._check, True, self._look())
         except Unhealthy as problem:
-            self._found = Check(self._what, False, str(problem))
+            self._found = Check(self._check, False, str(problem))
         except Exception as error:
-            self._found = Check(self._what, False, f"{type(error).__name__}: {error}".strip())
+            self._found = Check(self._check, False, f"{type(error).__name__}: {error}".strip())
         finally:
             connections.close_all()
 
     def outcome(self, wait_s: float) -> Check:
         self.join(wait_s)
-        return self._found or Check(self._what, False, f"no answer within {LIMIT_S:g} s")
+        return self._found or Check(self._check, False, f"no answer within {LIMIT_S:g} s")
 
 
 def database() -> str:
@@ -91,7 +88,7 @@ def database() -> str:
 
 
 def broker() -> str:
-    """A real connection, as hints have."""
+    """Connect with the options of a hint's connection."""
     with hints.broker_connection() as connecting:
         address = connecting.as_uri()  # without the password
         try:
@@ -102,7 +99,7 @@ def broker() -> str:
 
 
 def channel_layer() -> str:
-    """One message there and back."""
+    """Send one message and receive it."""
     from channels.layers import get_channel_layer
 
     layer = get_channel_layer()
@@ -115,12 +112,12 @@ def channel_layer() -> str:
             channel = await layer.new_channel()
             await layer.send(channel, sent)
             if await layer.receive(channel) != sent:
-                raise Unhealthy("the message that came back was another one")
+                raise Unhealthy("received another message than was sent")
 
     try:
         asyncio.run(round_trip())
     except TimeoutError:
-        raise Unhealthy(f"a message did not come back within {ANSWER_S:g} s") from None
+        raise Unhealthy(f"a message was not received within {ANSWER_S:g} s") from None
     return type(layer).__name__
 
 
@@ -132,7 +129,7 @@ def events() -> str:
 
 
 def event_bus() -> str:
-    """How much waits for the bus. Runs do not need it, so whatever is wrong with it is told, and no reason to fail."""
+    """Report the events that wait for the bus. Never fails: runs do not need it."""
     count, age = outbox_rows.backlog()
     refused, why = outbox_rows.refused()
     more = f"; {refused} {REFUSED}, {why}" if refused else ""
@@ -143,9 +140,8 @@ def event_bus() -> str:
 
 
 def erasures() -> str:
-    """Deleted users and sessions whose rows the sweep has still to erase. Runs do not need it: no reason to fail."""
-    age = ExpressionWrapper(clock.now() - F("created_at"), output_field=DurationField())
-    found = Erasure.objects.aggregate(count=Count("id"), oldest=Max(age))
+    """Report the erasures that the sweep has not finished. Never fails: runs do not need it."""
+    found = Erasure.objects.aggregate(count=Count("id"), oldest=Max(clock.age("created_at")))
     if not found["count"]:
         return "none is open"
     return f"{found['count']} are open, the oldest for {found['oldest'].total_seconds():.0f} s"
@@ -155,18 +151,17 @@ def worker() -> str:
     lost, is_exhausted = hanging()
     if is_exhausted:
         raise Unhealthy(f"{lost} calls of tools hang in this process and no thread is left; restart it, fix the tools")
-    limit = MISSED * float(conf.HEARTBEAT_S)
-    alive = WorkerProcess.objects.filter(seen_at__gt=clock.after(-limit)).count()
+    alive = workers.alive().count()
     if not alive:
+        limit = workers.MISSED * float(conf.HEARTBEAT_S)
         words = f"no worker consumes the queue {conf.QUEUE}" if conf.ENGINE == "celery" else "no worker is alive"
         raise Unhealthy(f"{words}: none was seen for {limit:g} s; start one: {worker_line()}")
     return f"{alive} alive" + (f"; {lost} calls of tools hang in this process" if lost else "")
 
 
 def sweep() -> str:
-    limit = MISSED * float(conf.SWEEP_S) + MARGIN_S
-    age = ExpressionWrapper(clock.now() - F("ran_at"), output_field=DurationField())
-    ages = SweepState.objects.annotate(age=age).values_list("age", flat=True)
+    limit = workers.MISSED * float(conf.SWEEP_S) + MARGIN_S
+    ages = SweepState.objects.annotate(age=clock.age("ran_at")).values_list("age", flat=True)
     seconds = [found.total_seconds() for found in ages]
     if not seconds or min(seconds) > limit:
         words = f"the last sweep ran {min(seconds):.0f} s ago" if seconds else "no sweep has run yet"

@@ -276,7 +276,7 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
 
 def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
     """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
-    if outcome.for_release and workers.has_worker(outcome.for_release):
+    if outcome.for_release and workers.alive().filter(release=outcome.for_release).exists():
         first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
     error = outcome.error or {}

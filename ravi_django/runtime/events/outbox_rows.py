@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import BigIntegerField, DurationField, ExpressionWrapper, F, Func, Q, QuerySet, TextField
+from django.db.models import BigIntegerField, Func, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from ravi_django.db import connection
@@ -98,8 +98,7 @@ def stranded() -> tuple[int, float]:
 
 def _waiting(rows: QuerySet[OutboxEvent]) -> tuple[int, float]:
     count = rows.order_by()[:MANY].count()
-    age = ExpressionWrapper(clock.now() - F("created_at"), output_field=DurationField())
-    oldest = rows.order_by("id").annotate(age=age).values_list("age", flat=True).first()
+    oldest = rows.order_by("id").annotate(age=clock.age("created_at")).values_list("age", flat=True).first()
     return (count, max(0.0, oldest.total_seconds())) if oldest is not None else (0, 0.0)
 
 

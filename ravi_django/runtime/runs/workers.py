@@ -1,30 +1,25 @@
-"""The installation itself: which workers live, what the sweep has to hint, when it ran."""
+"""Live worker processes, the time of the last sweep, and the runs that the sweep has to hint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.models import (
-    Run,
-    SweepState,
-    WorkerProcess,
-)
+from ravi_django.models import Run, SweepState, WorkerProcess
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.claims import expired, ready, skip_locked, timed
 
+MISSED = 3  # heartbeats or sweeps that may be missing before a worker or the sweep counts as late
+
 
 def worker_seen(name: str, runs: int) -> None:
-    """A worker process is alive."""
-    WorkerProcess.objects.update_or_create(
-        name=name,
-        defaults={"seen_at": clock.now(), "runs": runs, "release": conf.RELEASE},
-        create_defaults={"seen_at": clock.now(), "runs": runs, "release": conf.RELEASE, "started_at": clock.now()},
-    )
+    seen = {"seen_at": clock.now(), "runs": runs, "release": conf.RELEASE}
+    create = {**seen, "started_at": clock.now()}
+    WorkerProcess.objects.update_or_create(name=name, defaults=seen, create_defaults=create)
 
 
 def worker_gone(name: str) -> None:
@@ -35,25 +30,17 @@ def forget_dead_workers(older_than_s: float) -> None:
     WorkerProcess.objects.filter(seen_at__lt=clock.after(-older_than_s)).delete()
 
 
-def has_worker(release: str) -> bool:
-    """Whether a process of that release has been seen lately."""
-    alive = WorkerProcess.objects.filter(release=release, seen_at__gte=clock.after(-3 * conf.HEARTBEAT_S))
-    return bool(alive.exists())
-
-
-def count_workers() -> int:
-    """How many processes have been seen lately."""
-    return int(WorkerProcess.objects.filter(seen_at__gte=clock.after(-3 * conf.HEARTBEAT_S)).count())
+def alive() -> QuerySet[WorkerProcess]:
+    return WorkerProcess.objects.filter(seen_at__gte=clock.after(-MISSED * conf.HEARTBEAT_S))
 
 
 def swept() -> None:
-    """A sweep came to its end."""
     SweepState.objects.update_or_create(id=1, defaults={"ran_at": clock.now()})
 
 
 def due_for_hint(limit: int) -> list[UUID]:
-    """Claimable runs that no hint has reached, expired leases first; each is backed off, so that a run which nobody
-    can take does not fill every batch."""
+    """Claimable runs that no hint has reached, expired leases first. The next hint of each comes later, so that runs
+    which no worker can claim do not fill every batch."""
     quiet = Q(hint_after__isnull=True) | Q(hint_after__lte=clock.now())
     with transaction.atomic():
         found: list[tuple[UUID, int]] = []
@@ -69,5 +56,5 @@ def due_for_hint(limit: int) -> list[UUID]:
 
 
 def hint_failed(run_ids: Sequence[UUID]) -> None:
-    """No hint went out for these: the next sweep tries again, whatever the backoff."""
+    """No hint was sent for these: the next sweep hints them again, whatever the backoff."""
     Run.objects.filter(id__in=run_ids, hints__gt=0).update(hints=F("hints") - 1, hint_after=None)

@@ -255,5 +255,5 @@ def wake(run_ids: Sequence[UUID]) -> None:
     if len(run_ids) <= FEW:
         hints.send_many(run_ids)
         return
-    for _ in range(min(len(run_ids), max(LOOKS, 2 * workers.count_workers()))):
+    for _ in range(min(len(run_ids), max(LOOKS, 2 * workers.alive().count()))):
         background.hint("ravi.look")
