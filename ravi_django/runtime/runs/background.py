@@ -1,5 +1,7 @@
-"""Work that is no run: fan-outs, polls, what the event bus is to be given. A Celery task; without a broker a thread of
-this process. As with runs a hint can be lost: the sweep finds from the rows what is left to do."""
+"""Work outside of runs, such as fan-outs and polls: Celery tasks, or threads of this process without a broker.
+
+A hint can be lost: the sweep finds the work in the rows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from ravi_django.runtime.runs import hints
 log = logging.getLogger("ravi.background")
 
 THREADS = 2
-WAITERS = frozenset({"ravi.poll_sources"})  # for servers outside: on threads that nothing else waits behind
+WAITERS = frozenset({"ravi.poll_sources"})  # wait for external servers, so they have threads of their own
 
 _pools: dict[bool, ThreadPoolExecutor] = {}
 _waiting: set[tuple[str, tuple[str, ...]]] = set()
@@ -28,19 +30,18 @@ _stopped_at = float("-inf")  # by time.monotonic()
 
 
 def stop() -> None:
-    """The worker ends: what runs here takes nothing new, and is over RAVI["DRAIN_S"] seconds from now. What is begun
-    later is not meant."""
+    """Have the work that runs here now take nothing new and end within RAVI["DRAIN_S"] seconds: the worker ends."""
     global _stopped_at
     _stopped_at = time.monotonic()
 
 
 def stopped_s(begun: float) -> float | None:
-    """How many seconds ago work that was begun then (by time.monotonic()) was told to stop; None when it was not."""
+    """Seconds since `stop` was called, for work that began at `begun` (time.monotonic()); None if it was not called."""
     return time.monotonic() - _stopped_at if _stopped_at >= begun else None
 
 
 def hint(task: str, *args: str) -> None:
-    """Run a task of `ravi_django.tasks`, by its name, elsewhere. Never raises."""
+    """Run a task of `ravi_django.tasks`, by its name, in the background. Never raises."""
     if conf.ENGINE == "inline":
         _in_this_process(task, args)
         return
@@ -55,7 +56,7 @@ def hint_on_commit(task: str, *args: str) -> None:
 
 
 def _in_this_process(task: str, args: tuple[str, ...]) -> None:
-    """One that waits to be begun is enough."""
+    """Queue the task, unless the same call waits in the queue already."""
     waits = task in WAITERS
     with _lock:
         if (task, args) in _waiting:
@@ -78,7 +79,7 @@ def _do(task: str, args: tuple[str, ...]) -> None:
 
 
 def _after_fork() -> None:
-    """The threads are the parent's, and so is what waits for them."""
+    """The threads and their queue belong to the parent."""
     global _pools, _waiting, _lock
     _pools, _waiting, _lock = {}, set(), threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Hints: "there may be work on this run". They can be lost, late, doubled or reordered; the row is the truth."""
+"""Hints: "this run may be claimable". They can be lost, late, repeated or reordered; the row is the truth."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ravi_django.db import transaction
 
 log = logging.getLogger("ravi.dispatch")
 
-# What returns the worker of this process that takes hints, by RAVI["ENGINE"]; None: the broker takes them.
+# By RAVI["ENGINE"]: the function that returns the worker of this process, which takes hints. None: the broker does.
 ENGINES = {"celery": None, "inline": "ravi_django.runtime.engine.worker.get_worker"}
 
-_cancel: Callable[[UUID], None] | None = None  # of this process's worker
+_cancel: Callable[[UUID], None] | None = None  # see `register_cancel`
 
 
 def on_commit(run_id: UUID | str, send_hint: Callable[[UUID | str], Any] | None = None) -> None:
-    """Hint once the caller's transaction has committed; never raises into it."""
+    """Hint after the caller's transaction has committed. Never raises."""
     transaction.on_commit(lambda: _guarded(send_hint or send, run_id), robust=True)
 
 
@@ -33,12 +33,11 @@ def _guarded(send_hint: Callable[[UUID | str], Any], run_id: UUID | str) -> None
     try:
         send_hint(run_id)
     except Exception as error:
-        # The commit stands: the sweep will find the row when the broker is back.
         log.warning("run %s: no hint sent: %s", run_id, error, extra={"action": "dispatch.failed"})
 
 
 def send(run_id: UUID | str) -> None:
-    """Hint now, by the configured engine. Raises what the broker raises."""
+    """Hint now. Raises the broker's errors."""
     if (engine := ENGINES.get(conf.ENGINE)) is None:
         publish("ravi.run", str(run_id))
     else:
@@ -46,28 +45,26 @@ def send(run_id: UUID | str) -> None:
 
 
 def register_cancel(cancel: Callable[[UUID], None] | None) -> None:
-    """By this process's worker when it starts, with None when it ends: how to cancel a run that it has."""
+    """Set, while this process's worker lives, the function that cancels a run of it."""
     global _cancel
     _cancel = cancel
 
 
 def cancel_here(run_id: UUID) -> None:
-    """When this very process drives the run, it need not wait for a heartbeat."""
+    """Cancel the run without waiting for a heartbeat, if this process drives it."""
     if _cancel is not None:
         _cancel(run_id)
 
 
 PRODUCERS = 10  # connections of a process, at most
-REST_S = 5.0  # after a failure, hints go nowhere for this long: each could cost its caller a connection timeout
+REST_S = 5.0  # after a failure no hint is sent for this long: each could cost its caller a connection timeout
+CONNECT_S, ANSWER_S = 1.0, 5.0  # shorter than the site's own timeouts may be
 _down_until = 0.0
-
-
-CONNECT_S, ANSWER_S = 1.0, 5.0  # a broker that is away is noticed soon, whatever the site's own tasks wait for
 _pools: dict[str, ProducerPool] = {}  # by the broker's address
 
 
 def broker_connection() -> Any:
-    """To the site's broker, with the site's options but for how long it is waited for. Not opened yet."""
+    """An unopened connection to the site's broker, with the site's options and short timeouts."""
     options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
     connection: Any = current_app.connection_for_write(connect_timeout=CONNECT_S, transport_options=options)
     if connection.get_transport_cls().driver_type == "redis":
@@ -76,7 +73,7 @@ def broker_connection() -> Any:
 
 
 def _producers() -> ProducerPool:
-    """Of our own: the site's pool keeps the site's options."""
+    """A pool of our own, for the short timeouts."""
     address = str(current_app.conf.broker_write_url)
     if address not in _pools:
         _pools[address] = ProducerPool(broker_connection().Pool(limit=PRODUCERS), limit=PRODUCERS)
@@ -84,8 +81,8 @@ def _producers() -> ProducerPool:
 
 
 def publish(task: str, *args: str) -> None:
-    """Send a task, by its name, to the broker, once. Raises what the broker raises, and ConnectionError while it is
-    known to be away."""
+    """Send a task, by its name, to the broker, once. Raises the broker's errors, and ConnectionError for REST_S after
+    one."""
     global _down_until
     if time.monotonic() < _down_until:
         raise ConnectionError("the broker failed a moment ago; the sweep will send the hint")
@@ -98,10 +95,7 @@ def publish(task: str, *args: str) -> None:
 
 
 def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
-    """Hint several; returns those for which no hint went out.
-
-    A broker that is away would cost a connection timeout a run: the first failure ends it.
-    """
+    """Hint several runs, up to the first failure; returns the runs that were not hinted."""
     for place, run_id in enumerate(run_ids):
         try:
             send(run_id)
@@ -111,4 +105,4 @@ def send_many(run_ids: Sequence[UUID]) -> list[UUID]:
     return []
 
 
-os.register_at_fork(after_in_child=_pools.clear)  # its sockets are the parent's
+os.register_at_fork(after_in_child=_pools.clear)  # the sockets belong to the parent

@@ -1,4 +1,4 @@
-"""Sessions and the runs in them: one active root run of an agent a session, the others queued behind it."""
+"""Sessions and their runs: each agent has one active root run in a session, the others are queued behind it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import SessionNotFoundError
-from ravi_django.models import (
-    ACTIVE,
-    InboxMessage,
-    Run,
-    Session,
-    Status,
-)
+from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
@@ -28,19 +22,22 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
     """Write a run and its first message in the caller's transaction, with its `session` when that is new. A root run
     whose session has an active or queued run of the same agent is queued behind it.
 
-    The session is locked until the caller's transaction ends, which holds up each live run in it. With `unlocked` the
-    run is queued without the lock where there is one: the caller calls `promote_orphan` after the commit.
+    The session is locked until the caller's transaction ends, and every live run of the session waits for the lock.
+    With `unlocked` a run that has to queue takes no lock: the caller calls `promote_orphan` after the commit.
 
     Raises IntegrityError when its id or its idempotency key is taken.
     """
     if session is not None:
         run.session = session
-    if postgres.in_use():
-        return _create_run_postgres(run, message, session, unlocked)
+        if postgres.in_use():  # nobody else knows the session: there is nothing to lock and nothing to queue behind
+            return _insert_run(run, message, session)
     with transaction.atomic():
+        is_locked = session is None and _queue_behind(run, unlocked)
+        if postgres.in_use():
+            return _insert_run(run, message, None, is_locked=is_locked)
         if session is not None:
             create_session(session)
-        elif _queue_behind(run, unlocked):
+        elif is_locked:
             _note_agent(run)
         clock.stamp(run).save(force_insert=True)
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
@@ -66,17 +63,9 @@ def _note_agent(run: Run) -> None:
     Session.objects.filter(id=run.session_id).update(agent=run.agent, updated_at=clock.now())
 
 
-def _create_run_postgres(run: Run, message: dict[str, Any], session: Session | None, unlocked: bool) -> Run:
-    """One statement for a run with a session of its own. Nobody else can know of that session: there is no lock to
-    take, and nothing to be queued behind; and what another submit has written already is no error of the statement,
-    which would spoil the caller's transaction."""
-    if session is not None:
-        return _insert_run(run, message, session)
-    with transaction.atomic():
-        return _insert_run(run, message, None, is_locked=_queue_behind(run, unlocked))
-
-
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
+    """One statement. A run that another submit has written already is no error of it: that would break the caller's
+    transaction."""
     row = clock.stamp(run)
     columns, values, params = postgres.insertable(row)
     params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
@@ -130,14 +119,13 @@ def _is_stored(row: Any) -> None:
 
 
 def create_session(session: Session) -> Session:
-    """Write a conversation's row; its times are the database's."""
     clock.stamp(session).save(force_insert=True)
     return session
 
 
 def lock_session(run: Run) -> bool:
-    """Who only refers to the session, by a foreign key, does not wait: it may hold a run that is wanted here. Returns
-    whether the session may have new runs: it is there, and is not being erased."""
+    """Lock the run's session. Rows with a foreign key to it can still be written: their writer may hold a run that this
+    transaction needs. Returns whether the session may have new runs: it exists and is not being erased."""
     locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
     return locked.values_list("id").first() is not None
 
@@ -155,8 +143,7 @@ def _queued(run: Run) -> QuerySet[Run]:
 
 
 def promote(run: Run) -> list[UUID]:
-    """The session's next queued run of this agent, if any, becomes pending. Under the session's lock, as
-    `create_run`."""
+    """Make the session's next queued run of this agent pending, under the session's lock."""
     if run.parent_id is not None:
         return []
     lock_session(run)
@@ -167,21 +154,16 @@ def promote(run: Run) -> list[UUID]:
     return [next_id]
 
 
-def orphaned() -> QuerySet[Run]:
-    """Queued runs whose session has no active run any more."""
+def orphans(limit: int) -> list[Run]:
+    """Queued runs whose session has no active run: their promotion was lost."""
     active = Run.objects.filter(
         session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
     )
-    return Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")
-
-
-def orphans(limit: int) -> list[Run]:
-    """A guard behind the promotions: finds nothing unless one was lost."""
-    return list(orphaned()[:limit])
+    return list(Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")[:limit])
 
 
 def promote_orphan(run: Run) -> list[UUID]:
-    """For a run that was queued without the session's lock, after its commit: the run before it may have ended."""
+    """Call it after the commit of a run that was queued without the session's lock: the run before may have ended."""
     with transaction.atomic():
         promoted = promote(run)
         _note_agent(run)

@@ -10,30 +10,11 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError
 
-from ravi_django.kernel import (
-    Agent,
-    AgentId,
-    ChatPayload,
-    ExecutionBudget,
-    IdempotencyMismatchError,
-    Message,
-    Priority,
-)
+from ravi_django.kernel import Agent, AgentId, ChatPayload, ExecutionBudget, IdempotencyMismatchError, Message, Priority
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.runs import hints, sessions
-from ravi_django.runtime.runs.checks import (
-    address_of,
-    budget_of,
-    deadline_of,
-    message_of,
-    metadata_of,
-    priority_of,
-    scope_of,
-    session_of,
-    tenant_of,
-)
+from ravi_django.runtime.runs import checks, hints, sessions
 
 
 def submit(
@@ -51,11 +32,11 @@ def submit(
 ) -> Run:
     """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
 
-    The variables of an agent that is a row are given as `metadata={"variables": {…}}`.
+    An agent that is stored in the database takes its variables from `metadata={"variables": {…}}`.
 
     Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
-    to (user, agent), a repeat returns the first run. A `session` of one's own continues that conversation; without
-    one a new session is made.
+    to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
+    a new session is made.
 
     Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError and
     IdempotencyMismatchError; nothing is written then.
@@ -95,28 +76,27 @@ def submit_once(
     said: Mapping[str, Any] | None = None,
     find: Callable[[AgentId], specs.Found] = specs.find,
 ) -> tuple[Run, bool]:
-    """`submit`, also saying whether the run is new. `send` replaces the dispatch on commit; `run_id` makes the call
-    safe to repeat; `find` gives the agent, or raises: a surface asks there whether the user may run it. `said` is the
-    body of a message to `session`: the idempotency key is then scoped to (user, session), and a repeat has the same
-    body."""
-    agent_id = address_of(agent)
+    """`submit`; also returns whether the run is new. `send` replaces the hint on commit. `run_id` makes the call safe
+    to repeat. `find` returns the agent or raises: REST and sockets check the user's rights there. `said` is the body of
+    a message to `session`: the idempotency key is then scoped to (user, session), and a repeat must have that body."""
+    agent_id = checks.address_of(agent)
     found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
-    message = message_of(agent_id, input)
+    message = checks.message_of(agent_id, input)
     owner = user if user is not None and user.is_authenticated else None
-    found = session_of(session, owner)
+    found = checks.session_of(session, owner)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
         owner=owner,
-        tenant=tenant_of(tenant) or (found.tenant if found else ""),
-        priority=priority_of(priority).value,
-        budget=budget_of(budget),
-        deadline=deadline_of(deadline),
-        metadata=metadata_of(metadata),
+        tenant=checks.tenant_of(tenant) or (found.tenant if found else ""),
+        priority=checks.priority_of(priority).value,
+        budget=checks.budget_of(budget),
+        deadline=checks.deadline_of(deadline),
+        metadata=checks.metadata_of(metadata),
     )
     if idempotency_key is not None:
         place = agent_id if said is None or found is None else f"session:{found.id}"
-        run.idempotency_scope = scope_of(owner, place, idempotency_key)
+        run.idempotency_scope = checks.scope_of(owner, place, idempotency_key)
         run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
         if (first := first_of(run)) is not None:
             return first, False
@@ -142,22 +122,16 @@ def _promote(run: Run, send: Any) -> None:
         send(promoted)
 
 
-# ----------------------------------------------------------------------------------------------- what was given
-
-
 def _new_session(run: Run, message: Message) -> Session:
     text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
     return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
 
 
 def _boot(run: Run, message: Message) -> dict[str, Any]:
-    """The message as the run's inbox holds it."""
+    """The message as the run's inbox stores it."""
     if not message.correlation_id:
         message = message.model_copy(update={"correlation_id": str(run.session_id)})
     return message.model_dump(mode="json")
-
-
-# ------------------------------------------------------------------------------------------------ idempotency
 
 
 def _request_digest(run: Run, message: Message, session: Any) -> str:
@@ -173,7 +147,7 @@ def _request_digest(run: Run, message: Message, session: Any) -> str:
 
 
 def first_of(run: Run) -> Run | None:
-    """The run that the key belongs to already. Raises IdempotencyMismatchError when it was asked something else."""
+    """The run that has this run's key, if any. Raises IdempotencyMismatchError when its request was another one."""
     if run.idempotency_scope is None:
         return None
     first = Run.objects.select_related("session").filter(idempotency_scope=run.idempotency_scope).first()

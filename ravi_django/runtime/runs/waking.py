@@ -1,4 +1,4 @@
-"""Waking runs, and locking several of them: what every other part of the store builds on."""
+"""Wake runs, and lock several of them in one order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ URGENT = max(Priority).value
 
 
 def ready(delay_s: float = 0.0, most: int = URGENT) -> dict[str, Any]:
-    """The changes that make a run pending, and claimable after `delay_s`. `claim_at` is that time, less the head start
-    of the row's priority, or of `most` where that is lower."""
+    """The changes that make a run pending, and claimable after `delay_s`. `claim_at` is that time minus the head start
+    of the run's priority, which counts as at most `most`."""
     starts = {one: clock.after(delay_s - min(one, most) * conf.PRIORITY_HEAD_START_S) for one in Priority}
     claim_at = Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
     due = clock.after(delay_s) if delay_s > 0 else None
@@ -31,7 +31,7 @@ def ready(delay_s: float = 0.0, most: int = URGENT) -> dict[str, Any]:
 
 
 def claim_at_sql(priority: str) -> str:
-    """`claim_at` of a run that becomes ready now, in SQL; `ageing` has the parameters."""
+    """`claim_at` of a run that becomes ready now, in SQL. Takes the parameters of `ageing`."""
     return f"({NOW} - {priority} * make_interval(secs => %(head_start_s)s::float8))"
 
 
@@ -40,7 +40,7 @@ def ageing(most: int = URGENT) -> dict[str, str | None]:
 
 
 def touch(run_ids: Iterable[UUID]) -> None:
-    """Wake runs, whatever they do: a suspended one becomes pending, any other will not suspend unseeing."""
+    """Wake runs in any state: a suspended one becomes pending, another one cannot suspend before it has seen this."""
     for run_id in sorted(set(run_ids)):
         Run.objects.filter(id=run_id).update(**woken())
 
@@ -52,7 +52,7 @@ def woken(most: int = URGENT) -> dict[str, Any]:
     return {"wake_seq": F("wake_seq") + 1, "hints": 0, "hint_after": None, **changes}
 
 
-# The same in SQL; `ageing` has its parameters.
+# The same in SQL. Takes the parameters of `ageing`.
 WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
   claim_at = CASE WHEN status = 'suspended' THEN {claim_at_sql("least(priority, %(most)s::int)")} ELSE claim_at END,
   wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
@@ -67,13 +67,13 @@ def lock(run_ids: Iterable[UUID]) -> None:
 
 
 def lock_to_delete(run_id: UUID) -> None:
-    """In the deleter's transaction: nobody has written for the run whom its rows do not show, and nobody will."""
+    """Wait in the deleter's transaction for all writers of the run, and keep new ones out."""
     list(Run.objects.select_for_update().filter(id=run_id).values_list("id"))
 
 
 def status_held(run_id: UUID | str) -> Status | None:
-    """A run's status, and the run held against its deletion until the caller's transaction ends; all else that writes
-    it goes on. None when there is none."""
+    """A run's status, or None if there is no such run. Until the caller's transaction ends the run cannot be deleted;
+    other writes of it go on."""
     if postgres.in_use():
         rows = postgres.execute("SELECT status FROM ravi_run WHERE id = %s::uuid FOR KEY SHARE", [str(run_id)])
         return Status(rows[0][0]) if rows else None
@@ -82,7 +82,7 @@ def status_held(run_id: UUID | str) -> Status | None:
 
 
 class NotLocked(Exception):
-    """A write needs these runs too, and has others locked already: taken now, they could close a circle of waits."""
+    """A write needs these runs too, but has locked others already: locking these now could deadlock."""
 
     def __init__(self, run_ids: Iterable[UUID]) -> None:
         self.run_ids = set(run_ids)
@@ -90,14 +90,14 @@ class NotLocked(Exception):
 
 
 def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
-    """Raise NotLocked unless all of them are."""
+    """Raise NotLocked unless all runs are in `held`."""
     if missing := set(run_ids) - held:
         raise NotLocked(missing)
 
 
 def locking(run_ids: Iterable[UUID], write: Callable[[set[UUID]], T]) -> T:
-    """One transaction with these runs locked; `write` is told which. Where it finds that it needs more (NotLocked),
-    all is undone, the locks too, and begun again with those. Only the runs of one tree are asked for: it ends."""
+    """Lock these runs in one transaction and call `write` with their ids. When it needs more runs (NotLocked), roll
+    back and start again with those too. This ends: `write` needs runs of one tree only."""
     held = set(run_ids)
     while True:
         try:
