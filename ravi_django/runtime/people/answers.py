@@ -228,7 +228,7 @@ def answer(
     row = find(request)
     authority = rights.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        people_rows.refuse_late(row)
+        raise people_rows.conflict(row.id)
     given = Given(
         action=action,
         text=text,
@@ -272,7 +272,7 @@ def reassign(
     row = find(request)
     right = escalation.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        people_rows.refuse_late(row)
+        raise people_rows.conflict(row.id)
     address = escalation.address_for(row, to, by, right)
     words = text_of("reason", reason).strip()
     name = "" if by is None else str(by.get_username())

@@ -25,7 +25,7 @@ from ravi_django.runtime.people import addressees, requests, rights
 from ravi_django.runtime.people.links import forget_links
 from ravi_django.runtime.people.records import log_entry, record, tell
 from ravi_django.runtime.people.rights import Authority
-from ravi_django.runtime.people.rows import check_in_time, refuse_changed, refuse_late
+from ravi_django.runtime.people.rows import check_in_time, conflict
 from ravi_django.runtime.streams import hidden
 from ravi_django.signals import request_changed
 from ravi_django.users import permits
@@ -83,7 +83,7 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
     with transaction.atomic():
         request: HumanRequest = HumanRequest.objects.select_related("run").get(id=request_id)
         if request.status != HumanRequest.Status.PENDING:
-            refuse_late(request)
+            raise conflict(request.id)
         check_in_time(request, request.run.status)
         before, request.version = request.to, version
         request.asked_at = present()
@@ -91,7 +91,7 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
         steps[request.level]["to"] = to
         request.steps, request.to, request.notified = steps, to, request.level - 1
         if not _changed(request, "steps", "to", "notified", "asked_at"):
-            refuse_changed(request.id)
+            raise conflict(request.id)
         forget_links([request.id], request.level)
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})
         words = f"Reassigned from {before or 'staff'} to {to}"

@@ -20,7 +20,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import REPLY, check_name, moment, payload_of
-from ravi_django.runtime.people import reply_rows, requests
+from ravi_django.runtime.people import requests
 from ravi_django.runtime.people import rows as people_rows
 
 KIND = "ask_human"
@@ -117,7 +117,7 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
                 await effects.record(entry, write)
                 return _told(found)
             told = _told({"action": SIGNAL, "payload": await payload_of(effects, found)})
-            write = partial(reply_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
+            write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
             try:
                 await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **told}), write)
             except NotDue:  # an answer was accepted first

@@ -1,11 +1,10 @@
-"""What outlives a request: the audit log's rows, Django's own log, and who is told. In the transaction of
-what they tell of."""
+"""The records of requests: rows of the audit log, events, Django's own log and Django's signals. Each is written in the
+transaction of the change that it records."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
@@ -18,28 +17,21 @@ from ravi_django.runtime.journal.outbox import write_audit
 
 
 def record(request: HumanRequest, event: str, run: Run, detail: dict[str, Any] | None = None) -> None:
-    """One thing that became of a request: opened, answered, expired, escalated, reassigned, cancelled."""
-    write_audit(_row(request, event, run, detail))
-    outbox.write(outbox.of_request(request, event, run))
+    """Record an event of a request: opened, answered, expired, escalated, reassigned or cancelled."""
+    record_all([request], event, run, detail)
 
 
-def record_all(
-    requests: Sequence[HumanRequest], event: str, run: Run, detail_of: Callable[[HumanRequest], dict[str, Any]]
-) -> None:
-    """The same of several requests of a run, in one statement."""
+def record_all(requests: Sequence[HumanRequest], event: str, run: Run, detail: dict[str, Any] | None = None) -> None:
+    """The same for several requests of a run, in one statement."""
     if requests:
-        write_audit(*(_row(request, event, run, detail_of(request)) for request in requests))
-        outbox.write([told for request in requests for told in outbox.of_request(request, event, run)])
+        write_audit(*(_row(request, event, run, detail or {}) for request in requests))
+        outbox.write([message for request in requests for message in outbox.of_request(request, event, run)])
 
 
-def what_is_asked(request: HumanRequest) -> dict[str, Any]:
-    """The detail of an opening."""
-    return {"text": request.text, "arguments": request.arguments}
-
-
-def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any] | None) -> AuditRecord:
-    """Each change of a request has a version of its own: that, and what it was, make the record's key."""
-    told = {
+def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any]) -> AuditRecord:
+    """The event and the version of the request make the key: each change has its own version."""
+    asked = {"text": request.text, "arguments": request.arguments} if event == "opened" else {}
+    known = {
         "request": str(request.id),
         "version": request.version,
         "kind": str(request.kind),
@@ -47,7 +39,8 @@ def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any] | N
         "risk": request.risk,
         "to": request.to,
         "arguments_hash": request.arguments_hash,
-        **(detail or {}),
+        **asked,
+        **detail,
     }
     return AuditRecord(
         key=hashlib.sha256(f"request:{request.id}:{event}:{request.version}".encode()).hexdigest(),
@@ -58,12 +51,12 @@ def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any] | N
         agent=run.agent,
         run_id=run.id,
         session_id=run.session_id,
-        detail=told,
+        detail=known,
     )
 
 
 def log_entry(request: HumanRequest, user: Any, words: str) -> None:
-    """Django's own record of who changed what, as the admin shows it; nothing where the site has no admin."""
+    """Write the entry of Django's own log that the admin shows. A site without the admin has none."""
     if user is None or not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import CHANGE, LogEntry
@@ -80,10 +73,5 @@ def log_entry(request: HumanRequest, user: Any, words: str) -> None:
 
 
 def tell(signal: DjangoSignal, request: HumanRequest, **more: Any) -> None:
-    """Once this transaction has committed."""
-    send = partial(signal.send_robust, sender=HumanRequest, request=request, **more)
-    transaction.on_commit(lambda: _ignore(send()), robust=True)
-
-
-def _ignore(results: Any) -> None:
-    """What a receiver raised is logged by Django."""
+    """Send it after this transaction's commit. Django logs the exceptions of receivers."""
+    transaction.on_commit(lambda: signal.send_robust(HumanRequest, request=request, **more), robust=True)

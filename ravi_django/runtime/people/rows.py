@@ -1,16 +1,17 @@
-"""Requests to people: opened by the lease holder, answered once by whoever comes first, or closed when nobody did."""
+"""The writes of requests to people: a lease holder opens and expires them, the first answer counts."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
+from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import ConflictError, NotFoundError
-from ravi_django.models import TERMINAL, HumanRequest, Run, Status, StickyDecision
+from ravi_django.models import TERMINAL, HumanRequest, Run, Signal, Status, StickyDecision
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.append import appending
@@ -18,19 +19,19 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
-from ravi_django.runtime.people.records import log_entry, record, record_all, tell, what_is_asked
-from ravi_django.runtime.people.reply_rows import forget_earlier, has_reply, write_reply
+from ravi_django.runtime.people.records import log_entry, record, record_all, tell
 from ravi_django.runtime.people.standing import stick
 from ravi_django.runtime.runs.waking import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
+PERSONS = "person:"  # begins the key of a signal that a person sent, not the site's own code
+_OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # read for the records
+
 
 @appending
 def open_request(lease: Lease, *, request: HumanRequest, most: int | None = None) -> None:
-    """Write a request with the journal rows that announce it, in one commit.
-
-    Raises TooManyRequests when the run has `most` of its kind and tool already, whatever has become of those.
-    """
+    """Write a request with the journal rows that announce it. Raises TooManyRequests when the run already has `most`
+    requests of its kind and tool, open or closed."""
     # The append holds the run's row: of two requests at once one is counted first.
     same = HumanRequest.objects.filter(run_id=lease.run_id, kind=request.kind, tool=request.tool)
     if most is not None and same.count() >= most:
@@ -41,16 +42,16 @@ def open_request(lease: Lease, *, request: HumanRequest, most: int | None = None
 
 
 def write_request(request: HumanRequest, run: Run) -> None:
-    """In the caller's transaction: the row, its record, and word of it once that commits."""
+    """In the caller's transaction: the row, its record, and after the commit the Django signal."""
     clock.stamp(request).save(force_insert=True)
-    record(request, "opened", run, what_is_asked(request))
+    record(request, "opened", run)
     tell(request_opened, request)
 
 
 @appending
 def expire_request(lease: Lease, *, request_id: UUID) -> None:
-    """Record that nobody answered in time, and close the request. Raises NotDue when somebody has, or when by the
-    database's clock there is time left."""
+    """Append the row of a timeout, and close the request. Raises NotDue when it has an answer, or when it has time
+    left by the database's clock."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status != HumanRequest.Status.PENDING:
         raise NotDue(None)
@@ -64,11 +65,26 @@ def expire_request(lease: Lease, *, request_id: UUID) -> None:
 
 @appending
 def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
-    """Record that the run's code goes on without a decision, and close the request, unless somebody just has."""
+    """Append the row of code that goes on without a decision, and close the request if it is pending."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
         reason = f"run {lease.run_id} goes on without it"
         _close(request, HumanRequest.Status.CANCELLED, lease.run, {"reason": reason})
+
+
+@appending
+def relay_signal(lease: Lease, *, request_id: UUID, signal_id: int) -> None:
+    """Append the row of a question that a signal has answered: consume the signal, and close the request.
+
+    Raises NotDue when the request was answered or closed first, or the signal is read or does not count any more.
+    """
+    request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
+    if request.status != HumanRequest.Status.PENDING:
+        raise NotDue(None)
+    if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+        raise NotDue(None)
+    detail = {"reason": f"answered by the signal {request.signal}"}
+    _close(request, HumanRequest.Status.CANCELLED, lease.run, detail)
 
 
 def _close(request: HumanRequest, status: HumanRequest.Status, run: Run, detail: dict[str, Any] | None = None) -> None:
@@ -79,38 +95,37 @@ def _close(request: HumanRequest, status: HumanRequest.Status, run: Run, detail:
 
 
 def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
-    """The run waits for no answer any more: it has ended, or has begun anew. Others of its tree may wait for that to
-    its request for more budget: they are woken, and one of them asks again. Returns those."""
+    """Cancel the pending requests of a run that has ended or continued as new. Other runs of its tree may wait for its
+    request for more budget: wake them, and one of them asks again. Returns those."""
     pending = HumanRequest.objects.filter(run_id=run.id, status=HumanRequest.Status.PENDING)
-    closed = list(pending.select_for_update(no_key=True).order_by("id"))  # somebody may just have them asked of others
+    closed = list(pending.select_for_update(no_key=True).order_by("id"))  # a reassignment may be in progress
     if not closed:
         return []
-    asked = {request.id for request in closed if request.tool == TOP_UP}
-    woken = _waiting_for(run, asked) if asked else []
+    asked = {str(request.id) for request in closed if request.tool == TOP_UP}
+    woken = [run_id for run_id in waiting_for(run.tree_id, asked) if run_id != run.id] if asked else []
     require(woken, held)
     pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
     for request in closed:
         request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
         tell(request_closed, request)
-    record_all(closed, "cancelled", run, lambda request: {"reason": f"run {run.id} waits for it no more"})
+    record_all(closed, "cancelled", run, {"reason": f"run {run.id} waits for it no more"})
     touch(woken)
     return woken
 
 
-def _waiting_for(run: Run, asked: set[UUID]) -> list[UUID]:
-    """Those that are driven may be about to."""
-    tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id)).exclude(id=run.id).order_by("id")
-    names = {str(request_id) for request_id in asked}
+def waiting_for(tree_id: UUID, request_ids: set[str]) -> list[UUID]:
+    """The runs of a tree that wait for one of these requests. A running one may be about to."""
+    tree = Run.objects.filter(Q(id=tree_id) | Q(root_id=tree_id)).exclude(status__in=TERMINAL).order_by("id")
     return [
         run_id
-        for run_id, status, waits in tree.exclude(status__in=TERMINAL).values_list("id", "status", "waiting_on")
+        for run_id, status, waits in tree.values_list("id", "status", "waiting_on")
         if status == Status.RUNNING
-        or (status == Status.SUSPENDED and any(wait.get("id") in names for wait in waits or ()))
+        or (status == Status.SUSPENDED and any(wait.get("id") in request_ids for wait in waits or ()))
     ]
 
 
 def note_closed(run_id: UUID, entry: Entry) -> None:
-    """Put into the row that ends the run which open requests end with it: whoever watches is told from it."""
+    """Put the ids of the open requests into the row that ends the run: its stream reports them as closed."""
     pending = HumanRequest.objects.filter(run_id=run_id, status=HumanRequest.Status.PENDING).order_by("id")
     if closed := [str(request_id) for request_id in pending.values_list("id", flat=True)]:
         entry.result = {**(entry.result or {}), "closed": closed}
@@ -124,20 +139,20 @@ def answer_request(
     version: int | None = None,
     sticky: StickyDecision | None = None,
 ) -> bool:
-    """Answer a pending request: the first answer wins. The answer, its records, the signal that it sends and the run's
-    wake-up are one commit. `sticky` is written with it. Returns whether the run is woken; inside a caller's transaction
-    it is not, and `wake_silent` has to follow the commit.
+    """Answer a pending request: the first answer wins. The answer, its records, its signal, `sticky` and the run's
+    wake-up are one commit. Returns whether the run is woken; inside a caller's transaction it is not, and `wake_silent`
+    has to follow the commit.
 
-    Raises NotFoundError, and ConflictError when it is answered, closed, changed since `version`, when it is too early
-    or too late, and when the run has ended.
+    Raises NotFoundError. Raises ConflictError when the request is answered, closed or changed since `version`, when it
+    is too early or too late, and when the run has ended.
     """
     inside = connection.in_atomic_block
     with transaction.atomic():
         request = HumanRequest.objects.filter(id=request_id).first()
         if request is None:
             raise NotFoundError(f"there is no request {request_id}")
-        if request.status != HumanRequest.Status.PENDING:  # it stays so: the many who come late need no lock
-            raise ConflictError(_why_not(request_id))
+        if request.status != HumanRequest.Status.PENDING:  # final: late answers need no lock
+            raise conflict(request.id)
         if request.not_before is not None and present() < request.not_before:
             raise ConflictError(
                 f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
@@ -158,12 +173,14 @@ def answer_request(
             version=F("version") + 1,
             woke=not inside,
         ):
-            raise ConflictError(_why_not(request_id))
+            raise conflict(request.id)
         request.refresh_from_db()
         if sticky is not None:
             stick(sticky)
         if request.signal:
-            write_reply(request, said(answer), woke=not inside)
+            sent = {name: answer.get(name, "") for name in ("action", "text", "by")}
+            reply = Signal(run_id=run.id, name=request.signal, payload=sent, woke=not inside, consumed_at=clock.now())
+            reply.save(force_insert=True)  # consumed: the question waits for the answer itself
         event = "cancelled" if answer.get("action") == "cancel" else "answered"
         record(request, event, run, {"answer": answer, "by": answer.get("by", "")})
         log_entry(request, by, words_of(answer))
@@ -173,29 +190,11 @@ def answer_request(
     return not inside
 
 
-_OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # what the records say of it
-
-
-def said(answer: dict[str, Any]) -> Any:
-    """What the run is told of an answer by a signal."""
-    return {name: answer.get(name, "") for name in ("action", "text", "by")}
-
-
 def words_of(answer: dict[str, Any]) -> str:
     """An answer in one line, for Django's log."""
-    parts = [answer.get("outcome"), answer.get("text"), answer.get("reason")]
-    told = ": ".join(str(part) for part in (answer.get("action"), *parts) if part)
-    return f"Answered: {told}"[:1000] + (f" (in place of {answer['instead_of']})" if answer.get("instead_of") else "")
-
-
-def refuse_late(request: HumanRequest) -> NoReturn:
-    """Raise ConflictError: it is decided, or closed, already."""
-    raise ConflictError(_closed(request))
-
-
-def refuse_changed(request_id: UUID | str) -> NoReturn:
-    """Raise ConflictError: it is not as it was when it was read."""
-    raise ConflictError(_why_not(request_id))
+    parts = [answer.get(name) for name in ("action", "outcome", "text", "reason")]
+    text = ": ".join(str(part) for part in parts if part)
+    return f"Answered: {text}"[:1000] + (f" (in place of {answer['instead_of']})" if answer.get("instead_of") else "")
 
 
 def check_in_time(request: HumanRequest, run_status: str) -> None:
@@ -206,14 +205,37 @@ def check_in_time(request: HumanRequest, run_status: str) -> None:
         raise ConflictError(f"request {request.id} expired at {request.expires_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def _why_not(request_id: UUID | str) -> str:
+def conflict(request_id: UUID) -> ConflictError:
+    """Why a change of the request came too late: it is answered, closed or changed."""
     request = HumanRequest.objects.select_related("answered_by").get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
-        return f"request {request.id} has changed since: it is at version {request.version} now; read it again"
-    return _closed(request)
-
-
-def _closed(request: HumanRequest) -> str:
+        version = f"it is at version {request.version} now; read it again"
+        return ConflictError(f"request {request.id} has changed since: {version}")
     name = request.answered_by or (request.answer or {}).get("by")
-    who = f" by {name}" if name else ""
-    return f"request {request.id} is {request.status} already{who}"
+    return ConflictError(f"request {request.id} is {request.status} already{f' by {name}' if name else ''}")
+
+
+# ------------------------------------------------------------------------------------------- signals as answers
+
+
+def forget_earlier(request: HumanRequest) -> None:
+    """In the transaction that opens a question: discard earlier signals of its name that may not answer it.
+
+    A signal from a person counts only if the question is the run owner's, because only the owner may send it. No
+    earlier signal counts when an earlier question had the same name.
+    """
+    earlier = _unread(request)
+    if not HumanRequest.objects.filter(run_id=request.run_id, signal=request.signal).exists():
+        if request.to == "owner" and conf.MAY_ANSWER is None:
+            return
+        earlier = earlier.filter(key__startswith=PERSONS)
+    earlier.update(consumed_at=clock.now())
+
+
+def has_reply(request: HumanRequest) -> bool:
+    """Whether it has a signal that its run has not read yet."""
+    return _unread(request).exists()
+
+
+def _unread(request: HumanRequest) -> QuerySet[Signal]:
+    return Signal.objects.filter(run_id=request.run_id, name=request.signal, consumed_at=None)

@@ -1,41 +1,44 @@
-"""A signal that a person sends over a surface. One by the name of a question is an answer to it, under the same rule of
-who may; the site's own code sends what it likes by `signals`."""
+"""Signals that a person sends over a surface. A signal with the name of a question answers it, under the rules of
+answers. The site's own code sends signals by `runs/signals.py`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
 from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError
 from ravi_django.kernel.checks import check_json
-from ravi_django.models import HumanRequest, Run
+from ravi_django.models import HumanRequest, Run, Signal
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import encode, storable
 from ravi_django.runtime.lease.waits import PEOPLES, check_name
-from ravi_django.runtime.people import answers, reply_rows
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.people.rows import PERSONS
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import scope_of
-from ravi_django.runtime.runs.signals import signal, wake
+from ravi_django.runtime.runs.signals import Sent, send_signal, signal, wake
 
 _ANSWER = frozenset({"action", "text", "values", "arguments", "reason", "sticky"})
 _OF_REQUEST = "hitl:"  # and the request's id
 
 
 def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: str | None = None) -> None:
-    """Send the run a signal in the name of `by`, who may see it. With the name of a question of it, `human_reply:…`, or
-    `hitl:` and a request's id: answer that, with a text or `{"action", "text"}`; any other JSON is its own text.
+    """Send a signal to the run for the user `by`, who may see the run. The name of a question of the run
+    (`human_reply:…`, or `hitl:` and the request's id) answers it. The payload is then a text or `{"action", "text"}`;
+    any other JSON is the text.
 
-    With an `idempotency_key`, scoped to (user, run), a repeat is no second signal, and no second answer.
+    A repeat with the same `idempotency_key`, scoped to (user, run), sends and answers nothing.
 
-    Raises ForbiddenError for a name that is not the user's to send, ForbiddenError and ConflictError as `answer`
-    does, AgentNotFoundError where the user may no longer run the agent, IdempotencyMismatchError where the key belongs
-    to another name or payload, and what `signal` raises.
+    Raises ForbiddenError for a name that the user may not send, AgentNotFoundError when the user may no longer run the
+    agent, IdempotencyMismatchError when the key belongs to another name or payload, and what `answer` and `signal`
+    raise.
     """
     check_name(name)
     if not name.startswith(PEOPLES):
@@ -45,24 +48,49 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
     if idempotency_key is None:
         _send(run, name, payload, by)
         return
-    key = reply_rows.key_of_person(scope_of(by, f"signal:{run.id}", idempotency_key))
+    key = _key(scope_of(by, f"signal:{run.id}", idempotency_key))
     kept = json.loads(encode(payload))
     with transaction.atomic():
-        if not reply_rows.is_repeated(run.id, name, kept, key) and _send(run, name, payload, by, key):
-            reply_rows.keep_key(run.id, name, kept, key)
+        _lock(run.id)  # a repeat waits for the first
+        known = Signal.objects.filter(run_id=run.id, key=key).values_list("name", "payload").first()
+        if known not in (None, (name, kept)):
+            words = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
+            raise IdempotencyMismatchError(words)
+        if known is None and _send(run, name, payload, by, key):  # consumed: no wait takes it
+            Signal.objects.create(run_id=run.id, name=name, payload=kept, key=key, consumed_at=clock.now())
+
+
+def _lock(run_id: UUID) -> None:
+    Run.objects.select_for_update(no_key=True).filter(id=run_id).values_list("id").first()
+
+
+def _key(text: str) -> str:
+    return f"{PERSONS}{text}"[:64]
 
 
 def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
-    """Returns whether it was an answer, which no signal stands for."""
+    """Returns whether it was an answer: then there is no signal."""
     if not name.startswith(PEOPLES):
         signal(run, name, payload, key=key)
         return False
-    asked = _by_id(run, name) or reply_rows.send_unless_asked(run.id, name, storable(payload), key)
+    asked = _by_id(run, name) or _send_unless_asked(run.id, name, storable(payload), key)
     if isinstance(asked, UUID):
         answers.answer(asked, **_answer(payload), by=by)
         return True
     hints.on_commit(run.id, None if asked.woke else wake)
     return False
+
+
+def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> Sent | UUID:
+    """Send the signal. If the run has a question of this name, return the question's id instead; an open one first.
+
+    The run is locked: a question that is opened meanwhile finds the signal, or this finds the question.
+    """
+    with transaction.atomic():
+        _lock(run_id)
+        named = HumanRequest.objects.filter(run_id=run_id, signal=name)
+        found = named.filter(status=HumanRequest.Status.PENDING).order_by("id").first() or named.order_by("-id").first()
+        return found.id if found else send_signal(run_id, name, payload, key or _key(uuid4().hex))
 
 
 def _by_id(run: Run, name: str) -> UUID | None:

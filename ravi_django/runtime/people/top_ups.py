@@ -16,7 +16,7 @@ from django.db.models import F, Q, QuerySet
 
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
-from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run, Status
+from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run
 from ravi_django.runtime.budgets.accounts import LIMITS, dollars, faults_of_limits, limits_of
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
@@ -25,7 +25,7 @@ from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.refusals import TooManyRequests
 from ravi_django.runtime.people import requests, site_rules
-from ravi_django.runtime.people.rows import answer_request, write_request
+from ravi_django.runtime.people.rows import answer_request, waiting_for, write_request
 from ravi_django.runtime.runs.waking import lock, touch
 
 if TYPE_CHECKING:
@@ -185,14 +185,10 @@ def answer_top_up(
         lock([request.run_id, *live.values_list("id", flat=True)])
         answer_request(request.id, answer, by=by, version=version)
         _raise(f"tree:{tree}", limits)
-        waiting = [request.run_id]
-        for run_id, status, waits in live.values_list("id", "status", "waiting_on"):
-            named = any(wait.get("id") == str(request.id) for wait in waits or ())
-            if status == Status.RUNNING or (status == Status.SUSPENDED and named):
-                waiting.append(run_id)
+        waiting = sorted({request.run_id, *waiting_for(tree, {str(request.id)})})
         touch(waiting)
         HumanRequest.objects.filter(id=request.id).update(woke=True)
-        return sorted(set(waiting))
+        return waiting
 
 
 def _raise(key: str, limits: Mapping[str, Any]) -> None:
