@@ -1,8 +1,8 @@
-"""Approvals by people: `ctx.approve`. One request for each call, found by the call's place in the code.
+"""Approvals by people: `ctx.approve`. Each call has one request, which a replay finds by the path of the call.
 
-The call leaves a started row with the request and a result row with the decision. In between the run is only rows. Only
-a person's "approve" or "edit" approves: for this call, or for the tool in this session. Everything else denies,
-whatever the fault.
+The call writes a started row with the request and a result row with the decision. In between the run may suspend. Only
+a person's "approve" or "edit" approves: for this call, or for the tool in this session. Everything else denies, an
+error too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ravi_django.runtime.lease.refusals import NotStanding
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rights, site_rules, standing
 from ravi_django.runtime.people import rows as people_rows
-from ravi_django.runtime.people.decisions import KIND, Kept, decided, denied, is_used, recalled, told
+from ravi_django.runtime.people.decisions import KIND, Kept, as_decision, decided, denied, is_used, recalled
 from ravi_django.runtime.streams.hidden import MARK
 
 log = logging.getLogger("ravi.approvals")
 
-MAX_SCHEMA = 20_000  # bytes; one that is larger is left to the tool to check
+MAX_SCHEMA = 20_000  # bytes; only the tool checks the arguments of a larger one
 MAX_DESCRIPTION = 2000  # characters
 MAX_SHOWN = 10  # arguments in the request's sentence
 MAX_VALUE = 80  # characters of each
@@ -43,12 +43,12 @@ MAX_VALUE = 80  # characters of each
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be decided on, and of whom."""
+    """A call that needs an approval."""
 
     tool: str
     arguments: dict[str, Any]
     risk: Risk
-    to: Addressees | None  # None: whom the site names
+    to: Addressees | None  # None: those of RAVI["ADDRESSEES"]
     call_id: str
     schema: dict[str, Any] | None
     description: str
@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def request(self) -> dict[str, Any]:
-        """For the rows: a replay has to ask for the same."""
+        """For the rows: a replay must ask for the same."""
         return {"arguments": self.arguments, "risk": self.risk.value, **({MARK: True} if self.hidden else {})}
 
 
@@ -75,11 +75,9 @@ def checked(
 ) -> Asked:
     """Raises InvalidInputError that names the parameter."""
     if not isinstance(tool, str) or not tool.strip():
-        raise InvalidInputError(f"tool is the name of what is to be done, not {tool!r}", field="tool")
+        raise InvalidInputError(f"tool is the name of a tool, not {tool!r}", field="tool")
     if not isinstance(arguments, dict):
-        raise InvalidInputError(
-            f"arguments is an object of the tool's parameters, not {arguments!r}", field="arguments"
-        )
+        raise InvalidInputError(f"arguments is a dict of the tool's parameters, not {arguments!r}", field="arguments")
     if is_too_deep(arguments):
         words = f"the arguments are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"
         raise InvalidInputError(words, field="arguments")
@@ -114,7 +112,7 @@ def _checked_schema(schema: Any) -> dict[str, Any] | None:
 
 
 def request_for(ctx: RunState, path: str, asked: Asked, to: Addressees) -> HumanRequest:
-    """Not saved yet."""
+    """The request, not saved yet."""
     details: dict[str, Any] = {"call_id": asked.call_id, "description": asked.description[:MAX_DESCRIPTION]}
     if asked.schema is not None and _may_be_shown(asked):
         details["schema"] = asked.schema
@@ -135,8 +133,7 @@ def request_for(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Human
 
 
 def _may_be_shown(asked: Asked) -> bool:
-    """Whether a person's arguments can be checked against the schema. One that is too large, or none, is left to the
-    tool itself."""
+    """Whether a person's arguments can be checked against the schema. Else only the tool checks them."""
     if len(to_json(asked.schema)) > MAX_SCHEMA:
         return False
     try:
@@ -168,17 +165,17 @@ async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
         return logged
     row = await effects.recall(path, KIND, asked.tool, asked.arguments, None)
     if row is not None:
-        decision = told(recalled(ctx, row))
+        decision = as_decision(recalled(ctx, row))
         if decision.allows:
             await _check_risk(ctx, row, asked)
         return decision
     begun = effects.journal.started(path)
     if begun is not None:
         answer = requests.answered(effects, (path, 1), begun.request["id"])
-        if answer is None or told(decided(answer)).allows:
+        if answer is None or as_decision(decided(answer)).allows:
             await _check_risk(ctx, begun, asked)
         with effects.spent.asking(asked.tool):
-            return told(await _outcome(ctx, path, asked, begun.request))
+            return as_decision(await _outcome(ctx, path, asked, begun.request))
     try:
         to = asked.to or site_rules.addressees("approval", asked.tool, asked.risk.value)
     except InvalidInputError:
@@ -189,12 +186,12 @@ async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
         effects.note(Entry("log", path, "approval", result=said))
         return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk))
     effects.check_may_wait(path)
-    return told(await _first(ctx, path, asked, to))
+    return as_decision(await _first(ctx, path, asked, to))
 
 
 async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
-    """The code goes on without the decision that it was waiting for: `entry` is recorded in the call's place, and the
-    request is closed with it."""
+    """Record `entry` in the place of a call that waits for a decision, and close its request: the code goes on without
+    the decision."""
     effects = ctx.effects
     request = effects.facts.requests.get((begun.path, 1))
     request_id = UUID(begun.request["id"]) if request is None else request.id
@@ -204,11 +201,8 @@ async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
         await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
-# --------------------------------------------------------------------------------------------- what is recorded
-
-
 def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
-    """A log entry in the place of a decision: nobody was there to be asked. It never approves, whatever it says."""
+    """The denial of a call that has a log entry in place of a decision, because nobody could be asked."""
     row = ctx.effects.journal.find(path)
     if row is None or (row.kind, row.name) != ("log", "approval"):
         return None
@@ -219,7 +213,7 @@ def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
 
 
 async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
-    """Block a run whose call is still to be made, and has become a riskier one than what a person was shown."""
+    """Block the run if its call is not made yet, and has a higher risk than the one that a person was shown."""
     known = (row.request or {}).get("risk")
     is_riskier = known is not None and Risk(known).rank < asked.risk.rank
     if is_riskier and not (row.phase == "result" and is_used(ctx, row)):
@@ -231,11 +225,8 @@ async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
         await ctx.effects.end(Stop(Stop.Kind.BLOCK, DeterminismError(words, diff=diff)))
 
 
-# --------------------------------------------------------------------------------------------------- asking
-
-
 async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Kept:
-    """What is known without asking, else the request and what comes of it."""
+    """The decision of a call that has no row yet."""
     tool = ctx.toolbox.get(asked.tool)
     if tool is not None and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
         return _unasked(ctx, path, asked, refusal)
@@ -257,7 +248,7 @@ async def _found(ctx: RunState, path: str, asked: Asked, tool: Tool | None, requ
                 found = await effects.database.call(_look, ctx, tool, request)
         except DatabaseError:
             raise
-        except Exception:  # of the site's own rule
+        except Exception:  # raised by the site's MAY_ANSWER
             log.exception("approvals: nobody can be asked about %s", asked.tool, extra={"action": "approval.unasked"})
             found = "nobody could be asked"
         if isinstance(found, str):
@@ -276,8 +267,8 @@ async def _found(ctx: RunState, path: str, asked: Asked, tool: Tool | None, requ
 
 
 def _look(ctx: RunState, tool: Tool | None, request: HumanRequest) -> str | StickyDecision | None:
-    """On a database thread. Words on why nobody is asked; or what stands for the session; or None: the request is
-    addressed to the first step that means somebody."""
+    """On a database thread. The reason why nobody is asked, or the session's sticky decision. None: ask; the request
+    is addressed to the first step that has a recipient."""
     if tool is not None and tool.permission and not rights.permitted(ctx.user_id, tool.permission):
         return f"not permitted: {tool.name} needs the permission {tool.permission}, which the run's owner does not have"
     if (stands := standing.on(ctx.effects.lease.run, request)) is not None:

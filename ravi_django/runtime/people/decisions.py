@@ -1,4 +1,4 @@
-"""Decisions on calls, as their rows keep them: what they come to, and which call each was used for."""
+"""Decisions on calls as their rows keep them, and which call each of them was used for."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from ravi_django.runtime.lease.state import RunState
 
 KIND = "approval"
 
-Kept = dict[str, Any]  # a decision as its row has it: decision, reason, by, and arguments of "modified"
+Kept = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
 
 
-def told(kept: Kept) -> ApprovalDecision:
-    """A decision as the caller gets it."""
+def as_decision(kept: Kept) -> ApprovalDecision:
     decision, arguments = kept.get("decision"), kept.get("arguments")
     reason, by = str(kept.get("reason") or ""), str(kept.get("by") or "")
     if decision == "modified" and isinstance(arguments, dict):
         return ApprovalDecision("modified", arguments, reason, by)
-    if decision in ("approved", "skipped"):
-        return ApprovalDecision(decision, None, reason, by)
-    return ApprovalDecision("denied", None, reason, by)
+    return ApprovalDecision(decision if decision in ("approved", "skipped") else "denied", None, reason, by)
 
 
 def decided(answer: dict[str, Any]) -> Kept:
-    """What a person's answer comes to. Two actions approve; whatever else it may be does not."""
+    """The decision of a person's answer. Two actions approve, and nothing else does."""
     reason, by = str(answer.get("reason") or ""), str(answer.get("by") or "")
     match answer.get("action"):
         case "approve":
@@ -51,21 +48,18 @@ def denied(reason: str, by: str = "") -> Kept:
     return {"decision": "denied", "reason": reason, "by": by}
 
 
-# ------------------------------------------------------------------------------------------ what it was used for
-
-
 def recalled(ctx: RunState, row: Recorded) -> Kept:
-    """The recorded decision. In a fork it is another run's: good for the call that was made by it and is copied too,
-    not for one that this run would make."""
+    """The recorded decision. A fork has copied it from another run: there it allows the call that was copied too, and
+    no call that the fork would make itself."""
     kept: Kept = row.result
-    if told(kept).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):
+    if as_decision(kept).allows and ctx.effects.journal.is_shared(row) and not is_used(ctx, row):
         return denied("it was approved for the run that this one was forked from")
     return dict(kept)
 
 
 def is_used(ctx: RunState, row: Recorded) -> bool:
-    """Whether nothing is made by this approval any more: the result of its call is recorded, the agent that it hands
-    to was begun, or a person's arguments made it a riskier call, which was asked about anew."""
+    """Whether the approval allows no further call: its call has a result, its agent was started, or a person's
+    arguments raised the risk of the call, and people were asked again."""
     effects = ctx.effects
     if effects.used_approvals is None:
         effects.used_approvals = _used(effects.journal)
@@ -73,10 +67,12 @@ def is_used(ctx: RunState, row: Recorded) -> bool:
 
 
 def _used(journal: Journal) -> set[int]:
-    """Each call is one approval's: of its tool, with its arguments, recorded behind it; that of its own scope first."""
-    approvals = sorted((row for row in journal.recorded(KIND) if told(row.result).allows), key=lambda row: row.seq)
+    """Match each recorded call with one approval before it, of the same tool and arguments; in its own scope first."""
+    approvals = sorted(
+        (row for row in journal.recorded(KIND) if as_decision(row.result).allows), key=lambda row: row.seq
+    )
     calls = sorted(journal.recorded(CALL), key=lambda row: row.seq)
-    found = {row.seq for row in approvals if _is_asked_anew(journal, row)}
+    found = {row.seq for row in approvals if _is_asked_again(journal, row)}
     for anywhere in (False, True):
         for row in approvals:
             if row.seq in found:
@@ -91,8 +87,8 @@ def _used(journal: Journal) -> set[int]:
 
 
 def _follows(journal: Journal, row: Recorded, later: Recorded) -> bool:
-    """Whether `later` is about what the approval is of, and was recorded by the same run."""
-    arguments = told(row.result).arguments or (row.request or {}).get("arguments")
+    """Whether `later` is of the same tool and arguments as the approval, and was recorded by the same run."""
+    arguments = as_decision(row.result).arguments or (row.request or {}).get("arguments")
     if later.name != row.name or (journal.is_shared(row) and not journal.is_shared(later)):
         return False
     try:
@@ -103,17 +99,17 @@ def _follows(journal: Journal, row: Recorded, later: Recorded) -> bool:
 
 
 def _is_begun(journal: Journal, row: Recorded, tool: Tool | None) -> bool:
-    """An agent that delegates without a tool's call has the child in its place."""
+    """Whether a handoff, which makes no tool call, has started its child in the place of the call."""
     later = journal.find(_next(row.path))
     if later is None or later.kind != "child.spawned" or not isinstance(tool, HandoffTool):
         return False
     return later.name == str(tool.agent_id) and (journal.is_shared(later) or not journal.is_shared(row))
 
 
-def _is_asked_anew(journal: Journal, row: Recorded) -> bool:
+def _is_asked_again(journal: Journal, row: Recorded) -> bool:
     later = journal.find(_next(row.path)) or journal.started(_next(row.path))
     return (
-        told(row.result).decision == "modified"
+        as_decision(row.result).decision == "modified"
         and later is not None
         and (later.kind == KIND and _follows(journal, row, later))
     )

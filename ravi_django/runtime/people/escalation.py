@@ -133,7 +133,7 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
     of one whom they stand in for.
     """
     step = Addressees.of(to)
-    address = requests.address_of(step.steps[0].to, request.owner_id)
+    address = rights.address_of(step.steps[0].to, request.owner_id)
     if len(step.steps) > 1:
         raise InvalidInputError("to is one address: the steps behind the present one stay", field="to")
     if address == "owner" and request.kind not in rights.CONVERSATION and hidden.is_about(request):

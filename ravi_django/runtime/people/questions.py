@@ -1,7 +1,6 @@
-"""Questions to people: `ctx.ask_human`. One request for each call, found by the call's place in the code.
+"""Questions to people: `ctx.ask_human`. Each call has one request, which a replay finds by the path of the call.
 
-The call leaves a started row with the request and a result row with the answer. In between the run is only rows, for a
-week if need be. A replay finds the request by its path.
+The call writes a started row with the request and a result row with the answer. In between the run may suspend.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MAX_QUESTION = 10_000  # characters
 MAX_CONTEXT = 20_000
 MAX_CHOICES = 20
 MAX_CHOICE = 200
-SIGNAL = "signal"  # the action of an answer that came as a signal
+SIGNAL = "signal"  # the action of an answer that is a signal
 
 
 async def ask(
@@ -45,49 +44,39 @@ async def ask(
     tool: str = "",
     most: int | None = None,
 ) -> dict[str, Any]:
-    """See `RunContext.ask_human`. `tool` is the name of the tool that asks, `most` how often a run may.
+    """See `RunContext.ask_human`. `tool` is the name of the tool that asks, `most` the limit of its questions in a run.
 
-    Raises InvalidInputError, and store.TooManyRequests.
+    Raises InvalidInputError and TooManyRequests.
     """
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, KIND, NAME, None, None)
     if row is not None:
-        return _told(row.result)
+        return _answer(row.result)
     begun = effects.journal.started(path)
     if begun is None:
         effects.check_may_wait(path)
-        request = _request(ctx, path, question, choices, context, free_text, timeout, to, tool)
-        request.signal = _checked(signal)
+        if signal:
+            check_name(signal)
+            if not signal.startswith(REPLY):  # other names are the site's: any user who sees the run may send them
+                raise InvalidInputError(f"signal of a question begins with {REPLY}, unlike {signal!r}", field="signal")
+        request = requests.new(
+            effects.lease.run,
+            path,
+            HumanRequest.Kind.QUESTION,
+            present=effects.present(),
+            to=None if to is None else Addressees.of(to),
+            tool=tool,
+            text=text_of("question", question, 1, MAX_QUESTION),
+            choices=choices_of(choices, free_text),
+            details={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
+            expires_at=expiry(ctx, timeout),
+            signal=signal,
+        )
         await requests.address(effects, request)
         opened = await _open(ctx, path, request, most)
     else:
         opened = begun.request
     return await _outcome(ctx, path, opened, signal)
-
-
-def _request(
-    ctx: RunState,
-    path: str,
-    question: str,
-    choices: Sequence[str] | None,
-    context: str,
-    free_text: bool,
-    timeout: float | timedelta | None,
-    to: Any,
-    tool: str,
-) -> HumanRequest:
-    return requests.new(
-        ctx.effects.lease.run,
-        path,
-        HumanRequest.Kind.QUESTION,
-        present=ctx.effects.present(),
-        to=None if to is None else Addressees.of(to),
-        tool=tool,
-        text=text_of("question", question, 1, MAX_QUESTION),
-        choices=choices_of(choices, free_text),
-        details={"context": text_of("context", context, 0, MAX_CONTEXT), "free_text": bool(free_text)},
-        expires_at=expiry(ctx, timeout),
-    )
 
 
 async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | None) -> dict[str, Any]:
@@ -113,36 +102,26 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
         async with effects.performing():
             if not isinstance(found, tuple):
                 closed = {"status": found["status"]} if "status" in found else {}
-                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_told(found), **closed})
+                entry = Entry(KIND, path, NAME, result={"id": opened["id"], **_answer(found), **closed})
                 await effects.record(entry, write)
-                return _told(found)
-            told = _told({"action": SIGNAL, "payload": await payload_of(effects, found)})
+                return _answer(found)
+            answer = _answer({"action": SIGNAL, "payload": await payload_of(effects, found)})
             write = partial(people_rows.relay_signal, request_id=UUID(opened["id"]), signal_id=found[0])
             try:
-                await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **told}), write)
+                await effects.record(Entry(KIND, path, NAME, result={"id": opened["id"], **answer}), write)
             except NotDue:  # an answer was accepted first
                 effects._given.discard(found[0])  # another question of this name may take the signal
                 raise
-        return told
+        return answer
 
     take = partial(effects.take_signal, signal) if signal else lambda: None
     return await requests.outcome(effects, (path, 1), opened, record, take)
 
 
-def _told(answer: dict[str, Any]) -> dict[str, Any]:
-    told = {name: answer.get(name, "") for name in ("action", "text", "by")}
-    return {**told, "payload": answer["payload"]} if told["action"] == SIGNAL else told
-
-
-def _checked(signal: str) -> str:
-    if signal:
-        check_name(signal)
-        if not signal.startswith(REPLY):  # any other name is the site's own, and whoever sees the run may send it
-            raise InvalidInputError(f"signal of a question begins with {REPLY}, unlike {signal!r}", field="signal")
-    return signal
-
-
-# ------------------------------------------------------------------------------------------------- what is asked
+def _answer(found: dict[str, Any]) -> dict[str, Any]:
+    """The parts of an answer that the agent's code gets."""
+    names = ("action", "text", "by", *(("payload",) if found.get("action") == SIGNAL else ()))
+    return {name: found.get(name, "") for name in names}
 
 
 def text_of(field: str, value: Any, least: int, most: int) -> str:

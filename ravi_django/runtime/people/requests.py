@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 Status = HumanRequest.Status
 
-_OWNERS_OWN = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # four eyes are for decisions
 EXPIRED = {"action": "expired", "text": "", "by": "", "status": "expired"}
 CLOSED = {"action": "cancel", "text": "", "by": "", "status": "cancelled"}  # closed without an answer
 
@@ -57,15 +56,17 @@ def new(
     hidden: bool = False,
     **asked: Any,
 ) -> HumanRequest:
-    """A request of `run`, made at `path` of its code, not saved yet. `to`: else whom the site's settings name for the
-    kind, by its tool and risk. `expires_at`: at the latest; the steps' own time may end before it. `expires`: False
-    where nothing but a person's decision lets the run go on: the last step then waits for ever. `hidden`: what it is
-    about is visible to staff alone."""
+    """A request that the code of `run` makes at `path`, not saved yet.
+
+    to: None is the setting ADDRESSEES for the kind, tool and risk. expires_at: the latest time; the time of the steps
+    may end earlier. expires: False when only a person's decision lets the run go on; the last step then waits for ever.
+    hidden: only staff see the arguments.
+    """
     found = to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
     if hidden:
         asked["details"] = {**(asked.get("details") or {}), MARK: True}
-        found = found if kind in _OWNERS_OWN else without_owner(found)
-    steps = [{"to": address_of(step.to, run.owner_id), "within": step.within} for step in found.steps]
+        found = found if kind in rights.CONVERSATION else without_owner(found)
+    steps = [{"to": rights.address_of(step.to, run.owner_id), "within": step.within} for step in found.steps]
     request = HumanRequest(
         id=uuid7(),
         owner_id=run.owner_id,
@@ -77,7 +78,9 @@ def new(
         kind=kind,
         steps=steps,
         created_at=present,
-        four_eyes=_four_eyes(found, kind),
+        four_eyes=kind not in rights.CONVERSATION and bool(conf.FOUR_EYES)
+        if found.four_eyes is None
+        else found.four_eyes,
         **asked,
     )
     request.arguments_hash = hash_of(request.arguments)
@@ -88,7 +91,7 @@ def new(
 
 
 async def address(effects: Effects, request: HumanRequest) -> None:
-    """Of several steps ask the first that means somebody. Before its opening is written down, which names whom."""
+    """Address a request of several steps to the first that has a recipient. Before the row that opens it names one."""
     if not _has_several(request):
         return
     try:
@@ -96,15 +99,21 @@ async def address(effects: Effects, request: HumanRequest) -> None:
             await effects.database.call(address_on_thread, request, effects.present())
     except DatabaseError:
         raise
-    except Exception:  # of the site's own rule
-        log.exception("requests: who is meant is not known, the first step stays", extra={"action": "request.nobody"})
+    except Exception:  # raised by the site's MAY_ANSWER
+        log.exception(
+            "requests: the recipients are not known, the first step stays", extra={"action": "request.nobody"}
+        )
 
 
 def address_on_thread(request: HumanRequest, present: datetime) -> None:
     """The same, on a database thread."""
     if _has_several(request) and not place_first(request, present):
-        whom = " and ".join(step["to"] for step in request.steps or [])
-        log.warning("requests: %s of run %s is nobody", whom, request.run_id, extra={"action": "request.nobody"})
+        names = _names(request)
+        log.warning("requests: %s of run %s is nobody", names, request.run_id, extra={"action": "request.nobody"})
+
+
+def _names(request: HumanRequest) -> str:
+    return " and ".join(step["to"] for step in request.steps or [])
 
 
 def _has_several(request: HumanRequest) -> bool:
@@ -112,8 +121,8 @@ def _has_several(request: HumanRequest) -> bool:
 
 
 def place_first(request: HumanRequest, present: datetime) -> bool:
-    """Address it to the first step that means somebody, without the time of those before; False, and it stays as it
-    is, where none does. On a database thread."""
+    """Address it to the first step that has a recipient, without the time of the steps before. Returns False if no step
+    has one. On a database thread."""
     level = _first(request)
     if level:
         steps, begins = request.steps or [], _begins(request, present)
@@ -130,35 +139,35 @@ def _first(request: HumanRequest) -> int | None:
 
 
 def nobody_at(request: HumanRequest) -> str:
-    """Words on a request that none of its steps means anybody for."""
-    whom = " and ".join(step["to"] for step in request.steps or [])
+    """Why no step of the request has a recipient."""
+    names = _names(request)
     alone = copy(request)
     alone.four_eyes = False
     if not request.four_eyes or _first(alone) is None:
-        return f"{whom} is nobody at present"
-    return f"{whom} is nobody but the run's owner, who does not decide alone. {rights.SWITCH}"
+        return f"{names} is nobody at present"
+    return f"{names} is nobody but the run's owner, who does not decide alone. {rights.SWITCH}"
 
 
 def _begins(request: HumanRequest, present: datetime) -> datetime:
-    """When the time of its steps begins: not while nobody may answer yet."""
+    """When the time of its steps begins: not before people may answer."""
     return present if request.not_before is None else max(present, request.not_before)
 
 
 def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
-    """Address it to the step of that level, whose time begins then."""
+    """Address it to the step of that level, whose time begins at `begins`."""
     request.level, request.to = level, (request.steps or [])[level]["to"]
     request.escalates_at = end_of(request, level, begins)
 
 
 def end_of(request: HumanRequest, level: int, begins: datetime) -> datetime | None:
-    """When the next step is asked instead. The last step has no next one: there the request itself expires."""
+    """When the next step is asked instead. After the last step the request expires."""
     steps = request.steps or []
     within = steps[level]["within"]
     return None if level == len(steps) - 1 or not within else begins + timedelta(seconds=within)
 
 
 def begin_anew(request: HumanRequest, present: datetime) -> None:
-    """Ask it again, of the first step that means somebody, with as much time as it had: its run was retried. On a
+    """Ask again after a retry of the run: the first step that has a recipient, with as much time as before. On a
     database thread."""
     if request.expires_at is not None:
         request.expires_at = present + (request.expires_at - request.created_at)
@@ -170,22 +179,11 @@ def begin_anew(request: HumanRequest, present: datetime) -> None:
 
 
 def hash_of(arguments: Any) -> str:
-    """SHA-256 of the arguments' canonical JSON: what was decided on, whatever else becomes of the row."""
+    """SHA-256 of the arguments' canonical JSON: proves which call was decided on."""
     if arguments is None:
         return ""
     canonical = json.dumps(json.loads(to_json(arguments)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def address_of(to: str, owner_id: Any) -> str:
-    """What belongs to nobody is the staff's."""
-    return "staff" if to == "owner" and owner_id is None else to
-
-
-def _four_eyes(found: Addressees, kind: str) -> bool:
-    if found.four_eyes is not None:
-        return found.four_eyes
-    return bool(conf.FOUR_EYES) and kind not in _OWNERS_OWN
 
 
 # ------------------------------------------------------------------------------------------- opening and waiting

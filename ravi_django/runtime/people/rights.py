@@ -303,8 +303,12 @@ def means_somebody(to: str, request: HumanRequest) -> bool:
 
 
 def address_now(request: HumanRequest) -> str:
-    """Whom it is put to. What belongs to nobody is the staff's."""
-    return "staff" if request.to == "owner" and request.owner_id is None else str(request.to)
+    return address_of(str(request.to), request.owner_id)
+
+
+def address_of(to: str, owner_id: Any) -> str:
+    """The address, or `staff` for the owner of a run that has none."""
+    return "staff" if to == "owner" and owner_id is None else to
 
 
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
