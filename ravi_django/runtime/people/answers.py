@@ -1,7 +1,7 @@
 """Answer, cancel and reassign a request: the one service behind the admin, REST, websocket, e-mail and command line.
 
-An answer is checked before anything is written, by what was asked. `rights` says who may answer. The one write is
-`rows.answer_request`: the first answer wins, and commits with its records and the run's wake-up.
+An answer is checked against its request before anything is written. `rights` has the rules of who may answer. The one
+write is `rows.answer_request`: the first answer wins, and commits with its records and the run's wake-up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import ValidationError as DjangoValidationError
-from pydantic_core import to_json
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
@@ -37,12 +36,12 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 }
 EVERY_ACTION = tuple(dict.fromkeys(action for actions in ACTIONS.values() for action in actions))
 OUTCOMES = ("happened", "run_again", "fail")
-MAX_TEXT = 10_000  # characters of what a person says
+MAX_TEXT = 10_000  # characters of an answer or a reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Given:
-    """What a person has said, as it came."""
+    """A person's answer, not checked yet."""
 
     action: str
     text: str = ""
@@ -55,12 +54,12 @@ class Given:
 
 
 def actions_of(request: HumanRequest) -> tuple[str, ...]:
-    """What may be done with it."""
+    """The actions that answer this request."""
     return top_ups.ACTIONS if top_ups.is_top_up(request) else ACTIONS[request.kind]
 
 
 def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
-    """The answer as it is kept. Raises InvalidInputError that names the field."""
+    """The answer as its row keeps it. Raises InvalidInputError that names the field."""
     allowed = actions_of(request)
     if given.action not in allowed:
         raise InvalidInputError(
@@ -81,14 +80,14 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
         case Kind.APPROVAL:
             answer |= _approval(request, given)
         case _:
-            answer |= _said(request, given)
+            answer |= _text(request, given)
     return answer
 
 
 _GOES_WITH = {
     "text": ("answer",),
     "values": ("answer",),
-    "arguments": ("edit", "approve"),  # approve takes them for a budget's limits alone
+    "arguments": ("edit", "approve"),  # approve: only the limits of a budget
     "outcome": ("resolve",),
     "result": ("resolve",),
     "sticky": ("approve", "deny"),
@@ -99,22 +98,17 @@ def _nothing_else(given: Given) -> None:
     if not isinstance(given.sticky, bool):
         raise InvalidInputError("sticky is true or false", field="sticky")
     for field, actions in _GOES_WITH.items():
-        if _is_given(field, getattr(given, field)) and given.action not in actions:
+        value, nothing = getattr(given, field), {"text": "", "sticky": False}.get(field)
+        if value is not None and value != nothing and given.action not in actions:  # a result may be 0, false or ""
             raise InvalidInputError(f"{field} goes with {' or '.join(actions)}, not with {given.action}", field=field)
-
-
-def _is_given(field: str, value: Any) -> bool:
-    """A result may be 0, false or an empty text; other than a text, nothing is left out by being empty."""
-    if field == "text":
-        return value not in (None, "")
-    return bool(value) if field == "sticky" else value is not None
 
 
 def _outcome(given: Given) -> dict[str, Any]:
     if given.outcome not in OUTCOMES:
         raise InvalidInputError(f"outcome is one of {', '.join(OUTCOMES)}, not {given.outcome!r}", field="outcome")
     if given.outcome == "happened":
-        return {"outcome": "happened", "result": _result(given.result)}
+        check_json("result", given.result, conf.MAX_RESULT_BYTES)
+        return {"outcome": "happened", "result": storable(given.result)}
     if given.result is not None:
         raise InvalidInputError(f"a result goes with happened, not with {given.outcome}", field="result")
     return {"outcome": given.outcome}
@@ -129,55 +123,40 @@ def _approval(request: HumanRequest, given: Given) -> dict[str, Any]:
 
 
 def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
-    """The person's arguments, as the tool's schema takes them."""
+    """The person's arguments, checked by the tool's schema."""
     if not isinstance(arguments, Mapping):
         raise InvalidInputError("edit needs arguments, an object of the tool's parameters", field="arguments")
     held: dict[str, Any] = storable(dict(arguments))
+    check_json("arguments", held, conf.MAX_INPUT_BYTES)
     try:
-        size = len(to_json(held))
-        if size > conf.MAX_INPUT_BYTES:
-            raise InputTooLargeError(
-                f"arguments have {size} bytes, the limit is {conf.MAX_INPUT_BYTES}", field="arguments"
-            )
         faults = schema_errors(check_schema(request.about.get("schema") or {}), held, 3)
     except TooMuchToCheck as error:
         raise InvalidInputError(f"arguments: {error}", field="arguments") from None
-    except InvalidInputError:
-        raise
-    except ValueError as error:
-        raise InvalidInputError(f"arguments are not JSON: {error}", field="arguments") from None
     if faults:
         raise InvalidInputError(f"arguments do not fit {request.tool}: {'; '.join(faults[:3])}", field="arguments")
     return held
 
 
-def _said(request: HumanRequest, given: Given) -> dict[str, Any]:
+def _text(request: HumanRequest, given: Given) -> dict[str, Any]:
     text = text_of("text", given.text).strip()
-    found: dict[str, Any] = {"text": text}
-    asked = request.about.get("questions")
     if given.action != "answer":
-        return found
-    if asked:
-        found["values"] = _values(asked, text, given.values)
-    elif given.values is not None:
-        raise InvalidInputError("this asks one thing: answer it with a text", field="values")
-    else:
-        _check_text(request, text)
-    return found
-
-
-def _check_text(request: HumanRequest, text: str) -> None:
+        return {"text": text}
+    if asked := request.about.get("questions"):
+        return {"text": text, "values": _values(asked, text, given.values)}
+    if given.values is not None:
+        raise InvalidInputError("this is one question: answer it with a text", field="values")
     if not text:
         raise InvalidInputError("an answer needs a text; or skip or cancel the question", field="text")
     if request.choices and not request.about.get("free_text", True) and text not in request.choices:
         raise InvalidInputError(f"text must be one of {', '.join(map(repr, request.choices))}", field="text")
+    return {"text": text}
 
 
 def _values(asked: Mapping[str, str], text: str, values: Any) -> dict[str, str]:
-    """An answer to each of the questions, and to nothing else."""
+    """A text for each of the questions, and for nothing else."""
     keys = ", ".join(map(repr, asked))
     if text or not isinstance(values, Mapping):
-        raise InvalidInputError(f"this asks several things: give values, a text for each of {keys}", field="values")
+        raise InvalidInputError(f"these are several questions: give values, a text for each of {keys}", field="values")
     if values.keys() != asked.keys():
         raise InvalidInputError(f"values has a text for each of {keys}, and for nothing else", field="values")
     given = {key: text_of("values", value).strip() for key, value in values.items()}
@@ -192,11 +171,6 @@ def text_of(field: str, value: Any) -> str:
     if len(value) > MAX_TEXT:
         raise InputTooLargeError(f"{field} is a text of at most {MAX_TEXT} characters", field=field)
     return str(storable(value))
-
-
-def _result(value: Any) -> Any:
-    check_json("result", value, conf.MAX_RESULT_BYTES)
-    return storable(value)
 
 
 def answer(
@@ -215,30 +189,23 @@ def answer(
 ) -> UUID:
     """Answer a request; the first answer wins. Returns the run's id.
 
-    A question, or what a tool asks for: "answer" with `text`, or with `values` by key where several things are asked;
-    "skip", "cancel". An approval: "approve", "deny", "edit" (approves with `arguments` in place of the model's),
-    "skip", "cancel"; `sticky` with approve or deny holds for this tool in this session. More budget: "approve", "deny",
-    or "edit" with `arguments`, the new limits. An uncertain effect: "resolve" with `outcome` "happened" (and its
-    `result`), "run_again" or "fail". `reason` goes with all of them, and is read by the model that is denied.
+    Actions by kind of request:
+    - a question, a tool's input: "answer" with `text`, or with `values` by key for several questions; "skip", "cancel"
+    - an approval: "approve", "deny", "edit" (approves, with `arguments` in place of the model's), "skip", "cancel";
+      `sticky` with approve or deny holds for this tool in this session
+    - more budget: "approve", "deny", or "edit" with `arguments`, the new limits
+    - an uncertain effect: "resolve" with `outcome` "happened" (and its `result`), "run_again" or "fail"
+    A `reason` is allowed with all of them; the model reads the reason of a denial.
 
-    `by` is the authenticated user, None for the site's own operator. `version`: the one that the person has seen.
-    Raises InvalidInputError that names the field, NotFoundError, ForbiddenError when `by` may only read it, and
+    `by` is the authenticated user, None for the site's own operator. `version` is the one that the person saw. Raises
+    InvalidInputError that names the field, NotFoundError, ForbiddenError when `by` may only read the request, and
     ConflictError when it is answered, closed, expired or changed.
     """
     row = find(request)
     authority = rights.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
         raise people_rows.conflict(row.id)
-    given = Given(
-        action=action,
-        text=text,
-        values=values,
-        arguments=arguments,
-        outcome=outcome,
-        result=result,
-        sticky=sticky,
-        reason=reason,
-    )
+    given = Given(action, text, values, arguments, outcome, result, sticky, reason)
     kept = {**checked(row, given), **_signed(authority)}
     if "arguments" in kept and kept["action"] != "deny":
         rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
@@ -250,24 +217,24 @@ def answer(
         decision = _sticky(row, kept, by) if kept.get("sticky") else None
         woke = people_rows.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
         hints.on_commit(row.run_id, None if woke else wake)
-    found: UUID = row.run_id
-    return found
+    return row.run_id
 
 
 def cancel(request: HumanRequest | UUID | str, *, reason: str = "", by: Any = None, version: int | None = None) -> UUID:
-    """`answer(request, "cancel", …)`: withdraw a question, an input or an approval. Whoever asked is told so."""
+    """`answer(request, "cancel", …)`: withdraw a question, an input or an approval. The agent's code gets this
+    action."""
     return answer(request, "cancel", reason=reason, by=by, version=version)
 
 
 def reassign(
     request: HumanRequest | UUID | str, to: str, *, by: Any = None, reason: str = "", version: int | None = None
 ) -> HumanRequest:
-    """Ask somebody else in place of whoever is asked now: `to` is an address. The time that was left stays, and so do
-    the later steps and four eyes. Returns the request as it is then.
+    """Address a request to `to` in place of its present address. The time left, the later steps and four eyes stay.
+    Returns the changed request.
 
-    `by` may answer it, or holds `ravi.change_humanrequest`, may see it and puts it to others than themselves; None is
-    the site's own operator. Raises InvalidInputError for an address that means nobody who could answer, and otherwise
-    as `answer`.
+    `by` may answer the request, or is an operator of the site: holds `ravi.change_humanrequest`, may see the request,
+    and addresses it to others. None is the site's own operator. Raises InvalidInputError for an address without a user
+    who could answer, and the errors of `answer`.
     """
     row = find(request)
     right = escalation.check(by, row)
@@ -289,7 +256,7 @@ def resolve(
     by: Any = None,
     version: int | None = None,
 ) -> UUID:
-    """`answer(request, "resolve", …)`: what became of an uncertain effect."""
+    """`answer(request, "resolve", …)`: decide on an uncertain effect."""
     return answer(request, "resolve", outcome=outcome, result=result, reason=reason, by=by, version=version)
 
 
@@ -306,14 +273,14 @@ def find(request: HumanRequest | UUID | str) -> HumanRequest:
 
 
 def _with_arguments(request: HumanRequest, arguments: dict[str, Any]) -> HumanRequest:
-    """What the site's rule is asked about: a copy, whatever it does to that."""
+    """A copy for the site's MAY_ANSWER, which may change it."""
     changed = copy(request)
     changed.arguments, changed.arguments_hash = deepcopy(arguments), requests.hash_of(arguments)
     return changed
 
 
 def _signed(authority: Authority) -> dict[str, str]:
-    """Who, in words that stay when the user goes."""
+    """The names of the users; they stay when a user is deleted."""
     if authority.user is None:
         return {"by": ""}
     found = {"by": str(authority.user.get_username())}

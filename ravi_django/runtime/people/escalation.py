@@ -1,9 +1,8 @@
-"""Ask other people: a step's time is up, or somebody reassigns a request.
+"""Change the address of a request: a step's time is up, or a person reassigns it.
 
-The times of the steps follow each other from the opening on. A step whose address means nobody is skipped: the one
-asked in its place gets its time, and the last end stays. A late sweep asks the step whose time it is. If no step is
-left, the last address stays until the request expires. The run is neither driven nor locked: only the request's row is
-locked, and its version guards it.
+The times of the steps follow each other, beginning when the request opens. A step without a recipient is skipped: the
+next one gets its time too. A late sweep asks the step whose time it is. After the last step its address stays until the
+request expires. The run is not locked: the version of the request's row guards the change.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from ravi_django.users import permits
 
 
 def due_to_escalate(limit: int) -> list[UUID]:
-    """Requests whose step has had its time, the longest first; not those that have expired as a whole."""
+    """Requests whose step's time is up, the longest first; without those that have expired."""
     waiting = HumanRequest.objects.filter(status=HumanRequest.Status.PENDING, escalates_at__lte=clock.now())
     alive = waiting.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now()))
     return list(alive.order_by("escalates_at", "id").values_list("id", flat=True)[:limit])
 
 
 def escalate(request_id: UUID | str) -> bool:
-    """Ask the next step that means somebody; whether others are asked now."""
+    """Ask the next step that has a recipient. Returns whether the address has changed."""
     with transaction.atomic():
         request = HumanRequest.objects.select_related("run").get(id=request_id)
         now = present()
@@ -47,7 +46,7 @@ def escalate(request_id: UUID | str) -> bool:
             return False
         before = request.to
         found = _next(request, now)
-        if found is None:  # nothing that anybody sees: no new version
+        if found is None:  # nothing visible changes: no new version
             HumanRequest.objects.filter(id=request.id, version=request.version).update(escalates_at=None)
             return False
         request.asked_at = now
@@ -66,10 +65,10 @@ def _is_due(request: HumanRequest, now: datetime) -> bool:
 
 
 def _next(request: HumanRequest, now: datetime) -> tuple[int, datetime] | None:
-    """Its level, and when its time begins."""
+    """The level of the step to ask now, and when its time begins."""
     begins, steps = request.escalates_at, request.steps or []
     for level in range(request.level + 1, len(steps)):
-        assert begins is not None  # steps but the last one have a time
+        assert begins is not None  # every step except the last has a time
         ends = requests.end_of(request, level, begins)
         if (ends is None or now < ends) and rights.means_somebody(steps[level]["to"], request):
             return level, begins
@@ -78,8 +77,8 @@ def _next(request: HumanRequest, now: datetime) -> tuple[int, datetime] | None:
 
 
 def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, reason: str, version: int) -> HumanRequest:
-    """Put an address in the place of the one that is asked now: it has the time that was left, and the later steps
-    stay. Returns the row. Raises ConflictError as `answer_request`."""
+    """Replace the present address; the new one has the time that is left. Returns the row. Raises ConflictError as
+    `answer_request`."""
     with transaction.atomic():
         request: HumanRequest = HumanRequest.objects.select_related("run").get(id=request_id)
         if request.status != HumanRequest.Status.PENDING:
@@ -101,7 +100,7 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
 
 
 def _changed(request: HumanRequest, *fields: str) -> bool:
-    """Write them, as the next version, unless it is another one by now, or answered or closed."""
+    """Write these fields as the next version. Returns False if the row has changed, or is answered or closed."""
     same = HumanRequest.objects.filter(id=request.id, status=HumanRequest.Status.PENDING, version=request.version)
     values = {name: getattr(request, name) for name in fields}
     if not same.update(version=request.version + 1, **values):
@@ -111,8 +110,8 @@ def _changed(request: HumanRequest, *fields: str) -> bool:
 
 
 def check(user: Any, request: HumanRequest) -> Authority | None:
-    """Whether `user` may address it to somebody else: who may answer it, by that right, and an operator of the site,
-    who holds `ravi.change_humanrequest` and may see it: None. Raises as `rights.check`."""
+    """The right by which `user` may reassign the request: the one to answer it. None for an operator of the site, who
+    holds `ravi.change_humanrequest` and may see the request. Raises as `rights.check`."""
     try:
         return rights.check(user, request)
     except (NotFoundError, ForbiddenError):
@@ -126,25 +125,24 @@ def check(user: Any, request: HumanRequest) -> Authority | None:
 
 
 def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | None) -> str:
-    """The address that `user` puts it to, by what `check` has said of them.
+    """The new address. `right` is the result of `check`.
 
-    Raises InvalidInputError where `to` is not one address, means nobody who could answer, or takes from staff what they
-    decide; ForbiddenError where an operator who may not answer would come to do so by it: themselves, or in the place
-    of one whom they stand in for.
+    Raises InvalidInputError when `to` is not one address, has no user who could answer, or would take a request from
+    staff. Raises ForbiddenError when an operator who may not answer could answer afterwards, as a delegate too.
     """
     step = Addressees.of(to)
     address = rights.address_of(step.steps[0].to, request.owner_id)
     if len(step.steps) > 1:
-        raise InvalidInputError("to is one address: the steps behind the present one stay", field="to")
+        raise InvalidInputError("to is one address: the later steps stay", field="to")
     if address == "owner" and request.kind not in rights.CONVERSATION and hidden.is_about(request):
         raise InvalidInputError(f"to: what {request.tool} is called with is hidden from the owner", field="to")
     if address == request.to:
         raise InvalidInputError(f"to: {address} is asked already", field="to")
     placed = copy(request)
     placed.to = address
-    if right is None and next(rights.rights_to(user, placed), None) is not None:  # whatever the site's hook would say
-        raise ForbiddenError(f"{address} means you, who may not answer request {request.pk}: put it to somebody else")
-    confirms = address == "owner" and request.four_eyes  # that is for the agent's code and the site to ask
+    if right is None and next(rights.rights_to(user, placed), None) is not None:  # without the site's hook
+        raise ForbiddenError(f"{address} means you, and you may not answer request {request.pk}: choose another")
+    confirms = address == "owner" and request.four_eyes  # only the agent's code and the site may ask the owner
     if confirms or not rights.means_somebody(address, placed):
         raise InvalidInputError(f"to: {address} means nobody who may answer request {request.id}", field="to")
     if user is not None and rights.goes_to_staff(request):

@@ -1,11 +1,11 @@
-"""E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. Off, it costs nothing.
+"""E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. Switched off, it costs nothing.
 
-After a request's commit a hint goes out (a Celery task; without a broker a thread), and the sweep finds what hints
-missed. Each person gets at most one e-mail a level: the link's row is claimed before the e-mail is sent. If the process
-dies in between, that e-mail is lost; the request is still in the inbox. A failed e-mail is tried again later, a few
-times. No run waits for it.
+After the commit of a request a hint is sent (a Celery task, or a thread without a broker), and the sweep finds requests
+without one. Each person gets at most one e-mail a level: the link's row is claimed before the e-mail is sent. If the
+process dies in between, that e-mail is lost; the request is still in the inbox. A failed e-mail is retried a few times.
+No run waits for an e-mail.
 
-An e-mail has plain words and a link, and no secrets. A site may override `ravi/mail/request.txt` and `.html`.
+An e-mail has plain text and a link, and no secrets. A site may override `ravi/mail/request.txt` and `.html`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from ravi_django.users import name_of
 
 log = logging.getLogger("ravi.mail")
 
-BATCH = 20  # requests that a sweep looks after
-SMTP_TIMEOUT_S = 20.0  # where the site's EMAIL_TIMEOUT is not set, a silent server would hold us for ever
-REST_S = 30.0  # after the server has failed us, this process leaves it alone for so long
+BATCH = 20  # requests of one sweep
+SMTP_TIMEOUT_S = 20.0  # without EMAIL_TIMEOUT a silent server would block for ever
+REST_S = 30.0  # pause of this process after an error of the mail server
 
 _rests_until = 0.0
 
@@ -55,7 +55,7 @@ def on_request(sender: Any, request: HumanRequest, **kwargs: Any) -> None:
 
 
 def sweep() -> int:
-    """See to the requests that no hint has reached, a bounded number at once. Returns how many."""
+    """Hint the requests that have e-mails to send, at most BATCH. Returns how many."""
     if not conf.REQUEST_EMAIL:
         return 0
     missed = links.unwritten(BATCH)
@@ -65,32 +65,28 @@ def sweep() -> int:
 
 
 def hint(request_ids: list[UUID]) -> None:
-    """Have their e-mails sent, elsewhere. Never raises: the sweep hints again."""
+    """Send their e-mails in the background. Never raises: the sweep hints again."""
     for request_id in request_ids:
         background.hint("ravi.mail_request", str(request_id))
 
 
 def send(request_id: UUID | str) -> int:
-    """Write to the people whom a pending request means at its present level, and have not been written to. Returns how
-    many e-mails went out. Never raises."""
+    """Send the missing e-mails of a pending request to the recipients of its present level. Returns how many were sent.
+    Never raises."""
     if not conf.REQUEST_EMAIL or time.monotonic() < _rests_until:
         return 0
     try:
         request = links.find_unwritten(request_id)
         return 0 if request is None else _write(request)
-    except (DatabaseError, NoReverseMatch) as error:  # nobody's fault who is written to: it will be fixed
+    except (DatabaseError, NoReverseMatch) as error:  # an error of the site: retried until it is fixed
         log.error("request %s: no e-mail: %s", request_id, error, extra={"action": "mail.failed"})
-    except Exception:  # the site's own hooks, in most cases; the others' e-mails are not to wait for it
-        log.exception("request %s: nobody is written to", request_id, extra={"action": "mail.given_up"})
-        _give_up(request_id)
+    except Exception:  # mostly in a hook of the site: it must not block other requests
+        log.exception("request %s: no e-mail is sent", request_id, extra={"action": "mail.given_up"})
+        try:
+            links.give_up_writing(request_id)
+        except DatabaseError as error:  # the next sweep tries again
+            log.error("request %s: %s", request_id, error, extra={"action": "mail.failed"})
     return 0
-
-
-def _give_up(request_id: UUID | str) -> None:
-    try:
-        links.give_up_writing(request_id)
-    except DatabaseError as error:  # the next sweep comes here again
-        log.error("request %s: %s", request_id, error, extra={"action": "mail.failed"})
 
 
 def _write(request: HumanRequest) -> int:
@@ -99,14 +95,14 @@ def _write(request: HumanRequest) -> int:
     made = links.make_links(request, found, conf.REQUEST_LINK_S)
     sent = 0
     if made:
-        url_of(made[0])  # before anything is claimed
+        url_of(made[0])  # may raise; nothing is claimed yet
         connection = _connection()
         try:
             connection.open()
             for link in made:
                 link.user = users[link.user_id]
                 sent += _send_one(link, request, connection)
-        except OSError as error:  # the next e-mail would fare no better
+        except OSError as error:  # the next e-mail would fail too
             _rest(error)
             return sent
         finally:
@@ -121,11 +117,9 @@ def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool
     try:
         connection.send_messages([letter_to(link, request)])
     except Exception as error:
-        again = links.link_failed(link)
-        level = logging.WARNING if again else logging.ERROR
-        words = "it is tried again" if again else "it is given up"
-        told = (link.request_id, link.user_id, words, type(error).__name__, error)
-        log.log(level, "request %s: no e-mail to user %s, %s: %s: %s", *told, extra={"action": "mail.failed"})
+        level, what = (logging.WARNING, "retried") if links.link_failed(link) else (logging.ERROR, "given up")
+        facts = (link.request_id, link.user_id, what, type(error).__name__, error)
+        log.log(level, "request %s: no e-mail to user %s, it is %s: %s: %s", *facts, extra={"action": "mail.failed"})
         if isinstance(error, OSError) and not isinstance(error, smtplib.SMTPRecipientsRefused):
             raise
         return False
@@ -140,7 +134,7 @@ def _connection() -> Any:
 
 
 def _site_connection() -> Any:
-    """`MAILERS` came with Django 6.1."""
+    """The setting MAILERS is new in Django 6.1."""
     mailers = getattr(django_mail, "mailers", None)
     return django_mail.get_connection() if mailers is None else mailers.default
 
@@ -148,15 +142,15 @@ def _site_connection() -> Any:
 def _close(connection: Any) -> None:
     try:
         connection.close()
-    except Exception as error:  # all that could be sent is sent
+    except Exception as error:  # the e-mails are sent
         log.warning("the mail server's connection: %s", error, extra={"action": "mail.close"})
 
 
 def _rest(error: Exception) -> None:
     global _rests_until
     _rests_until = time.monotonic() + REST_S
-    told = (REST_S, type(error).__name__, error)
-    log.warning("the mail server is left alone for %g s: %s: %s", *told, extra={"action": "mail.server_away"})
+    facts = (REST_S, type(error).__name__, error)
+    log.warning("no e-mail for %g s, the mail server failed: %s: %s", *facts, extra={"action": "mail.server_away"})
 
 
 MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
@@ -170,12 +164,12 @@ _TITLES = {
 
 
 def address_of(user: Any) -> str:
-    """Their e-mail address; empty without one."""
+    """The user's e-mail address, or ""."""
     return str(getattr(user, get_user_model().get_email_field_name(), "") or "").strip()
 
 
 def title_of(request: HumanRequest) -> str:
-    """What is wanted, in one line."""
+    """The subject of a request, in one line."""
     if is_top_up(request):
         return _("More budget wanted")
     about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
@@ -183,54 +177,47 @@ def title_of(request: HumanRequest) -> str:
 
 
 def end_of(request: HumanRequest) -> str:
-    """What comes of it when nobody answers until then."""
+    """What happens if nobody answers in time."""
     return _("it is denied") if request.kind == HumanRequest.Kind.APPROVAL else _("the agent goes on without an answer")
 
 
 def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
-    """To the link's user, in their language."""
+    """The e-mail to the link's user, in their language."""
+    arguments = "" if request.arguments is None else json.dumps(request.arguments, indent=2, ensure_ascii=False)
     with translation.override(site_rules.language_of(link.user)):
-        return _letter_to(link, request)
-
-
-def _letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
-    said = {
-        "title": _short(redact(title_of(request)), MOST_SUBJECT),
-        "kind": str(request.kind),
-        "agent": request.run.agent,
-        "text": _short(visible(redact(request.text)), MOST_TEXT),
-        "owner": visible(str(request.owner.get_username())) if request.owner else "",
-        "cost": word(money(request.run.cost, unknown=request.run.cost_unknown)),
-        "tool": visible(request.tool),
-        "arguments": _short(visible(redact(_pretty(request.arguments))), MOST_ARGUMENTS),
-        "risk": word(request.risk),
-        "name": visible(name_of(link.user)),
-        "expires": _moment(request.expires_at),
-        "end": end_of(request),
-        "link_expires": _moment(link.expires_at),
-        "url": url_of(link),
-    }
-    letter = EmailMultiAlternatives(
-        subject=said["title"],
-        body=render_to_string("ravi/mail/request.txt", said),
-        to=[address_of(link.user)],
-        headers={"Auto-Submitted": "auto-generated"},
-    )
-    letter.attach_alternative(render_to_string("ravi/mail/request.html", said), "text/html")
+        context = {
+            "title": _short(redact(title_of(request)), MOST_SUBJECT),
+            "kind": str(request.kind),
+            "agent": request.run.agent,
+            "text": _short(visible(redact(request.text)), MOST_TEXT),
+            "owner": visible(str(request.owner.get_username())) if request.owner else "",
+            "cost": word(money(request.run.cost, unknown=request.run.cost_unknown)),
+            "tool": visible(request.tool),
+            "arguments": _short(visible(redact(arguments)), MOST_ARGUMENTS),
+            "risk": word(request.risk),
+            "name": visible(name_of(link.user)),
+            "expires": _moment(request.expires_at),
+            "end": end_of(request),
+            "link_expires": _moment(link.expires_at),
+            "url": url_of(link),
+        }
+        letter = EmailMultiAlternatives(
+            subject=context["title"],
+            body=render_to_string("ravi/mail/request.txt", context),
+            to=[address_of(link.user)],
+            headers={"Auto-Submitted": "auto-generated"},
+        )
+        letter.attach_alternative(render_to_string("ravi/mail/request.html", context), "text/html")
     return letter
 
 
 def url_of(link: RequestLink) -> str:
-    """Below the site's address, which a worker cannot know. Raises what `links.path_to` does."""
+    """The URL of a link: REQUEST_EMAIL is the site's address. Raises as `links.path_to`."""
     return str(conf.REQUEST_EMAIL).rstrip("/") + links.path_to("decide", token=links.token_of(link))
 
 
-def _pretty(arguments: Any) -> str:
-    return "" if arguments is None else json.dumps(arguments, indent=2, ensure_ascii=False)
-
-
 def _in_one_line(text: str) -> str:
-    """No line break of any kind: in a header it would begin another one."""
+    """Without line breaks, which would begin another header."""
     return "".join(" " if not char.isprintable() else char for char in " ".join(text.split()))
 
 
