@@ -8,20 +8,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatPayload,
-    DataPayload,
-    GenerationOptions,
-    InvalidInputError,
-    Message,
-    Role,
-    RunContext,
-    TextBlock,
-    ToolExecutionResult,
-    TopicId,
-)
+from ravi_django.kernel import AgentId, GenerationOptions, InvalidInputError, RunContext, TextBlock, TopicId
+from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.messages import ChatPayload, DataPayload, Message, ToolExecutionResult
 
 Instructions = str | Callable[[RunContext], str | Awaitable[str]]
 

@@ -14,27 +14,22 @@ from contextvars import ContextVar
 from typing import Any
 
 from ravi_django.agents.messages import message_to_chat
-from ravi_django.kernel import (
+from ravi_django.kernel import CancellationError, GuardrailError, InvalidInputError, LeaseLostError, TransientError
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.content import TextBlock
+from ravi_django.kernel.contracts import RunContext
+from ravi_django.kernel.hooks import HookEvent
+from ravi_django.kernel.llm import ModelResponse
+from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.middleware import (
     AgentMiddleware,
     AgentRunContext,
-    CancellationError,
+    CallNext,
     ChatContext,
     ChatMiddleware,
     FunctionContext,
     FunctionMiddleware,
-    GuardrailError,
-    HookEvent,
-    InvalidInputError,
-    LeaseLostError,
-    Message,
-    ModelResponse,
-    RunContext,
-    TextBlock,
-    ToolExecutionResult,
-    TransientError,
 )
-from ravi_django.kernel.checks import check_text
-from ravi_django.kernel.middleware import CallNext
 
 Check = Callable[..., Any]  # None or False: fine. A text, or True: a trip, with its reason. It may be async
 

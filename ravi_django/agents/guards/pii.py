@@ -16,18 +16,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from ravi_django.agents.guards.patterns import chosen, custom, spans_in
-from ravi_django.kernel import (
+from ravi_django.kernel import ChatContext, ChatMessage, ChatMiddleware, ModelResponse
+from ravi_django.kernel.content import (
     AudioBlock,
-    ChatContext,
-    ChatMessage,
-    ChatMiddleware,
     CodeBlock,
     ContentBlock,
     DataBlock,
     DocumentBlock,
     ErrorBlock,
     ImageBlock,
-    ModelResponse,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,

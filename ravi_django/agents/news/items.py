@@ -12,21 +12,17 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.agents.messages import unframed
-from ravi_django.kernel import (
-    AgentId,
+from ravi_django.kernel import AgentId, DataPayload, Message, RunContext, TopicId
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.errors import (
     BudgetExhaustedError,
     CancellationError,
-    DataPayload,
     DeterminismError,
     InvalidInputError,
     LeaseLostError,
-    Message,
     MiddlewareTermination,
-    RunContext,
-    TopicId,
     UncertainEffectError,
 )
-from ravi_django.kernel.checks import check_text
 
 # Characters that are kept.
 TITLE = 500

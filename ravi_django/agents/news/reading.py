@@ -10,16 +10,9 @@ from ravi_django.agents.messages import Instructions, instructions_text, model_n
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
 from ravi_django.agents.public_signals import names_of
-from ravi_django.kernel import (
-    AgentId,
-    ChatModel,
-    DataPayload,
-    GenerationOptions,
-    InvalidInputError,
-    Message,
-    RunContext,
-)
+from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, InvalidInputError, Message
 from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.contracts import RunContext
 
 CUT = "feed.cut"
 MOST = 200  # items handled per message; a digest of the fan-out has no more

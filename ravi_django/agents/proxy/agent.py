@@ -28,18 +28,8 @@ from ravi_django.agents.proxy.turn import ProxyTurn
 from ravi_django.agents.react.result import Result, ResultType, deliver_result
 from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatModel,
-    InvalidInputError,
-    LeaseLostError,
-    Message,
-    Role,
-    RunContext,
-    ToolRegistry,
-    TopicId,
-)
+from ravi_django.kernel import AgentId, ChatMessage, ChatModel, Message, Role, RunContext, ToolRegistry, TopicId
+from ravi_django.kernel.errors import InvalidInputError, LeaseLostError
 
 
 class BaseAgentProxy:

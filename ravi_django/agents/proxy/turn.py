@@ -11,20 +11,9 @@ from ravi_django.agents.proxy.events import ChatOutput, ResumeWithInput, Subagen
 from ravi_django.agents.proxy.generator import Ended
 from ravi_django.agents.react.result import ResultRejected, ResultType
 from ravi_django.agents.tools.delegate import without_late_reply
-from ravi_django.kernel import (
-    AgentId,
-    AskOutcome,
-    ChatMessage,
-    ChatPayload,
-    FinishAgentResult,
-    InvalidInputError,
-    Message,
-    PauseForChildResult,
-    PauseForInputResult,
-    ResultInvalidError,
-    RunContext,
-    ToolExecutionResult,
-)
+from ravi_django.kernel import AgentId, AskOutcome, ChatMessage, ChatPayload, Message, RunContext, ToolExecutionResult
+from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError
+from ravi_django.kernel.flow import FinishAgentResult, PauseForChildResult, PauseForInputResult
 
 _EVENTS = (
     "ChatOutput, ToolCall, SubagentCall, WaitForInput, TurnEnd, PauseForInputResult, PauseForChildResult or "

@@ -27,30 +27,14 @@ from ravi_django.agents.react.result import Goal, ResultType, deliver_result
 from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import (
-    AgentId,
-    BudgetExhaustedError,
-    ChatMessage,
-    ChatModel,
-    ContentBlock,
-    ExecutionBudget,
-    FinishAgentResult,
-    GenerationOptions,
-    HookEvent,
-    LeaseLostError,
-    Message,
-    ModelResponse,
-    Risk,
-    Role,
-    RunContext,
-    TextBlock,
-    ToolExecutionResult,
-    ToolRegistry,
-    ToolResultBlock,
-    ToolUseBlock,
-    TopicId,
-)
+from ravi_django.kernel import AgentId, ExecutionBudget, FinishAgentResult, HookEvent, Risk, ToolRegistry, TopicId
+from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.contracts import RunContext
+from ravi_django.kernel.errors import BudgetExhaustedError, LeaseLostError
+from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
+from ravi_django.kernel.messages import Message, ToolExecutionResult
 
 
 @dataclass(slots=True)

@@ -15,16 +15,12 @@ from typing import Any, Literal, Protocol
 from pydantic_core import to_json
 
 from ravi_django.agents.tools.approvers import Approvers, refuse_owner
-from ravi_django.kernel import (
-    ApprovalDecision,
+from ravi_django.kernel import ApprovalDecision, Risk, RunContext, Tool, ToolUseBlock
+from ravi_django.kernel.errors import (
     CancellationError,
     DeterminismError,
     LeaseLostError,
-    Risk,
-    RunContext,
-    Tool,
     ToolArgumentsError,
-    ToolUseBlock,
     UncertainEffectError,
 )
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep

@@ -10,25 +10,10 @@ from functools import partial
 
 from ravi_django.agents.messages import with_options
 from ravi_django.agents.react.result import TOOL_NAME, ResultType, free_name, supports_schema
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatModel,
-    ConflictError,
-    ContentBlock,
-    FinishAgentResult,
-    GenerationOptions,
-    InvalidInputError,
-    Message,
-    NotFoundError,
-    PermanentError,
-    Role,
-    RunContext,
-    TextBlock,
-    ToolRegistry,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from ravi_django.kernel import AgentId, ChatMessage, FinishAgentResult, Message, Role, RunContext, ToolRegistry
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.errors import ConflictError, InvalidInputError, NotFoundError, PermanentError
+from ravi_django.kernel.llm import ChatModel, GenerationOptions
 from ravi_django.kernel.tools import specs_of
 
 

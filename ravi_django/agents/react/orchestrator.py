@@ -11,23 +11,12 @@ from ravi_django.agents.react.agent import ReActAgent
 from ravi_django.agents.react.approval import misfit_of
 from ravi_django.agents.tools.delegate import INHERITED, DelegateTool, address_of, delegate, handoff_name
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import (
-    Agent,
-    AgentId,
-    ChatModel,
-    FinishAgentResult,
-    GenerationOptions,
-    InvalidInputError,
-    Priority,
-    RunContext,
-    SpawnBudget,
-    TextBlock,
-    ToolExecutionResult,
-    ToolRegistry,
-    ToolUseBlock,
-)
+from ravi_django.kernel import AgentId, FinishAgentResult, InvalidInputError, Priority, SpawnBudget, ToolExecutionResult
 from ravi_django.kernel.checks import check_seconds
-from ravi_django.kernel.tools import specs_of
+from ravi_django.kernel.content import TextBlock, ToolUseBlock
+from ravi_django.kernel.contracts import Agent, RunContext
+from ravi_django.kernel.llm import ChatModel, GenerationOptions
+from ravi_django.kernel.tools import ToolRegistry, specs_of
 
 _MOST_ANSWER = 1_000_000  # characters of a sub-agent's answer that the model gets
 

@@ -18,22 +18,10 @@ from ravi_django.agents.memory.transcript import CORRECTION
 from ravi_django.agents.messages import deliver
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, object_schema, schema_errors, strict_form
 from ravi_django.agents.tools.signature import _Schema
-from ravi_django.kernel import (
-    INVALID_ARGUMENTS_KEY,
-    ChatMessage,
-    ContentBlock,
-    InvalidInputError,
-    Message,
-    ModelResponse,
-    ResultInvalidError,
-    Role,
-    RunContext,
-    TextBlock,
-    ToolResultBlock,
-    ToolSpec,
-    ToolUseBlock,
-    TopicId,
-)
+from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Message, ModelResponse, RunContext, ToolSpec, TopicId
+from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError
 
 TOOL_NAME = "final_result"
 WRAP = "result"  # the property that holds a result that is no JSON object

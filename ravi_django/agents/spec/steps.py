@@ -11,17 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.agents.memory.turns import close_dangling
-from ravi_django.kernel import (
-    Block,
-    ChatMessage,
-    ContentBlock,
-    InvalidInputError,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
-from ravi_django.kernel.content import blocks_adapter
+from ravi_django.kernel import ChatMessage, InvalidInputError, Role
+from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock, blocks_adapter
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 
 _SAID = {

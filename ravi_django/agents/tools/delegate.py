@@ -12,26 +12,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.kernel import (
-    Agent,
-    AgentId,
-    AgentNotFoundError,
-    AskOutcome,
-    ChatMessage,
-    ChatPayload,
-    Effect,
-    InvalidInputError,
-    Message,
-    PermanentError,
-    Priority,
-    RunContext,
-    TextBlock,
-    Tool,
-    ToolArgumentsError,
-    ToolExecutionResult,
-    ToolRefused,
-)
+from ravi_django.kernel import AgentNotFoundError, InvalidInputError, PermanentError, ToolArgumentsError, ToolRefused
+from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
+from ravi_django.kernel.content import TextBlock
+from ravi_django.kernel.contracts import Agent, AskOutcome, RunContext
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult
+from ravi_django.kernel.supervision import Priority
+from ravi_django.kernel.tools import Effect, Tool
 
 INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
 LATE, DROP = "late_reply", "drop"  # of a message that is asked: its reply after the timeout is recorded, and no message

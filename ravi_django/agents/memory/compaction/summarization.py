@@ -14,20 +14,9 @@ from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN, TokenCoun
 from ravi_django.agents.memory.compaction.tool_results import origin
 from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
 from ravi_django.agents.memory.transcript import make_summary, summary_text, user_before
-from ravi_django.kernel import (
-    ChatMessage,
-    ChatModel,
-    GenerationOptions,
-    GuardrailError,
-    ModelError,
-    ModelResponse,
-    Role,
-    RunMeta,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from ravi_django.kernel import ChatMessage, GuardrailError, ModelError, Role, RunMeta, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.checks import check_whole
-from ravi_django.kernel.llm import ModelEvent
+from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse
 
 FAILED = "no summary"  # at a message, when it was the newest
 LEAST_BYTES = 400  # of a request: less says nothing
