@@ -1,1 +1,1 @@
-"""An agent as data: kept in the database, made anew by a worker. Read `spec.py` first."""
+"""An agent as data: stored in the database, rebuilt by a worker. Read `spec.py` first."""

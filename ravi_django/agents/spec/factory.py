@@ -1,5 +1,5 @@
-"""Constructors: an agent by hand, an agent from its spec, a conversation from stored steps. Decoupled from the
-runtime: the caller registers what it gets."""
+"""Constructors: an agent from arguments, an agent from its spec, a conversation from stored steps. They do not register
+the agent: the caller does."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from ravi_django.kernel import AgentId, ChatModel, InvalidInputError, ToolRegist
 __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
 
 Steps = Iterable[Any] | None
-_seeding: dict[tuple[int, str, str], Future[bool]] = {}  # conversations being read from cold storage; True: read
-_MADE = re.compile(r"<[\w.<>]+>\Z")  # how `spec()` names a function that makes the instructions
-_KINDS = {name: kind for kind, name in CLASSES.items() if kind != REACT}  # by class, as `spec()` says it
+_seeding: dict[
+    tuple[int, str, str], Future[bool]
+] = {}  # conversations that are being read; the result says whether it worked
+_MADE = re.compile(r"<[\w.<>]+>\Z")  # how `spec()` names a function that computes the instructions
+_KINDS = {name: kind for kind, name in CLASSES.items() if kind != REACT}  # by class name, as in `spec()`
 _OF_THE_RUN = ("session_id", "run_id", "thread_id", "user_id", "tenant_id")
 
 
@@ -48,8 +50,8 @@ def create_assistant_agent(
 ) -> ReActAgent:
     """A ready, unregistered ReActAgent `react/<key>`.
 
-    memory: where conversations are kept; None keeps nothing. compaction: one strategy or a pipeline, a sliding window
-    of 100 messages when None. Further keywords go to ReActAgent.
+    memory: stores conversations; None keeps nothing. compaction: one strategy or a pipeline; None is a sliding window
+    of 100 messages. Further keywords: see ReActAgent.
     """
     pipeline = compaction or CompactionPipeline(SlidingWindowCompaction())
     return ReActAgent(
@@ -72,20 +74,22 @@ def rebuild_agent(
     memory: HistoryProvider | None = None,
     **options: Any,
 ) -> ReActAgent | InformationAgent | PersonalFeedAgent:
-    """The agent that a spec describes: an AgentSpec, its JSON, or the dict saved at submit time, whose `session_id`
-    and the like are the run's and left out; also what an agent's own `spec()` says.
+    """Make an agent from a spec: an AgentSpec, its JSON, the output of an agent's `spec()`, or the dict that was saved
+    at submit time (fields of the run, such as `session_id`, are ignored).
 
-    tools: where the spec's `tool_names` are found. build_model: makes the client, called with the model's name, and
-    `fallbacks=[…]` where the spec has some. memory: where conversations are kept. `id` is the address, or `key` of a
-    `react/<key>`; else the spec's own. Further keywords go to the agent's class and win over the spec, as
-    `system_instructions`, in which the variables of a template are filled in.
+    tools: has the tools of the spec's `tool_names`. build_model: makes the client; it gets the model's name, and
+    `fallbacks=[…]` if the spec has fallbacks. memory: stores conversations. id: the address; or `key` for
+    `react/<key>`; else the spec's own. Further keywords go to the agent's class and override the spec, for example
+    `system_instructions` with the variables of the template filled in.
 
     Raises InvalidInputError whose `field` is the place in the spec.
     """
     saved = {} if isinstance(spec, AgentSpec) else _without_the_run(spec)
     address = id or (None if key else saved.pop("id", None) or saved.pop("agent_id", None))
     key = key or saved.pop("key", None)
-    options = {**_more_options(saved), **options}
+    # `spec()` of an agent has these keywords of ReActAgent beyond the fields of AgentSpec.
+    own: dict[str, Any] = {name: saved.pop(name) for name in ("max_parallel_tools", "result_retries") if name in saved}
+    options = {**own, **options}
     given = spec if isinstance(spec, AgentSpec) else _as_spec(saved, "system_instructions" in options)
     known = Toolbox.of(tools)
     checked = validate_spec(given, known_tools=known.names())
@@ -117,7 +121,7 @@ def rebuild_agent(
 def _of_a_feed(
     spec: AgentSpec, key: str, address: AgentId | str | None, model: ChatModel | None, options: dict[str, Any]
 ) -> InformationAgent | PersonalFeedAgent:
-    """An agent of kind information or personal_feed. Without instructions of its own it has those of its class."""
+    """An agent of kind information or personal_feed. Empty instructions mean those of its class."""
     instructions = options.pop("system_instructions", None) or spec.system_instructions
     found: dict[str, Any] = {
         "model": model,
@@ -142,14 +146,8 @@ def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in spec.items() if name not in _OF_THE_RUN}
 
 
-def _more_options(saved: dict[str, Any]) -> dict[str, Any]:
-    """What an agent's own `spec()` says beyond the fields of AgentSpec, as keywords of ReActAgent."""
-    names = ("max_parallel_tools", "result_retries")
-    return {name: saved.pop(name) for name in names if name in saved}
-
-
 def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
-    """What an agent's own `spec()` says, in the words of AgentSpec."""
+    """The output of an agent's `spec()` as the fields of an AgentSpec."""
     for name in ("id", "agent_id", "key"):
         saved.pop(name, None)
     made_of = saved.pop("class", None)
@@ -193,9 +191,6 @@ def _pipeline_of(window: Window | None) -> CompactionPipeline:
     return CompactionPipeline(*parts)
 
 
-# ----------------------------------------------------------------------------------------------------- cold start
-
-
 async def load_session_memory(
     session_id: str,
     load_persisted_steps: Callable[[str], Steps | Awaitable[Steps]],
@@ -203,13 +198,13 @@ async def load_session_memory(
     *,
     agent_id: Address = "react/assistant",
 ) -> HistoryProvider:
-    """A history that has the session: `memory` (a new one in memory when None), and where the session is not in it
-    yet, filled from cold storage.
+    """A history with the session: `memory` (None: a new one in memory), filled from cold storage if it lacks the
+    session.
 
-    load_persisted_steps: `(session_id) -> step rows`, sync or async, as `rebuild_messages_from_steps` reads them; a
-    sync one runs in a thread, and what it returns is read there: it may be a QuerySet. It is called on a miss alone,
-    once for all callers of this process that miss at the same time; of several processes that do, one stores it, when
-    `memory` can `seed`. What it raises is raised, and nothing is stored. Inside a run, call it before the agent runs.
+    load_persisted_steps: `(session_id) -> step rows`, sync or async, for `rebuild_messages_from_steps`. A sync one runs
+    in a thread, which also reads its result, so a QuerySet is fine. It is called only if the session is missing, once
+    for all concurrent callers of this process. Of several processes only one stores the result if `memory` has `seed`.
+    Its errors are raised, and nothing is stored then. Inside a run, call this before the agent runs.
     """
     provider = InMemoryHistoryProvider() if memory is None else memory
     place = (id(provider), str(agent_id), str(session_id))
@@ -221,7 +216,7 @@ async def load_session_memory(
         if other is not mine:
             if await asyncio.shield(asyncio.wrap_future(other)):
                 break
-            continue  # that caller failed, or was cancelled: now it is ours to try
+            continue  # that caller failed or was cancelled: try it here
         read = False
         try:
             await _seed(provider, agent_id, session_id, load_persisted_steps)
@@ -237,8 +232,10 @@ async def _seed(
     provider: HistoryProvider, agent_id: Address, session_id: str, load: Callable[[str], Steps | Awaitable[Steps]]
 ) -> None:
     seed = getattr(provider, "seed", None)
-    counts_itself = seed is not None and _task_run_id.get() is not None  # a run's count is journaled: one, always
-    if not counts_itself and await provider.count(agent_id, session_id):  # another one was done with it in between
+    counts_itself = (
+        seed is not None and _task_run_id.get() is not None
+    )  # a run's count is journaled: always make exactly one
+    if not counts_itself and await provider.count(agent_id, session_id):  # another caller has stored it meanwhile
         return
     if inspect.iscoroutinefunction(load):
         found: Any = await asyncio.to_thread(_list, await load(session_id))
@@ -255,5 +252,5 @@ async def _seed(
 
 
 def _list(steps: Any) -> Any:
-    """What is read step by step, read: a QuerySet asks the database only then."""
+    """Read an iterable of steps: a QuerySet queries the database only now."""
     return steps if inspect.isawaitable(steps) else list(steps or ())

@@ -1,6 +1,6 @@
-"""`AgentSpec`: an agent as data, which a form can edit and a row can hold. `rebuild_agent` makes the agent.
+"""`AgentSpec`: an agent as data, for a form and a database row. `rebuild_agent` makes the agent.
 
-A spec has a kind, and each kind has its fields. A spec cannot send the site's keys elsewhere or stop a worker.
+Each kind of agent has its own fields. A spec cannot send the site's keys elsewhere or stop a worker.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
 class Variable(BaseModel):
-    """A value of the instructions that each run brings along, as `metadata["variables"]`."""
+    """A variable of the instructions. Runs pass its value in `metadata["variables"]`."""
 
     model_config = _STRICT
 
-    description: str = ""  # for who fills it in
-    default: Any = None  # JSON; used where a run brings none
-    required: bool = False  # without a default, a run that brings none is refused
+    description: str = ""  # for the person who fills it in
+    default: Any = None  # JSON; used if a run passes no value
+    required: bool = False  # refuse a run without a value if there is no default
 
 
 class ModelSettings(BaseModel):
-    """How to generate; unset means the provider's default."""
+    """Generation options; None means the provider's default."""
 
     model_config = _STRICT
 
@@ -44,8 +44,8 @@ class ModelSettings(BaseModel):
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)  # of output
     stop: list[str] | None = None
-    reasoning_effort: str | None = None  # "low", "medium", "high": what the provider knows
-    extra: dict[str, Any] = Field(default_factory=dict)  # of `spec_safety.EXTRAS`, passed to the provider as is
+    reasoning_effort: str | None = None  # as the provider names it: "low", "medium", "high"
+    extra: dict[str, Any] = Field(default_factory=dict)  # options of EXTRAS, passed to the provider unchanged
 
     @property
     def generation(self) -> GenerationOptions:
@@ -53,12 +53,12 @@ class ModelSettings(BaseModel):
 
 
 class Window(BaseModel):
-    """What the model is shown of a long conversation. A plain number means that many messages."""
+    """How much of a long conversation the model gets. A plain number means that many messages."""
 
     model_config = _STRICT
 
     messages: int | None = Field(default=None, ge=1)  # the newest ones
-    tokens: int | None = Field(default=None, ge=1)  # at most; composed to fit
+    tokens: int | None = Field(default=None, ge=1)  # at most, see TokenBudgetComposed
 
     @model_validator(mode="before")
     @classmethod
@@ -67,12 +67,12 @@ class Window(BaseModel):
 
 
 class SubAgent(BaseModel):
-    """An agent to hand tasks to; in JSON its address alone, unless more is said of it."""
+    """An agent to delegate tasks to. In JSON its address alone if the other fields are defaults."""
 
     model_config = _STRICT
 
     agent: str  # the address, type/key
-    description: str = ""  # for the model: what to hand to it
+    description: str = ""  # for the model: which tasks to delegate
     timeout: float = Field(default=120.0, gt=0)  # seconds to wait for its answer
 
     @model_validator(mode="before")
@@ -97,12 +97,12 @@ class SubAgent(BaseModel):
 
 
 class AgentSpec(BaseModel):
-    """What an agent is, without code: every part of it by name."""
+    """An agent without code: every part is named."""
 
     model_config = _STRICT
 
-    model: str = Field(default="", pattern=r"\S")  # as litellm names it; a personal feed does without, too
-    fallbacks: list[str] = Field(default_factory=list)  # models that are asked when it fails, in this order
+    model: str = Field(default="", pattern=r"\S")  # as litellm names it; a personal feed needs none
+    fallbacks: list[str] = Field(default_factory=list)  # the models to try if it fails, in this order
     system_instructions: str = ""  # the template's text
     variables: dict[str, Variable] = Field(default_factory=dict)  # of the template, by name
     tool_names: list[str] = Field(default_factory=list)
@@ -112,7 +112,7 @@ class AgentSpec(BaseModel):
     retention: HistoryRetention = HistoryRetention.PERMANENT  # of the conversation's turns
     approval_required_risk: Risk | None = None  # tools of at least this risk need an approval; None: "high"
     approvers: Any = None  # who gives it: an address, several, or such by tool name, risk or "*"; None: nobody, denied
-    starter_prompts: list[str] = Field(default_factory=list)  # what a user may begin with
+    starter_prompts: list[str] = Field(default_factory=list)  # suggested first messages
     welcome: str = ""  # shown before the first message
     initial_tool_choice: str | None = None  # "auto", "none", "required" or a tool's name, for the first model call
     options: ModelSettings = Field(default_factory=ModelSettings)
@@ -120,13 +120,13 @@ class AgentSpec(BaseModel):
     result_schema: dict[str, Any] | None = None  # JSON Schema of the answer; None: free text
     name: str = Field(default="", max_length=200)
     description: str = ""
-    kind: Literal["react", "information", "personal_feed"] = "react"  # what class it is made of
-    output_topic: str | None = None  # type/source, where answers go that nobody asked for
-    source_signal: str = "new_source_item"  # of kind information: what brings it an item
-    follow_topics: list[str] = Field(default_factory=list)  # of kind personal_feed, each type/source
-    preferences: str = Field(default="", max_length=LONGEST)  # of its user, where the run says none
+    kind: Literal["react", "information", "personal_feed"] = "react"  # its class, see CLASSES
+    output_topic: str | None = None  # type/source, for answers if nobody asked for a reply
+    source_signal: str = "new_source_item"  # kind information: the signal that brings an item
+    follow_topics: list[str] = Field(default_factory=list)  # kind personal_feed: each type/source
+    preferences: str = Field(default="", max_length=LONGEST)  # kind personal_feed: used if the run has none
     every_s: int = Field(default=0, ge=0, le=MAX_EVERY_S)  # deliveries at most once in so many seconds; 0: each at once
-    items_per_generation: int = Field(default=PER_GENERATION, ge=1)  # of both: then the run begins anew
+    items_per_generation: int = Field(default=PER_GENERATION, ge=1)  # both: then the run continues as new
     public_signals: list[str] = Field(default_factory=list)  # that the owner of a run may send over REST
 
     @field_validator("approvers", mode="before")
@@ -138,7 +138,7 @@ class AgentSpec(BaseModel):
             raise ValueError(str(error).removeprefix("approvers: ")) from None
 
     def to_json(self) -> dict[str, Any]:
-        """What a row keeps: all that is not a default."""
+        """For the database row: the values that are not defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -147,9 +147,9 @@ def validate_spec(
     known_tools: Iterable[str] | None = None,
     known_agents: Iterable[Any] | None = None,
 ) -> AgentSpec:
-    """Read a spec. `known_tools` are the names, `known_agents` the addresses that it may use; None leaves them open.
+    """Validate a spec. It may use only the names in `known_tools` and the addresses in `known_agents`; None allows any.
 
-    Raises InvalidInputError whose `field` is the very place (`tool_names.1`, `budget.max_tokens`), with the fix.
+    Raises InvalidInputError with the fix; its `field` is the place (`tool_names.1`, `budget.max_tokens`).
     """
     if isinstance(spec, AgentSpec):
         checked = spec
@@ -164,8 +164,11 @@ def validate_spec(
     check_kind(checked)
     _check_tools(checked, None if known_tools is None else list(known_tools))
     _check_agents(checked, None if known_agents is None else sorted(map(str, known_agents)))
-    _check_choice(checked)
-    _check_approvers(checked)
+    names = [*checked.tool_names, *(sub_agent.tool_name for sub_agent in checked.sub_agents)]
+    choices = [*(FREE_CHOICES if names else ("auto", "none")), *names]
+    if checked.initial_tool_choice not in (None, *choices):
+        raise _fault("initial_tool_choice", f"{checked.initial_tool_choice!r} is none of {', '.join(choices)}")
+    Approvers.of(checked.approvers).check_names(names)
     _check_result(checked)
     _check_secrets(checked)
     checked_names(checked.public_signals)
@@ -174,7 +177,8 @@ def validate_spec(
     return checked
 
 
-# --------------------------------------------------------------------------------------------- what fits together
+def _fault(field: str, words: str) -> InvalidInputError:
+    return InvalidInputError(f"{field}: {words}", field=field)
 
 
 def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
@@ -182,20 +186,19 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
     for place, name in enumerate(spec.tool_names):
         field = f"tool_names.{place}"
         if name in seen:
-            raise InvalidInputError(f"{field}: {name!r} is there already; name each tool once", field=field)
+            raise _fault(field, f"{name!r} is there already; name each tool once")
         if known is not None and name not in known:
-            raise InvalidInputError(
-                f"{field}: there is no tool {name!r}; the tools are: {', '.join(sorted(known)) or 'none'}. Make "
-                "another one known with ravi_django.register_tool",
-                field=field,
+            tools = ", ".join(sorted(known)) or "none"
+            raise _fault(
+                field,
+                f"there is no tool {name!r}; the tools are: {tools}. Register another with ravi_django.register_tool",
             )
         seen.add(name)
     for place, sub_agent in enumerate(spec.sub_agents):
-        field = f"sub_agents.{place}"
         if sub_agent.tool_name in seen:
-            raise InvalidInputError(
-                f"{field}: {sub_agent.agent} would be the tool {sub_agent.tool_name!r}, which another one is already",
-                field=field,
+            raise _fault(
+                f"sub_agents.{place}",
+                f"{sub_agent.agent} would be the tool {sub_agent.tool_name!r}, which another one is already",
             )
         seen.add(sub_agent.tool_name)
 
@@ -203,26 +206,8 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
 def _check_agents(spec: AgentSpec, known: list[str] | None) -> None:
     for place, sub_agent in enumerate(spec.sub_agents):
         if known is not None and sub_agent.agent not in known:
-            raise InvalidInputError(
-                f"sub_agents.{place}: there is no agent {sub_agent.agent!r}; the agents are: "
-                f"{', '.join(known) or 'none'}",
-                field=f"sub_agents.{place}",
-            )
-
-
-def _check_choice(spec: AgentSpec) -> None:
-    choice = spec.initial_tool_choice
-    names = [*spec.tool_names, *(sub_agent.tool_name for sub_agent in spec.sub_agents)]
-    allowed = [*(FREE_CHOICES if names else ("auto", "none")), *names]
-    if choice is not None and choice not in allowed:
-        raise InvalidInputError(
-            f"initial_tool_choice: {choice!r} is none of {', '.join(allowed)}", field="initial_tool_choice"
-        )
-
-
-def _check_approvers(spec: AgentSpec) -> None:
-    names = [*spec.tool_names, *(sub_agent.tool_name for sub_agent in spec.sub_agents)]
-    Approvers.of(spec.approvers).check_names(names)
+            agents = ", ".join(known) or "none"
+            raise _fault(f"sub_agents.{place}", f"there is no agent {sub_agent.agent!r}; the agents are: {agents}")
 
 
 def _check_result(spec: AgentSpec) -> None:
@@ -236,7 +221,6 @@ def _check_result(spec: AgentSpec) -> None:
 
 
 def _check_secrets(spec: AgentSpec) -> None:
-    """A spec is stored, and shown to who edits it."""
     defaults = {name: variable.default for name, variable in spec.variables.items()}
     for field in (*secret_names(spec.options.extra, "options.extra"), *secret_names(defaults, "variables")):
         raise InvalidInputError(
@@ -246,20 +230,15 @@ def _check_secrets(spec: AgentSpec) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------- words for a fault
-
-
 def _first_fault(error: ValidationError) -> InvalidInputError:
     fault = error.errors(include_url=False)[0]
     place = [str(part) for part in fault["loc"]]
     if fault["type"] == "extra_forbidden":
         *above, name = place
-        field = ".".join(place)
-        return InvalidInputError(f"{field}: there is no {name!r}; the fields are: {_fields_of(*above)}", field=field)
+        return _fault(".".join(place), f"there is no {name!r}; the fields are: {_fields_of(*above)}")
     if len(place) > 2 and place[0] == "sub_agents" and isinstance(fault["input"], str) and place[2] == "agent":
         place = place[:2]
-    field = ".".join(place) or "spec"
-    return InvalidInputError(f"{field}: {fault['msg'].removeprefix('Value error, ')}", field=field)
+    return _fault(".".join(place) or "spec", fault["msg"].removeprefix("Value error, "))
 
 
 _PARTS: dict[str, type[BaseModel]] = {
@@ -286,14 +265,13 @@ _NOT_REACT = (_OF_A_FEED | _OF_NEWS) - {"output_topic"}
 
 
 def check_kind(spec: AgentSpec) -> None:
-    """Raises InvalidInputError for a field that says nothing of this kind of agent, a topic that is none, and where a
-    model is missing."""
+    """Raises InvalidInputError for a field of another kind of agent, for an invalid topic, and without a model."""
     given = spec.model_dump(exclude_defaults=True)
     allowed = _OWN.get(spec.kind)
     for field in given:
         if field in _NOT_REACT if allowed is None else field not in allowed:
             raise InvalidInputError(
-                f"{field} says nothing of an agent of kind {spec.kind}; leave it out, or choose another kind",
+                f"{field} is no field of an agent of kind {spec.kind}; leave it out, or choose another kind",
                 field=field,
             )
     if not spec.model and spec.kind != PERSONAL_FEED:
@@ -305,10 +283,10 @@ def check_kind(spec: AgentSpec) -> None:
     checked_signal(spec.source_signal)
 
 
-MAX_DEPTH = 50  # objects and lists inside each other
+MAX_DEPTH = 50  # levels of nested objects and lists
 
-# How a provider generates. Nothing else goes through: litellm reads addresses, credentials, headers, callbacks and
-# other models from the same keywords, and those that name a logger's host from `metadata`.
+# Generation options of the providers. All others are refused: litellm also reads hosts, credentials, headers, callbacks
+# and other models from these keywords, and a logger's host from `metadata`.
 EXTRAS = frozenset(
     {
         "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "min_p", "parallel_tool_calls",
@@ -320,30 +298,29 @@ _ADDRESS = re.compile(r"//|\\|\.\.|[\s?#]")
 
 
 def check_extras(extras: Mapping[str, Any], field: str) -> None:
-    """Raises InvalidInputError, naming the field, for what is no option of generating."""
+    """Raises InvalidInputError, naming the field, for an option that is not in EXTRAS."""
     for name in extras:
         if name not in EXTRAS:
             raise InvalidInputError(
-                f"{field}.{name} is no option of a spec; those are {', '.join(sorted(EXTRAS))}. Where a model is "
-                "reached, and with which keys, the settings and the environment say",
+                f"{field}.{name} is no option of a spec; the options are {', '.join(sorted(EXTRAS))}. Hosts and keys "
+                "of a model belong into the settings or the environment",
                 field=f"{field}.{name}",
             )
 
 
 def check_models(names: Sequence[str]) -> None:
-    """`names` are the model and its fallbacks. Raises InvalidInputError for one that is an address."""
+    """`names` are the model and its fallbacks. Raises InvalidInputError for an address."""
     for place, name in enumerate(names, -1):
         if _ADDRESS.search(name.strip()):
-            field = "model" if place < 0 else f"fallbacks.{place}"
-            raise InvalidInputError(
-                f"{field}: {name!r} is no model's name, as provider/model; where a model is reached, the settings and "
-                "the environment say",
-                field=field,
+            raise _fault(
+                "model" if place < 0 else f"fallbacks.{place}",
+                f"{name!r} is no name of a model, as provider/model; its host belongs into the settings or the "
+                "environment",
             )
 
 
 def refuse_unstorable(spec: Mapping[str, Any]) -> None:
-    """Raises InvalidInputError for what the database cannot store, and for what nests too deep to be read safely."""
+    """Raises InvalidInputError for text that the database cannot store, and for data that is nested too deep."""
     for field, text in _texts(spec, "", 0):
         if "\0" in text or (not text.isascii() and text != text.encode(errors="replace").decode()):
             raise InvalidInputError(

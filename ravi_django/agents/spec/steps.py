@@ -1,4 +1,4 @@
-"""From stored step rows back to the messages of a conversation."""
+"""Rebuild the messages of a conversation from stored step rows."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ KINDS = (*_SAID, *_CALLS, *_RESULTS)
 @dataclass(slots=True)
 class _Call:
     block: ToolUseBlock
-    listed: bool = False  # by its assistant message; a row of its own may follow
+    listed: bool = False  # by its assistant message; its own row may follow
     result: ToolResultBlock | None = None
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What somebody said; an assistant's turn with the calls that it made."""
+    """One message; an assistant's turn with its calls."""
 
     role: Role
     content: list[ContentBlock]
     calls: list[_Call] = field(default_factory=list)
-    closed: bool = False  # a result has come: the next call is another turn's
+    closed: bool = False  # has a result: the next call belongs to another turn
 
 
 def rebuild_messages_from_steps(
     steps: Iterable[Any], *, unknown: Literal["raise", "skip"] = "raise"
 ) -> list[ChatMessage]:
-    """The conversation that step rows tell, oldest first, in a form that every provider takes.
+    """The conversation of step rows, oldest first, in a form that every provider accepts.
 
     A row is a mapping or an object with `kind` (or `type`): `user_message`, `assistant_message`, `system_message`,
-    `tool_call(s)` or `tool_result(s)`, with its values beside it or in `payload` (or `data`):
+    `tool_call(s)` or `tool_result(s)`. Its values are in the row or in its `payload` (or `data`):
 
     - messages have `content` (or `text`): a string, content blocks, or any JSON; an assistant's may list `tool_calls`
     - calls have `tool_name` (or `name`), `arguments` (or `args`; an object or its JSON text), `call_id` (or `id`)
     - results have `call_id` (or `tool_call_id`), `content` (or `result`, `output`), `is_error`
 
-    Calls that follow each other belong to one assistant turn, and so do those that its message lists: parallel calls
-    stay together, their results follow in the order of the calls, wherever their rows are. A call without a result
-    gets one that says "interrupted"; a result of no call is left out, no provider takes it.
+    Consecutive calls, and those that a message lists, belong to one assistant turn. Their results follow in the order
+    of the calls, wherever their rows are. A call without a result gets an "interrupted" one. A result without a call is
+    dropped: providers refuse it.
 
-    Raises InvalidInputError naming the row (`steps.3`) for one that cannot be read; for a kind that is not known too,
-    unless `unknown="skip"` leaves those out.
+    Raises InvalidInputError naming the row (`steps.3`) if it cannot be read, or has an unknown kind and `unknown` is
+    not "skip".
     """
     turns: list[_Turn] = []
     for place, step in enumerate(steps):
@@ -104,7 +104,8 @@ def _add_call(turns: list[_Turn], block: ToolUseBlock) -> None:
 
 
 def _add_result(turns: list[_Turn], step: Any, place: int) -> None:
-    """To the latest call of that id without one; without an id, to the oldest call of the turn that waits."""
+    """Add the result to the latest call with that id; without an id, to the oldest call of the turn without a
+    result."""
     call_id = _get(step, "call_id", "tool_call_id")
     for turn in reversed(turns):
         for call in turn.calls:
@@ -118,13 +119,10 @@ def _add_result(turns: list[_Turn], step: Any, place: int) -> None:
 
 def _messages(turn: _Turn) -> list[ChatMessage]:
     if not turn.content and not turn.calls:
-        return []  # a step that said nothing: providers refuse an empty message
+        return []  # providers refuse an empty message
     said = ChatMessage(role=turn.role, content=[*turn.content, *(call.block for call in turn.calls)])
     results: list[ContentBlock] = [call.result for call in turn.calls if call.result is not None]
     return [said, ChatMessage(role=Role.TOOL, content=results)] if results else [said]
-
-
-# ----------------------------------------------------------------------------------------------------- one row
 
 
 def _call(step: Any, place: int) -> ToolUseBlock:
@@ -144,7 +142,7 @@ def _arguments(given: Any) -> dict[str, Any]:
             read = json.loads(given or "{}")
         except ValueError:
             read = None
-        given = read if isinstance(read, dict) else {INVALID_ARGUMENTS_KEY: given}  # as the model said it
+        given = read if isinstance(read, dict) else {INVALID_ARGUMENTS_KEY: given}  # the text of the model
     return dict(given) if isinstance(given, Mapping) else {}
 
 
@@ -168,13 +166,13 @@ def _is_block(item: Any) -> bool:
 
 
 def _parts(step: Any, *names: str) -> list[Any]:
-    """The several calls or results of one row, or the row as the one that it is."""
+    """The calls or results that a row lists, or the row itself."""
     found = _get(step, *names)
     return list(found) if isinstance(found, list | tuple) else [step]
 
 
 def _get(step: Any, *names: str) -> Any:
-    """The first of these values that the row has, itself or in its payload."""
+    """The first of these values in the row or its payload."""
     for place in (step, *(_plain(step, inner) for inner in ("payload", "data"))):
         for name in names:
             if (value := _plain(place, name)) is not None:

@@ -1,4 +1,4 @@
-"""Whom an agent asks before it calls a tool: the same people for all, or by the tool's name, a risk, or `*`."""
+"""The approvers of an agent's tool calls: the same for all tools, or by tool name, risk, or `*`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ravi_django.kernel import (
-    Addressees,
-    InvalidInputError,
-    Risk,
-    Tool,
-)
+from ravi_django.kernel import Addressees, InvalidInputError, Risk, Tool
 from ravi_django.kernel.people import OWNER
 
 REST = "*"
@@ -22,11 +17,11 @@ VISIBLE = ("owner", "staff")
 
 @dataclass(frozen=True, slots=True)
 class Approvers:
-    """`named` has addressees by a tool's name or a risk, `rest` is for all that neither they nor the tool name."""
+    """`named` has addressees by tool name or risk. `rest` is for calls that neither `named` nor the tool covers."""
 
     named: dict[str, Addressees] = field(default_factory=dict)
     rest: Addressees | None = None
-    of_row: bool = False  # of an agent stored in the database, whose editor takes nothing from what code says
+    of_row: bool = False  # of an agent in the database: its editor cannot weaken the rules in code
 
     @classmethod
     def of(cls, value: Any) -> Approvers:
@@ -44,8 +39,8 @@ class Approvers:
         return cls({key: to for key, to in found.items() if key != REST}, found.get(REST))
 
     def for_call(self, tool: Tool, risk: Risk) -> Addressees | None:
-        """The agent's word on this tool or risk goes before the tool's own, and that before the agent's on the rest. Of
-        a row the tool's own goes first. None: nobody."""
+        """The approvers: the agent's for this tool or risk, else the tool's own, else the agent's `rest`; None: nobody.
+        For an agent in the database the tool's own come first."""
         said, own = self.named.get(tool.name) or self.named.get(risk.value), approvers_of(tool)
         if self.of_row:
             return own or _without_what_needs_code(said or self.rest, risk)
@@ -55,7 +50,7 @@ class Approvers:
         return replace(self, of_row=True)
 
     def check(self, tools: Iterable[Tool]) -> None:
-        """Raises InvalidInputError for a key that is no tool of these, and for a tool whose own policy is none."""
+        """Raises InvalidInputError for a key that is none of these tools, and for a tool with an invalid policy."""
         found = list(tools)
         for tool in found:
             approvers_of(tool)
@@ -63,7 +58,7 @@ class Approvers:
         self.check_names(tool.name for tool in found)
 
     def check_names(self, tools: Iterable[str]) -> None:
-        """Raises InvalidInputError for a key that is no tool of these."""
+        """Raises InvalidInputError for a key that is none of these tools."""
         names = set(tools)
         for key in self.named:
             if key not in names and key not in RISKS:
@@ -74,7 +69,7 @@ class Approvers:
                 )
 
     def to_json(self) -> Any:
-        """The shortest form that `of` reads; None of nobody."""
+        """The shortest form that `of` reads; None for nobody."""
         rest = None if self.rest is None else self.rest.to_json()
         if not self.named:
             return rest
@@ -83,7 +78,7 @@ class Approvers:
 
 
 def _without_what_needs_code(found: Addressees | None, risk: Risk) -> Addressees | None:
-    """A row neither switches four eyes off, nor lets a run's owner confirm a risky call."""
+    """An agent in the database cannot turn four eyes off, or let a run's owner approve a risky call."""
     if found is None:
         return None
     steps = tuple(step for step in found.steps if risk is Risk.SAFE or step.to != OWNER)
@@ -91,7 +86,7 @@ def _without_what_needs_code(found: Addressees | None, risk: Risk) -> Addressees
 
 
 def approvers_of(tool: Tool) -> Addressees | None:
-    """A tool's own. Raises InvalidInputError that names the tool."""
+    """A tool's own approvers. Raises InvalidInputError that names the tool."""
     return None if tool.approvers is None else Addressees.of(tool.approvers, f"approvers of the tool {tool.name}")
 
 
@@ -111,7 +106,7 @@ def checked_visible(value: Any) -> str:
 
 
 def refuse_owner(tool: Tool, to: Addressees | None) -> None:
-    """Raises InvalidInputError where the owner of a run is asked to approve what is hidden from them."""
+    """Raises InvalidInputError if the run's owner would approve a call whose arguments are hidden from them."""
     if tool.visible == "staff" and to is not None and any(step.to == OWNER for step in to.steps):
         raise InvalidInputError(
             f'{tool.name}: visible="staff" hides the arguments from the owner of the run, who is named to approve its '

@@ -1,7 +1,6 @@
-"""Give a task to another agent: the tool that the model sees, the child run, and its outcome in words.
+"""Delegate a task to another agent: the tool that the model sees, the child run, and its outcome as text.
 
-Any agent can call an `AgentTool`. A `DelegateTool` is never called: its orchestrator does the work. A model reads an
-agent's description, or the first sentence of its docstring.
+Any agent can call an `AgentTool`. A `DelegateTool` is never called: its orchestrator starts the run itself.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from ravi_django.agents.messages import plain_text
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError, PermanentError, ToolArgumentsError, ToolRefused
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
@@ -22,20 +22,22 @@ from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResul
 from ravi_django.kernel.supervision import Priority
 from ravi_django.kernel.tools import Effect, Tool
 
-INHERITED = "inherited_variables"  # of a message that boots a run: it may have its caller's, over these
-LATE, DROP = "late_reply", "drop"  # of a message that is asked: its reply after the timeout is recorded, and no message
+INHERITED = (
+    "inherited_variables"  # metadata of a message that starts a run: variables; those of its caller override them
+)
+LATE, DROP = "late_reply", "drop"  # metadata of a question: record a reply after the timeout, but send no message
 _PREFIX = "handoff_"
-_MOST = 64  # characters of a tool's name that every provider takes
+_MOST = 64  # characters of a tool's name that every provider accepts
 
 
 class HandoffTool(Tool):
-    """`handoff_<key>(task)`: its name, description and one argument, for the agent `agent_id`.
+    """`handoff_<key>(task)`: the name, description and one argument of a tool for the agent `agent_id`.
 
-    An agent that is given as an object is `agent` then: `register` of the tool's owner registers it too. Without a
-    `description` its own is taken, see `description_of`.
+    `agent` is the agent object, if there is one: `register` of the tool's owner registers it too. Without a
+    `description` the agent's own is used, see `description_of`.
     """
 
-    effect = Effect.IDEMPOTENT  # the child and the question are journaled at, or below, the call's own path
+    effect = Effect.IDEMPOTENT  # the child and the question are journaled below the call's path
 
     def __init__(self, agent: Agent | AgentId | str, description: str = "") -> None:
         self.agent: Agent | None = None if isinstance(agent, AgentId | str) else agent
@@ -61,15 +63,14 @@ class HandoffTool(Tool):
 
 
 class AgentTool(HandoffTool):
-    """`handoff_<key>(task)`: runs the agent on the task as a child run and gives its answer.
+    """`handoff_<key>(task)`: runs the agent on the task as a child run and returns its answer.
 
-    description: for the model, what to hand to this agent. timeout: seconds to wait for the answer; the time that
-    people take to answer the agent's requests does not count. Waiting costs rows and nothing else.
+    description: tells the model which tasks to delegate. timeout: seconds to wait for the answer, without the time that
+    people take to answer the agent's requests. Waiting costs only rows.
+    variables: values of the caller's own template. The agent gets those that it declares too; the caller's
+    `metadata["variables"]` override them.
 
-    `variables` are values of the caller's own template; the agent gets those that it declares too, and before them
-    what the caller's run was given as `metadata["variables"]`.
-
-    When no answer comes, words say which way it ended: after a timeout the agent may still be at work.
+    Without an answer the result says why. After a timeout the agent may still be at work.
     """
 
     context_parameter = "ctx"
@@ -82,9 +83,7 @@ class AgentTool(HandoffTool):
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(agent_id, description)
-        self.ask_timeout = check_seconds(
-            "timeout", timeout
-        )  # not `timeout`: that bounds the tool's own code, which waits
+        self.ask_timeout = check_seconds("timeout", timeout)  # `timeout` would limit the tool's own code, which waits
         self.variables = dict(variables or {})
 
     async def execute(self, **arguments: Any) -> Any:
@@ -93,7 +92,7 @@ class AgentTool(HandoffTool):
 
 
 class DelegateTool(HandoffTool):
-    """What an orchestrator shows its model of a sub-agent. Calling it as a tool is refused."""
+    """A sub-agent as an orchestrator's model sees it. Calling it as a tool is refused."""
 
     def execute(self, **arguments: Any) -> Any:
         raise ToolRefused(
@@ -111,10 +110,8 @@ async def delegate(
     priority: Priority | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> ToolExecutionResult:
-    """Run the agent on the task as a child and wait `timeout` seconds for its reply: the call's result, for the model.
-
-    Whatever else happens to the child is an error result that says what it means.
-    """
+    """Run the agent on the task as a child and wait `timeout` seconds. Returns its reply, or an error result that says
+    how the child ended."""
     boot = Message(
         target=agent_id,
         sender=ctx.agent_id,
@@ -123,7 +120,7 @@ async def delegate(
         metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {}), LATE: DROP},
     )
     try:
-        # Named only where it is another: a context of one's own may know nothing of priorities.
+        # Pass `priority` only if it is set: a custom context may not know it.
         handle = await (ctx.spawn(agent_id, boot) if priority is None else ctx.spawn(agent_id, boot, priority=priority))
     except (AgentNotFoundError, PermanentError) as error:
         return _unanswered(f"{agent_id} was not started, nothing has been done: {error}")
@@ -131,14 +128,17 @@ async def delegate(
 
 
 def without_late_reply(message: Message) -> Message:
-    """The same message, to ask with: what is replied after the timeout begins no turn of the one who asked."""
+    """The message as a question whose reply after the timeout starts no turn of the caller."""
     return message.model_copy(update={"metadata": {**message.metadata, LATE: DROP}})
 
 
 def outcome_as_result(agent_id: AgentId, outcome: AskOutcome, timeout: float | None) -> ToolExecutionResult:
-    """What became of an ask of this agent, as the result of the call that made it. Only a reply is no error."""
+    """The outcome of asking the agent as the tool call's result. Everything but a reply is an error."""
     if outcome.kind == "replied":
-        return _answer_of(outcome.result)
+        result, text = outcome.result, plain_text(outcome.result)
+        if text is None:
+            text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
+        return ToolExecutionResult(content=[TextBlock(text=text)])
     return _unanswered(_words(agent_id, outcome, timeout or 0.0))
 
 
@@ -162,13 +162,6 @@ def _unanswered(words: str) -> ToolExecutionResult:
     )
 
 
-def _answer_of(result: Any) -> ToolExecutionResult:
-    if isinstance(result, dict) and result.keys() == {"text"} and isinstance(result["text"], str):
-        result = result["text"]
-    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
-    return ToolExecutionResult(content=[TextBlock(text=text)])
-
-
 def _reason(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("message"), str):
         return str(result["message"])
@@ -184,7 +177,7 @@ def address_of(agent: Agent | AgentId | str) -> AgentId:
 
 
 def handoff_name(agent_id: AgentId) -> str:
-    """The tool's name: the address's key, in characters that every provider takes."""
+    """The tool's name: the key of the address, in characters that every provider accepts."""
     return f"{_PREFIX}{re.sub(r'[^A-Za-z0-9_-]', '_', agent_id.key)}"[:_MOST]
 
 
@@ -192,36 +185,33 @@ _SENTENCE = 300  # characters of a sentence that describes an agent
 
 
 def is_agent(value: Any) -> bool:
-    """Whether it is an object that can be registered as an agent; a tool is none."""
+    """Whether it is an object that can be registered as an agent. A tool is not."""
     is_object = not isinstance(value, type | Tool)
     return is_object and isinstance(getattr(value, "id", None), AgentId) and callable(getattr(value, "run", None))
 
 
 def description_of(agent: Agent) -> str:
-    """What a model is told of an agent: its `description`; else the first sentence of its class's docstring (not of
-    the library's own classes), or of its instructions; else its address alone."""
+    """An agent's description for a model: its `description`; else the first sentence of its class's docstring (not of
+    the library's own classes), or of its instructions; else only its address."""
     described = getattr(agent, "description", None)
     if isinstance(described, str) and described.strip():
         return described.strip()
     words = f"Hand a task to the agent {agent.id} and get its answer."
-    said = _docstring(type(agent)) or _instructions(agent)
-    return f"{words} {said}" if said else words
+    about = _docstring(type(agent)) or _instructions(agent)
+    return f"{words} {about}" if about else words
 
 
 def _docstring(cls: type) -> str:
     doc = cls.__dict__.get("__doc__")
     is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-    if not isinstance(doc, str) or is_ours or doc.startswith(f"{cls.__name__}("):  # a dataclass's own
+    if not isinstance(doc, str) or is_ours or doc.startswith(f"{cls.__name__}("):  # made by @dataclass
         return ""
     return _first_sentence(doc)
 
 
 def _instructions(agent: Agent) -> str:
-    for name in ("system_instructions", "instructions"):
-        said = getattr(agent, name, None)
-        if isinstance(said, str) and said.strip():
-            return _first_sentence(said)
-    return ""
+    texts = (getattr(agent, name, None) for name in ("system_instructions", "instructions"))
+    return next((_first_sentence(text) for text in texts if isinstance(text, str) and text.strip()), "")
 
 
 def _first_sentence(text: str) -> str:

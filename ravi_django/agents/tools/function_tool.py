@@ -15,15 +15,15 @@ from ravi_django.kernel.checks import check_seconds, check_whole
 
 RiskRule = Callable[[dict[str, Any]], Risk | str]
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")  # what every provider takes
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")  # accepted by every provider
 
 
 class FunctionTool(Tool):
     """Wraps a sync or async function. The object stays callable like the function.
 
     A parameter annotated `RunContext` gets the context, one annotated `HumanInput` the answer to a pause that the tool
-    returned (None in the first call); both are hidden from the model.
-    Raises TypeError or ValueError, naming the fix, when the function cannot be a tool.
+    returned (None in the first call). Both are hidden from the model.
+    Raises TypeError or ValueError, naming the fix, if the function cannot be a tool.
     """
 
     def __init__(
@@ -47,7 +47,11 @@ class FunctionTool(Tool):
         docstring = read_docstring(function)
         signature = read_signature(function, docstring.parameters)
         self.function = function
-        self.name = _checked_name(name if name is not None else getattr(function, "__name__", ""))
+        self.name = getattr(function, "__name__", "") if name is None else name
+        if not isinstance(self.name, str) or not _NAME.match(self.name):
+            raise ValueError(
+                f"a tool's name is 1 to 64 letters, digits, _ or -, not {self.name!r}; pass one as @tool(name=…)"
+            )
         self.description = docstring.description if description is None else description
         self.parameters = signature.parameters
         self.context_parameter = signature.context_parameter
@@ -57,17 +61,17 @@ class FunctionTool(Tool):
         self.check = check
         if check is not None and (not callable(check) or self.promised_effect is not Effect.AT_MOST_ONCE):
             raise ValueError(f'{self.name}: check= is a function of a tool with effect="at_most_once"')
-        self.timeout = _checked_timeout(timeout)
+        self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         self.permission = _checked_permission(permission)
-        self.max_calls = _checked_count("max_calls", max_calls)
-        self.max_result_bytes = _checked_count("max_result_bytes", max_result_bytes)
+        self.max_calls = None if max_calls is None else check_whole("max_calls", max_calls)
+        self.max_result_bytes = None if max_result_bytes is None else check_whole("max_result_bytes", max_result_bytes)
         self.approval = checked_policy(approval)
         self.approvers = None if approvers is None else Addressees.of(approvers, "a tool's approvers")
         self.visible = checked_visible(visible)
         refuse_owner(self, self.approvers)
         self._signature = signature
         functools.update_wrapper(self, function, updated=())
-        # The function itself, so that who runs the tool can ask whether it is a coroutine function.
+        # The function itself, so the runtime can see whether it is a coroutine function.
         setattr(self, "execute", function)  # noqa: B010 - a method for the type checker
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -106,37 +110,29 @@ def tool(
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(risk="high", effect="at_most_once", timeout=5, …)`.
 
-    risk: "safe", "high" or "critical", or a function that is given a call's arguments as a dict and says which; where
-    it fails the call counts as critical. effect: "idempotent", "at_most_once" or "transactional"; by the risk when
-    unset, at_most_once when that is computed. check: of an at-most-once tool: a sync or async function of a call's
-    arguments and its idempotency key. It only reads. It is called when an effect may have happened, and returns
-    Happened(result), NotHappened, or None when it does not know; then a person is asked. timeout: seconds. permission:
-    a Django permission ("app.codename") that the run's owner needs. max_calls: of this tool in one run.
-    max_result_bytes: how much of a result the model is shown at once; an agent that has a ReadResultTool can read on.
-    approval: "by_risk", "always" or "never", whatever the agent's approval_required_risk. approvers: who is asked for
-    it (see Addressees) where the agent names nobody for it. visible: "staff" hides arguments and results from the
-    owner of the run, on every surface.
+    risk: "safe", "high" or "critical", or a function of a call's arguments (a dict) that returns one of them; if it
+    fails, the call counts as critical.
+    effect: "idempotent", "at_most_once" or "transactional". The default depends on the risk; for a computed risk it is
+    at_most_once.
+    check: only for an at-most-once tool: a sync or async function of a call's arguments and its idempotency key. It may
+    only read. It is called if an effect may have happened, and returns Happened(result), NotHappened, or None if it
+    does not know; then a person is asked.
+    timeout: seconds.
+    permission: a Django permission ("app.codename") that the run's owner needs.
+    max_calls: of this tool in one run.
+    max_result_bytes: how much of a result the model gets at once; an agent with a ReadResultTool can read the rest.
+    approval: "by_risk", "always" or "never"; overrides the agent's approval_required_risk.
+    approvers: the approvers (see Addressees) if the agent names nobody for it.
+    visible: "staff" hides arguments and results from the owner of the run, on every surface.
     """
     if function is not None:
         return FunctionTool(function, **options)
-    _refuse_options(options)
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise TypeError(f"@tool takes no {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
     return functools.partial(FunctionTool, **options)
 
 
 _OPTIONS = [name for name in inspect.signature(FunctionTool).parameters if name != "function"]
-
-
-def _refuse_options(options: dict[str, Any]) -> None:
-    """At the decorator's own line, before there is a function."""
-    if unknown := [name for name in options if name not in _OPTIONS]:
-        raise TypeError(f"@tool takes no {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
-    _checked_risk(options.get("risk", Risk.SAFE))
-    if options.get("effect") is not None:
-        _choice(Effect, "effect", options["effect"])
-    checked_policy(options.get("approval", "by_risk"))
-    checked_visible(options.get("visible", "owner"))
-    if options.get("approvers") is not None:
-        Addressees.of(options["approvers"], "a tool's approvers")
 
 
 def _refuse_function(function: Any) -> None:
@@ -148,14 +144,6 @@ def _refuse_function(function: Any) -> None:
         raise TypeError(f"tool {function!r} yields; a tool returns one value, e.g. a list")
 
 
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise ValueError(
-            f"a tool's name is 1 to 64 letters, digits, _ or -, not {name!r}; pass @tool(name=…) with such a name"
-        )
-    return name
-
-
 def _choice(kind: Any, field: str, value: Any) -> Any:
     try:
         return kind(value)
@@ -165,20 +153,12 @@ def _choice(kind: Any, field: str, value: Any) -> Any:
 
 
 def _checked_risk(risk: Any) -> tuple[Risk, RiskRule | None]:
-    """The risk of a tool, and what computes a call's."""
+    """The tool's risk, and the function that computes the risk of a call."""
     if isinstance(risk, str) or not callable(risk):
         return _choice(Risk, "risk", risk), None
     if inspect.iscoroutinefunction(risk) or inspect.isclass(risk):
         raise TypeError(f"a tool's risk is a word or a sync function of the arguments, not {risk!r}")
     return Risk.CRITICAL, risk
-
-
-def _checked_count(field: str, value: Any) -> int | None:
-    return None if value is None else check_whole(field, value)
-
-
-def _checked_timeout(timeout: Any) -> float | None:
-    return None if timeout is None else check_seconds("timeout", timeout)
 
 
 def _checked_permission(permission: Any) -> str | None:

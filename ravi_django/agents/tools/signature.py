@@ -28,7 +28,7 @@ _SHOWN_ERRORS = 5
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The parameters of a tool, as the model fills them in."""
+    """The parameters of a tool that the model fills in."""
 
     parameters: dict[str, Any]  # JSON schema
     context_parameter: str | None  # the parameter that gets the RunContext
@@ -37,19 +37,16 @@ class Signature:
     _names: dict[str, str]  # parameter name → field name in the model
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Python values for every parameter, defaults filled in. Raises ToolArgumentsError that names the argument."""
+        """Python values for every parameter, with defaults. Raises ToolArgumentsError that names the argument."""
         try:
             values = self._model.model_validate(arguments)
         except ValidationError as error:
             details = error.errors(include_url=False, include_input=False)
-            raise ToolArgumentsError(self._explain(details), field=_argument(details[0])) from None
+            parts = [self._explain_one(detail) for detail in details[:_SHOWN_ERRORS]]
+            more = [f"and {len(details) - _SHOWN_ERRORS} more"] if len(details) > _SHOWN_ERRORS else []
+            field = str(next(iter(details[0]["loc"]), "arguments"))
+            raise ToolArgumentsError("; ".join([*parts, *more]), field=field) from None
         return {name: getattr(values, field) for name, field in self._names.items()}
-
-    def _explain(self, details: list[ErrorDetails]) -> str:
-        parts = [self._explain_one(detail) for detail in details[:_SHOWN_ERRORS]]
-        if len(details) > _SHOWN_ERRORS:
-            parts.append(f"and {len(details) - _SHOWN_ERRORS} more")
-        return "; ".join(parts)
 
     def _explain_one(self, detail: ErrorDetails) -> str:
         place = ".".join(map(str, detail["loc"]))
@@ -62,7 +59,7 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
-    """Build schema and validator, once. Raises TypeError with the fix when a parameter cannot be a tool's."""
+    """Build schema and validator. Raises TypeError with the fix for a parameter that a tool cannot have."""
     owner = getattr(function, "__qualname__", repr(function))
     hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}
@@ -75,15 +72,22 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
                 raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; keep one")
             hidden[kind] = parameter.name
             continue
-        # A name of our own: parameters called `json`, `copy` or `_x` would collide with pydantic's.
+        # Our own field names: parameters named `json`, `copy` or `_x` would collide with pydantic's.
         names[parameter.name] = f"argument_{len(names)}"
         fields[names[parameter.name]] = _field(parameter, annotation, descriptions.get(parameter.name))
-    model = _build(owner, fields)
-    return Signature(_schema(owner, model), hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    try:
+        model = create_model("Arguments", __config__=config, **fields)
+        schema = model.model_json_schema(by_alias=True, schema_generator=_Schema)
+    except PydanticUserError as error:
+        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return Signature(schema, hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
 
 
 class _Schema(GenerateJsonSchema):
-    """Without what a model has no use for: titles of fields, and warnings about defaults that are no JSON."""
+    """Without titles of fields, which a model does not need, and without warnings about defaults that are no JSON."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -107,7 +111,7 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return Any
-    # Often imported under TYPE_CHECKING alone, where the name cannot be resolved.
+    # Often imported only under TYPE_CHECKING, so the name cannot be resolved.
     if isinstance(annotation, str) and (found := _HIDDEN_TEXT.match(annotation.strip())):
         return _HIDDEN[found.group(1)]
 
@@ -124,7 +128,7 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
 
 
 def _hidden_kind(annotation: Any) -> str | None:
-    """Which of the types that the runtime fills in this is, or may be."""
+    """The name of the type in _HIDDEN that the annotation is or includes."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _hidden_kind(get_args(annotation)[0])
@@ -149,28 +153,6 @@ def _field(parameter: inspect.Parameter, annotation: Any, description: str | Non
     return annotation, Field(default, alias=parameter.name, **options)
 
 
-def _build(owner: str, fields: dict[str, Any]) -> type[BaseModel]:
-    config = ConfigDict(extra="forbid", protected_namespaces=())
-    try:
-        return create_model("Arguments", __config__=config, **fields)
-    except PydanticUserError as error:
-        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
-
-
-def _schema(owner: str, model: type[BaseModel]) -> dict[str, Any]:
-    try:
-        schema = model.model_json_schema(by_alias=True, schema_generator=_Schema)
-    except PydanticUserError as error:
-        raise TypeError(f"tool {owner}: {error.message.splitlines()[0]}; use types that JSON can carry") from error
-    schema.pop("title", None)
-    schema.setdefault("properties", {})
-    return schema
-
-
-def _argument(detail: ErrorDetails) -> str:
-    return str(detail["loc"][0]) if detail["loc"] else "arguments"
-
-
 _SECTION = re.compile(r"(Args|Arguments|Parameters|Params|Returns?|Yields?|Raises):\s*\Z")
 _PARAMETER_SECTIONS = {"Args", "Arguments", "Parameters", "Params"}
 _GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)\Z")
@@ -180,14 +162,12 @@ _REST_FIELD = re.compile(r":\w+[^:]*:")
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A docstring taken apart."""
-
     description: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
 
 
 def read_docstring(function: Callable[..., Any]) -> Docstring:
-    """Take a function's docstring apart; without one everything is empty."""
+    """Parse a function's docstring; without one everything is empty."""
     reader = _Reader()
     for line in inspect.cleandoc(getattr(function, "__doc__", None) or "").splitlines():
         reader.read(line)
@@ -220,7 +200,7 @@ class _Reader:
             self._current.append(text)
 
     def _begin(self, text: str) -> bool:
-        """Whether an unindented line opens something; text after a section is description again."""
+        """Whether an unindented line starts a section or a field. Other text ends the section and is description."""
         if section := _SECTION.match(text):
             self._section, self._indent, self._current = section[1], None, None
             return True

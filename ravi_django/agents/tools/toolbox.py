@@ -1,4 +1,4 @@
-"""The tools of an agent, by name, and the agents that it uses."""
+"""The tools of an agent by name, and the agents that it uses."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any
 
 from ravi_django.agents.tools.delegate import AgentTool, HandoffTool, is_agent
 from ravi_django.agents.tools.function_tool import FunctionTool
-from ravi_django.kernel import (
-    Agent,
-    InvalidInputError,
-    Risk,
-    Tool,
-    ToolRegistry,
-)
+from ravi_django.kernel import Agent, InvalidInputError, Risk, Tool, ToolRegistry
 
 
 class Toolbox:
-    """Tools by name, in the order they came; the last one added under a name wins. A ToolRegistry."""
+    """A ToolRegistry: tools by name in the order of `add`. The last tool of a name replaces the others."""
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self._tools: dict[str, Tool] = {}
@@ -28,16 +22,17 @@ class Toolbox:
 
     @classmethod
     def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:
-        """A registry as it is; a list (or None) as a Toolbox."""
+        """A registry unchanged; a list (or None) as a Toolbox."""
         if isinstance(tools, ToolRegistry):
             return tools
         if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str) or is_agent(tools):
-            raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{_called(tools)}]")
+            name = getattr(tools, "name", None) or getattr(tools, "__name__", None) or tools
+            raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{name}]")
         return cls(tools or ())
 
     def add(self, tool: Any) -> None:
-        """Add a tool; a plain function, or an agent (by an AgentTool), as one. Raises TypeError or ValueError when it
-        is none of them, InvalidInputError when another agent has the same tool name."""
+        """Add a tool, a plain function, or an agent (as an AgentTool). Raises TypeError or ValueError for other
+        objects, InvalidInputError if another agent has the same tool name."""
         if is_agent(tool):
             tool = AgentTool(tool)
         elif inspect.isroutine(tool):
@@ -69,7 +64,7 @@ class Toolbox:
         return list(self._tools)
 
     def by_risk(self, risk: Risk | str) -> list[Tool]:
-        """The tools of exactly that risk; one whose risk is computed from the arguments counts as critical."""
+        """The tools of exactly that risk. A tool whose risk is computed from the arguments counts as critical."""
         wanted = Risk(risk)
         return [tool for tool in self._tools.values() if tool.risk == wanted]
 
@@ -86,14 +81,9 @@ class Toolbox:
         return f"Toolbox({', '.join(self._tools)})"
 
 
-def _called(tool: Any) -> str:
-    return str(getattr(tool, "name", None) or getattr(tool, "__name__", None) or tool)
-
-
 def sub_agents_of(agent: Agent) -> list[Agent]:
-    """The agents that were given to this one as objects: to be registered along with it."""
-
-    with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
+    """The agent objects among an agent's tools; they are registered with it."""
+    with suppress(TypeError, ValueError):  # a custom agent's `tools` may be something else
         tools = Toolbox.of(getattr(agent, "tools", None)).all()
         given: list[Any] = [getattr(tool, "agent", None) for tool in tools]
         return [agent for agent in given if is_agent(agent)]

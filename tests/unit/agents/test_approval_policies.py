@@ -120,7 +120,7 @@ def test_a_tool_says_when_and_who_is_asked() -> None:
         ({"approvers": {"high": "staff"}}, "a tool's approvers", ""),
     ]:
         with case(options, field, words), refused(field, words):
-            tool(**options)
+            tool(**options)(_plain)
     # that of a class is checked with its agent
     for name, value in [("approval", "sometimes"), ("approvers", "finance")]:
         with case(name, value):
@@ -166,7 +166,7 @@ def test_a_rule_computes_the_risk() -> None:
     # what cannot compute a risk is refused
     for risk in [later, Risk, dict]:
         with case(risk), pytest.raises(TypeError, match="a tool's risk is a word or a sync function"):
-            tool(risk=risk)
+            tool(risk=risk)(_plain)
     # a cap that cannot be is named
     for name, bad in [("max_calls", 0), ("max_calls", True), ("max_calls", 1.5), ("max_result_bytes", -1)]:
         with pytest.raises(ValueError, match=f"{name} is a whole number from 1"):

@@ -251,7 +251,7 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
         (generator, "returns one value"), (two_contexts, "keep one"), (two_inputs, "keep one"),
         (unreadable, "import it at module level"), (no_json, "types that JSON can carry"),
         (no_schema, "types that JSON can carry"), (method, "bound one"), (field_default, "Annotated"),
-        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "pass @tool(name=…)"),
+        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "as @tool(name=…)"),
     ]:  # fmt: skip
         with case(function, words):
             with pytest.raises((TypeError, ValueError)) as caught:
