@@ -8,7 +8,6 @@ It stays beside `deliveries.py` because 10,000 waiting runs take 0.4 s with it a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,7 +18,7 @@ from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import postgres
 from ravi_django.runtime.db.postgres import NOW, as_text, cast
 from ravi_django.runtime.runs.waking import WOKEN, ageing
-from ravi_django.runtime.social.delivery_rows import PRIORITY, SIGNAL, Letter, _text
+from ravi_django.runtime.social.delivery_rows import PRIORITY, SIGNAL, Letter, json_text
 from ravi_django.runtime.social.followers import OPEN
 
 _OWNER: Any = Follow._meta.get_field("owner")
@@ -27,50 +26,42 @@ _OWNER: Any = Follow._meta.get_field("owner")
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one statement has done of the followers that were next."""
+    """The result of one statement."""
 
     delivered: int
     woken: list[UUID]  # runs that can be claimed
-    upto: UUID | None  # the last follower that was looked at
-    left: list[UUID]  # those that need a closer look
+    upto: UUID | None  # the last follower of this batch
+    left: list[UUID]  # followers that need a closer look
 
 
 def tell_at_home(publication: Publication, letter: Letter, limit: int, active: bool, by_access: bool) -> Swept:
-    """Deliver to those of the next followers whose run is live in their home, and who may be given it at once.
-    `active`: owners have a column that says whether they are. `by_access`: of follows with an owner, only those of
-    agents that every user may run."""
+    """Deliver to those of the next followers that may get it at once, and whose run is live in their home. `active`:
+    users have the column is_active. `by_access`: of follows with an owner, only those of agents that every user may
+    run."""
     params = ageing(PRIORITY) | {
         "topic": publication.topic,
         "tenant": publication.tenant,
-        "upto": _key(publication.upto),
-        "last": _key(publication.last),
+        "upto": str(publication.upto) if publication.upto else None,
+        "last": str(publication.last),
         "limit": str(limit),
         "code": postgres.texts(list(registry._agents)),
         "open": postgres.texts([place for place in list(registry._agents) if registry.access_of(place) == OPEN]),
         "most": str(int(conf.FEED_UNREAD)),
-        "by": _key(letter.by),
+        "by": str(letter.by) if letter.by else None,
         "sender": sender_of(publication),
         "owner": as_text(_OWNER, publication.owner_id),
         "message": letter.id,
-        "body": _text(letter.body),
-        "payload": _text(letter.payload),
+        "body": json_text(letter.body),
+        "payload": json_text(letter.payload),
     }
     ((upto, delivered, woken, left),) = postgres.execute(_statement(active, by_access), params)
-    return Swept(delivered, _keys(woken), upto, _keys(left))
+    return Swept(delivered, woken or [], upto, left or [])
 
 
 def sender_of(publication: Publication) -> str | None:
-    """The agent that has published it: with the same owner it is not given it back."""
+    """The agent that has published it."""
     sender: str | None = publication.body.get("sender")
     return sender
-
-
-def _key(key: Any) -> str | None:
-    return None if key is None else str(key)
-
-
-def _keys(keys: Iterable[UUID] | None) -> list[UUID]:
-    return list(keys or ())
 
 
 def _statement(active: bool, by_access: bool) -> str:

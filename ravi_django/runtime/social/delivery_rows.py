@@ -20,21 +20,17 @@ from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.runs.waking import WOKEN, ageing, claim_at_sql, woken
 
 SIGNAL = "new_feed_item"
-PRIORITY = Priority.LOW  # what somebody waits for comes before ten thousand feeds
+PRIORITY = Priority.LOW  # a person who waits comes before ten thousand feeds
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message as followers get it, and what the signal beside it says. Of many followers the same object."""
+    """A message to followers, and the payload of its signal. Many followers share the same object."""
 
     id: str  # the inbox's: a repeat is the same message
     body: Mapping[str, Any]  # the kernel Message
     payload: Mapping[str, Any]  # the signal's
-    by: UUID | None = None  # the run that has published it, which is not told
-
-    @property
-    def key(self) -> str:
-        return f"pub:{self.id}"
+    by: UUID | None = None  # the run that has published it, and does not get it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that begins with a message."""
+    """A new run with its first message."""
 
     follow_id: UUID
     letter: Letter
@@ -61,64 +57,54 @@ class Begun:
 
 
 def tell(told: Sequence[Told]) -> list[UUID]:
-    """Message, signal and wake-up, once for each run and message; returns the runs that can be claimed."""
+    """Write message, signal and wake-up, once for each run and message; returns the runs that can be claimed."""
     if not told:
         return []
     if not postgres.in_use():
         return _tell_by_orm(told)
     places, letters = _letters([one.letter for one in told])
-    rows = [[str(one.run_id), places[one.letter.id]] for one in told]
-    params = ageing(PRIORITY) | {"rows": _text(rows), "letters": letters}
+    rows = [[one.run_id, places[one.letter.id]] for one in told]
+    params = ageing(PRIORITY) | {"rows": json_text(rows), "letters": letters}
     return [run_id for run_id, status in postgres.execute(_TELL, params) if status == Status.PENDING]
 
 
 def begin(begun: Sequence[Begun]) -> list[UUID]:
-    """Runs with their first message, and the sessions of those that have none; returns those that can be claimed."""
+    """Create runs with their first message, and the new sessions; returns the runs that can be claimed."""
     if not begun:
         return []
     if outbox.is_on():
-        _tell_outbox(begun)
+        _write_events(begun)
     if not postgres.in_use():
         return _begin_by_orm(begun)
     places, letters = _letters([one.letter for one in begun])
     rows = [
-        [
-            str(one.follow_id),
-            str(one.run_id),
-            str(one.session_id),
-            one.fresh,
-            one.status.value,
-            one.version,
-            places[one.letter.id],
-        ]
+        [one.follow_id, one.run_id, one.session_id, one.fresh, one.status, one.version, places[one.letter.id]]
         for one in begun
     ]
     sql, params = _begin_statement()
-    postgres.execute(sql, params | ageing() | {"rows": _text(rows), "letters": letters})
+    postgres.execute(sql, params | ageing() | {"rows": json_text(rows), "letters": letters})
     return [one.run_id for one in begun if one.status == Status.PENDING]
 
 
-def note_delivered(homes: Sequence[tuple[UUID, UUID]]) -> None:
-    """Where the follows were delivered to, and when, where that counts."""
-    if not homes:
-        return
+def note_delivered(homes: Mapping[UUID, UUID]) -> None:
+    """Write the home of each follow, and for those with `every_s` the time."""
     if postgres.in_use():
-        params = {"now": postgres.present(), "rows": _text([[str(one) for one in pair] for pair in homes])}
+        params = {"now": postgres.present(), "rows": json_text(list(homes.items()))}
         postgres.execute(_NOTE, params)
         return
-    Follow.objects.filter(id__in=[follow_id for follow_id, _ in homes], every_s__gt=0).update(last_at=clock.now())
-    moved = [Follow(id=follow_id, home_id=session_id) for follow_id, session_id in homes]
+    Follow.objects.filter(id__in=homes, every_s__gt=0).update(last_at=clock.now())
+    moved = [Follow(id=follow_id, home_id=session_id) for follow_id, session_id in homes.items()]
     Follow.objects.bulk_update(moved, ["home_id"], batch_size=500)
 
 
 def _letters(given: Sequence[Letter]) -> tuple[dict[str, int], str]:
-    """Each different letter once, and its place by its id."""
+    """The place of each different letter by its id, and the letters as JSON."""
     unique = {letter.id: letter for letter in given}
     documents = [[letter.id, letter.body, letter.payload] for letter in unique.values()]
-    return {name: place for place, name in enumerate(unique)}, _text(documents)
+    return {name: place for place, name in enumerate(unique)}, json_text(documents)
 
 
-def _text(rows: Any) -> str:
+def json_text(rows: Any) -> str:
     return encode(rows).decode()
 
 
@@ -151,10 +137,10 @@ RETURNING ravi_follow.id"""  # noqa: S608
 
 
 def _begin_statement() -> tuple[str, dict[str, str | None]]:
-    whose = {"agent": "f.agent", "owner_id": "f.owner_id", "tenant": "f.tenant", "created_at": NOW}
+    same = {"agent": "f.agent", "owner_id": "f.owner_id", "tenant": "f.tenant", "created_at": NOW}
     runs, run_values, params = _columns(
         Run(priority=PRIORITY.value),
-        whose
+        same
         | {
             "id": "g.run_id",
             "session_id": "g.session_id",
@@ -165,7 +151,7 @@ def _begin_statement() -> tuple[str, dict[str, str | None]]:
         },
     )
     sessions, session_values, more = _columns(
-        Session(), whose | {"id": "g.session_id", "title": "left(f.topic, 200)", "updated_at": NOW}
+        Session(), same | {"id": "g.session_id", "title": "left(f.topic, 200)", "updated_at": NOW}
     )
     sql = f"""
 WITH {_LETTERS}, g AS MATERIALIZED (
@@ -188,15 +174,15 @@ SELECT count(*) FROM runs"""  # noqa: S608
     return sql, params | more
 
 
-def _columns(row: Model, said: Mapping[str, str]) -> tuple[str, str, dict[str, str | None]]:
-    """The columns of many new rows, what goes into them where it is `said` in SQL, else what `row` has."""
+def _columns(row: Model, given: Mapping[str, str]) -> tuple[str, str, dict[str, str | None]]:
+    """The columns of many new rows, and their values: the SQL of `given`, else the value of `row` as a parameter."""
     values: dict[str, str] = {}
     params: dict[str, str | None] = {}
     fields: Any = row._meta.concrete_fields
     for one in fields:
         value = getattr(row, one.attname)
-        if one.column in said:
-            values[one.column] = said[one.column]
+        if one.column in given:
+            values[one.column] = given[one.column]
         elif not isinstance(value, DatabaseDefault):
             name = f"{row._meta.model_name}_{one.column}"
             values[one.column] = f"%({name})s::{cast(one)}"
@@ -214,14 +200,12 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
         ).values_list("run_id", "message_id")
     )
     new = {(one.run_id, one.letter.id): one for one in told if (one.run_id, one.letter.id) not in known}.values()
-    InboxMessage.objects.bulk_create(_message(one) for one in new)
-    Signal.objects.bulk_create(
-        (
-            clock.stamp(Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=one.letter.key))
-            for one in new
-        ),
-        ignore_conflicts=True,
+    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in new)
+    signals = (
+        Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=f"pub:{one.letter.id}")
+        for one in new
     )
+    Signal.objects.bulk_create((clock.stamp(signal) for signal in signals), ignore_conflicts=True)
     ids = {one.run_id for one in new}
     Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
@@ -246,7 +230,7 @@ def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
         spoken = [one.session_id for one in begun if not one.fresh and follows[one.follow_id].agent == agent]
         Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
     Run.objects.bulk_create(clock.stamp(_run(one, follows[one.follow_id])) for one in begun)
-    InboxMessage.objects.bulk_create(_message(one) for one in begun)
+    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in begun)
     return [one.run_id for one in begun if one.status == Status.PENDING]
 
 
@@ -265,14 +249,10 @@ def _run(one: Begun, follow: Follow) -> Run:
 
 
 def _message(one: Told | Begun) -> InboxMessage:
-    message: InboxMessage = clock.stamp(
-        InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
-    )
-    return message
+    return InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
 
 
-def _tell_outbox(begun: Sequence[Begun]) -> None:
-    """Whoever listens to the event bus is told of these runs as of any other."""
+def _write_events(begun: Sequence[Begun]) -> None:
     follows = Follow.objects.in_bulk([one.follow_id for one in begun])
-    events = [outbox.of_submit(_run(one, follows[one.follow_id]), one.letter.body) for one in begun]
-    outbox.write([event for told in events for event in told])
+    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in begun)
+    outbox.write([event for run, body in runs for event in outbox.of_submit(run, body)])

@@ -1,12 +1,14 @@
-"""What followers are to be given later: a digest's items, what came while a follower had enough unread, and what could
-not be delivered. Each becomes due by itself; then all that waits for a follow comes in one message, or in several of
-at most RAVI["MAX_INPUT_BYTES"]."""
+"""Deliver what followers get later: a digest's items, and what a follower could not take when it was published.
+
+All that waits for a follow comes in one message, or in several of at most RAVI["MAX_INPUT_BYTES"]. A follower that
+cannot take it is tried again after AGAIN_S.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -29,27 +31,24 @@ from ravi_django.runtime.social.followers import Locked, lock_followers
 
 log = logging.getLogger("ravi.fan_out")
 
+AGAIN_S = 60.0
 TRIES = 8  # deliveries of an item that make an error, before it is given up
 MOST_ITEMS = 200  # of one message
-ITEM_BYTES = 512  # of an item beside its payload
+ITEM_BYTES = 512  # of an item, added to its payload
 BATCH_BYTES = 32 * 1024 * 1024  # of one transaction's messages
-LONGEST_S = 300.0  # until it is looked again whether a follower has read
 
 
 class Item(NamedTuple):
     id: int
     follow_id: UUID
     publication_id: UUID
-    tries: int
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DueBatch:
-    """What one batch of due items has done."""
+    """The result of one batch of due items."""
 
-    delivered: int  # followers
-    looked_at: int  # followers that had something due, and were nobody else's: served, given up or put off
+    looked_at: int  # followers that had something due and were locked: served, given up or put off
     woken: list[UUID] = field(default_factory=list)
 
 
@@ -58,7 +57,7 @@ def has_due() -> bool:
 
 
 def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
-    """Give followers what is due, at most `limit` of them; None when nothing is."""
+    """Deliver what is due to at most `limit` followers; None when nothing is due."""
     with transaction.atomic():
         due = _due(limit)
         if not due:
@@ -69,17 +68,17 @@ def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
         chosen, letters = _letters({one.follower.id: one for one in looked.found})
         dues = [Due(one.follower, letters[one.follower.id]) for one in looked.found if one.follower.id in letters]
         given = deliver(dues)
-        given.failed |= {follow_id: UnknownAgent(agent) for follow_id, agent in looked.unknown.items()}
-        chosen |= _items(list(looked.unknown))
+        given.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+        chosen |= _items([one.follower.id for one in looked.unknown])
         _settle(chosen, given, present)
-        _put_off_undecided(looked.undecided, present)
-        told = [one.follower.id for one in looked.found if one.dropped and one.follower.id in given.given]
-        Follow.objects.filter(id__in=told).update(dropped=0)
-        return DueBatch(len(given.given), len(looked.ids), given.woken)
+        put_off((one.follower.id for one in looked.undecided), present + timedelta(seconds=AGAIN_S))
+        reported = [one.follower.id for one in looked.found if one.dropped and one.follower.id in given.given]
+        Follow.objects.filter(id__in=reported).update(dropped=0)
+        return DueBatch(len(looked.ids), given.woken)
 
 
 def _due(limit: int) -> list[tuple[UUID, datetime]]:
-    """The follows with something due, the longest overdue first, and the time that it is by the database."""
+    """The follows with something due, the longest overdue first, with the database's present time."""
     rows = FeedItem.objects.filter(due_at__lte=clock.now()).order_by().values("follow_id").annotate(due=Min("due_at"))
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
 
@@ -87,10 +86,10 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
 # --------------------------------------------------------------------------------------------------- the messages
 
 
-def _letters(follows: dict[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[UUID, Letter]]:
-    """The items that each follow is given now, and the message that they come in. What is too much for one message, or
-    for one transaction, stays for the next."""
-    waiting = _items(list(follows))
+def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[UUID, Letter]]:
+    """The items that each follow gets now, and their message. What is too much for one message, or for one
+    transaction, stays for the next."""
+    waiting = _items(follows)
     bodies = Cast("body", TextField())
     published = Publication.objects.filter(id__in={item.publication_id for items in waiting.values() for item in items})
     sizes = dict(published.annotate(size=Length(bodies)).values_list("id", "size"))
@@ -101,8 +100,7 @@ def _letters(follows: dict[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[
         total += size
         if total > BATCH_BYTES:
             break
-    wanted = {item.publication_id for items in chosen.values() for item in items}
-    rows = published.filter(id__in=wanted).in_bulk()
+    rows = published.in_bulk({item.publication_id for items in chosen.values() for item in items})
     made: dict[tuple[Any, ...], Letter] = {}
     letters = {}
     for follow_id, items in chosen.items():
@@ -117,9 +115,9 @@ def _letters(follows: dict[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[
     return chosen, letters
 
 
-def _items(follow_ids: list[UUID]) -> dict[UUID, list[Item]]:
+def _items(follow_ids: Iterable[UUID]) -> dict[UUID, list[Item]]:
     place = Window(RowNumber(), partition_by=[F("follow_id")], order_by=F("publication_id").asc())
-    rows = FeedItem.objects.filter(follow_id__in=follow_ids).annotate(place=place).filter(place__lte=MOST_ITEMS)
+    rows = FeedItem.objects.filter(follow_id__in=list(follow_ids)).annotate(place=place).filter(place__lte=MOST_ITEMS)
     found: dict[UUID, list[Item]] = {}
     for row in rows.order_by("follow_id", "publication_id").values_list(*Item._fields):
         item = Item(*row[: len(Item._fields)])
@@ -132,9 +130,8 @@ def _room() -> int:
     return int(conf.MAX_INPUT_BYTES) - 2 * ITEM_BYTES
 
 
-def _fitting(items: list[Item], sizes: dict[UUID, int]) -> tuple[list[Item], int]:
-    """The first of them, as many as one message takes, and their bytes. One that is as large as a message by itself
-    is one by itself."""
+def _fitting(items: list[Item], sizes: Mapping[UUID, int]) -> tuple[list[Item], int]:
+    """The first items, as many as one message takes, and their bytes. An item as large as a message comes alone."""
     size = 0
     for count, item in enumerate(items):
         more = sizes[item.publication_id] + ITEM_BYTES
@@ -145,7 +142,7 @@ def _fitting(items: list[Item], sizes: dict[UUID, int]) -> tuple[list[Item], int
 
 
 def letter_of(publication: Publication) -> Letter:
-    """The publication as a follower gets it by itself."""
+    """The message of one publication alone."""
     body = publication.body
     hops = noted(hops_in(body.get("metadata")))
     payload = {"topic": publication.topic, "publication": str(publication.id), "message": body.get("id"), **hops}
@@ -153,8 +150,8 @@ def letter_of(publication: Publication) -> Letter:
 
 
 def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
-    """Several of one topic in one message, the oldest first, and how many older ones were dropped. Its id follows from
-    theirs."""
+    """One message of several publications of a topic, the oldest first, with the number of older ones that were
+    dropped. Its id is computed from theirs."""
     topic, newest = publications[0].topic, publications[-1]
     name = hashlib.sha256("\0".join(one.id.hex for one in publications).encode()).hexdigest()[:32]
     lost = {"dropped": dropped} if dropped else {}
@@ -169,78 +166,29 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
         }
         for one in publications
     ]
-    payload = DataPayload(data={"topic": topic, "items": items, **lost})
     hops = noted(max(hops_in(one.body.get("metadata")) for one in publications))
+    payload = DataPayload(data={"topic": topic, "items": items, **lost})
     message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=hops)
-    told = {"topic": topic, "publication": str(newest.id), "message": name, "items": len(items), **lost, **hops}
-    return Letter(name, message.model_dump(mode="json"), told)
+    signal = {"topic": topic, "publication": str(newest.id), "message": name, "items": len(items), **lost, **hops}
+    return Letter(name, message.model_dump(mode="json"), signal)
 
 
-# ---------------------------------------------------------------------------------------------- what came of them
+# ----------------------------------------------------------------------------------------------------- the results
 
 
-def _settle(chosen: dict[UUID, list[Item]], given: Delivered, present: datetime) -> None:
-    over = [item.id for follow_id in given.given for item in chosen[follow_id]]
-    FeedItem.objects.filter(id__in=over).delete()
-    own = [item.id for follow_id in given.own for item in chosen[follow_id]]
-    forget(FeedItem.objects.filter(id__in=own), "they come from the run that would be told")
-    move_up([*given.given, *given.own], present)
-    put_off(given.busy, present + timedelta(seconds=conf.SWEEP_S))
-    for until in set(given.resting.values()):
-        put_off([follow_id for follow_id, at in given.resting.items() if at == until], until)
-    # The longer one has not read, the less often it is looked at.
-    _put_off_by_age(
-        {follow_id: min(item.created_at for item in chosen[follow_id]) for follow_id in given.full}, present
-    )
-    _settle_failed({follow_id: chosen[follow_id] for follow_id in given.failed}, given, present)
+def _settle(chosen: Mapping[UUID, list[Item]], given: Delivered, present: datetime) -> None:
+    """Delete what was delivered, and set the next due time of the rest. What fails TRIES times is given up, so that
+    the follower's next items come."""
 
+    def of(follow_ids: Iterable[UUID]) -> Any:
+        return FeedItem.objects.filter(id__in=[item.id for follow_id in follow_ids for item in chosen[follow_id]])
 
-def _put_off_by_age(since: dict[UUID, datetime], present: datetime) -> None:
-    waits: dict[float, list[UUID]] = {}
-    for follow_id, at in since.items():
-        age = (present - at).total_seconds()
-        wait = float(conf.SWEEP_S)
-        while wait < min(age, LONGEST_S):
-            wait *= 2
-        waits.setdefault(min(wait, max(LONGEST_S, conf.SWEEP_S)), []).append(follow_id)
-    for wait, follow_ids in waits.items():
-        put_off(follow_ids, present + timedelta(seconds=wait))
-
-
-def _put_off_undecided(undecided: dict[UUID, Exception], present: datetime) -> None:
-    """The site's policy raises for their topics: nothing of those is given, nor given up, until it no longer does."""
-    if not undecided:
-        return
-    topics = dict(Follow.objects.filter(id__in=undecided).values_list("topic", "id"))
-    for topic, follow_id in topics.items():
-        log.error(
-            "topic %s: what waits for its followers is not delivered",
-            topic,
-            exc_info=undecided[follow_id],
-            extra={"action": "fan_out.failed"},
-        )
-    rows = FeedItem.objects.filter(follow_id__in=undecided).values("follow_id").annotate(since=Min("created_at"))
-    _put_off_by_age(dict(rows.order_by().values_list("follow_id", "since")), present)
-
-
-def _settle_failed(failed: dict[UUID, list[Item]], given: Delivered, present: datetime) -> None:
-    """Tried again ever later, some times; then given up, so that the follower's next ones come."""
-    last: list[int] = []
-    groups: dict[int, list[int]] = {}
-    waits: dict[int, list[UUID]] = {}
-    for follow_id, items in failed.items():
-        error = given.failed[follow_id]
+    of(given.given).delete()
+    forget(of(given.own), "they come from the run that would get them")
+    for follow_id, error in given.failed.items():
         log.warning("not delivered to follow %s: %s", follow_id, error, extra={"action": "fan_out.follower_failed"})
-        for item in items:
-            if item.tries + 1 >= TRIES:
-                last.append(item.id)
-            else:
-                groups.setdefault(item.tries + 1, []).append(item.id)
-        waits.setdefault(min(items[0].tries + 1, TRIES), []).append(follow_id)
-    for tries, ids in groups.items():
-        FeedItem.objects.filter(id__in=ids).update(tries=tries)
-    forget(FeedItem.objects.filter(id__in=last), f"{TRIES} deliveries have failed")
-    move_up(waits.get(TRIES, []), present)
-    for tries, follow_ids in waits.items():
-        wait = conf.SWEEP_S if tries == TRIES else min(conf.SWEEP_S * 2**tries, LONGEST_S)
-        put_off(follow_ids, present + timedelta(seconds=wait))
+    of(given.failed).update(tries=F("tries") + 1)
+    forget(of(given.failed).filter(tries__gte=TRIES), f"{TRIES} deliveries have failed")
+    move_up([*given.given, *given.own, *given.failed], present)
+    put_off(given.busy, present + timedelta(seconds=conf.SWEEP_S))
+    put_off([*given.later, *given.failed], present + timedelta(seconds=AGAIN_S))

@@ -1,4 +1,4 @@
-"""Which followers may be given something now: their rows locked, their owners active, their agents there."""
+"""Which followers may get something now: their rows are locked, their owners active, their agents enabled."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ OPEN = "authenticated"  # the `access` of an agent that every user may run
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A follow whose row is ours until the commit."""
+    """A follow whose row is locked until the commit."""
 
     follower: Follower
     every_s: int
     last_at: datetime | None
-    topic: str
-    items_at: datetime | None  # when the oldest of what waits for it already is due: what comes now is behind that
-    dropped: int  # items that were too many, and of which it is still to be told
+    items_at: datetime | None  # when the oldest of its waiting items is due
+    dropped: int  # items that were dropped, and are not reported yet
 
     def due_at(self, present: datetime) -> datetime | None:
-        """When it is to be given something that comes now; None: at once."""
+        """When it gets something that is published now; None: at once."""
         if self.items_at is not None:
             return BEHIND if self.items_at < BEHIND else present
         if self.every_s and self.last_at is not None:
@@ -46,49 +45,58 @@ class Locked:
 
 @dataclass(slots=True)
 class Looked:
-    """What follows were found to be; who is nowhere is somebody else's now, or gone."""
+    """Follows that were locked; one that is in no list is locked by another transaction, or deleted."""
 
-    found: list[Locked] = field(default_factory=list)  # may be given something
+    found: list[Locked] = field(default_factory=list)  # may get something
     refused: list[UUID] = field(default_factory=list)  # may not
-    unknown: dict[UUID, str] = field(default_factory=dict)  # of an agent that neither a row nor this process knows
-    undecided: dict[UUID, Exception] = field(default_factory=dict)  # the site's policy raises for their topic
+    unknown: list[Locked] = field(default_factory=list)  # no row and no code of this process has its agent
+    undecided: list[Locked] = field(default_factory=list)  # the site's policy raises for its topic
+
+    @property
+    def locked(self) -> list[Locked]:
+        return [*self.found, *self.unknown, *self.undecided]
 
     @property
     def ids(self) -> set[UUID]:
-        return {one.follower.id for one in self.found}.union(self.refused, self.unknown, self.undecided)
+        return {one.follower.id for one in self.locked}.union(self.refused)
 
 
 def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
-    """Lock those of these follows that nobody else has, and look at what they may be given."""
+    """Lock those of these follows that nobody else has locked, and see which may get something."""
     active = owner_is_active()
-    # A placeholder is wanted for the column where users have none; the topic is there anyway.
+    # Where users have no such column, the topic takes its place in the row.
     names = ("id", "agent", "owner_id", "tenant", "session_id", "home_id", "every_s", "last_at", "topic", "dropped")
     rows: Any = Follow.objects.filter(id__in=ids).order_by("id")
     rows = rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
     found = list(rows.values_list(*names, active or "topic"))
-    waiting = oldest_due([row[0] for row in found])  # behind the lock: nobody takes it from under us
+    waiting = oldest_due([row[0] for row in found])  # read after the lock
     agents = _agents({row[1] for row in found})
     versions, disabled = _versions(agents)
     wanted = {(row[1], row[2], row[8]) for row in found if row[2] is not None and row[1] in versions}
     refused, failed = _refused(wanted, agents, rights)
     looked, off = Looked(), Counter[str]()
     for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in found:
+        follower = Follower(follow_id, agent, owner_id, tenant, session_id, session_id or home_id, versions.get(agent))
+        one = Locked(follower, every_s, last_at, waiting.get(follow_id), dropped)
         if owner_id is not None and active and not is_active:
             looked.refused.append(follow_id)
         elif owner_id is not None and topic in failed:
-            looked.undecided[follow_id] = failed[topic]
+            looked.undecided.append(one)
         elif agent in disabled or (agent, owner_id, topic) in refused:
             looked.refused.append(follow_id)
             off.update([agent] if agent in disabled else ())
-        elif agent not in versions:
-            looked.unknown[follow_id] = agent
         else:
-            home = session_id or home_id
-            follower = Follower(follow_id, agent, owner_id, tenant, session_id, home, versions[agent])
-            looked.found.append(Locked(follower, every_s, last_at, topic, waiting.get(follow_id), dropped))
+            (looked.found if agent in versions else looked.unknown).append(one)
+    for topic, error in failed.items():
+        log.error(
+            "topic %s: its followers that have an owner wait, may_receive has failed",
+            topic,
+            exc_info=error,
+            extra={"action": "fan_out.failed"},
+        )
     for agent, count in off.items():
         log.warning(
-            "agent %s is disabled: %d follows of it are given nothing",
+            "agent %s is disabled: its %d follows get nothing",
             *(agent, count),
             extra={"action": "fan_out.disabled"},
         )
@@ -96,8 +104,8 @@ def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
 
 
 def being_changed(ids: Iterable[UUID]) -> list[UUID]:
-    """Those of these follows, locked by somebody else, that stay: the others are just being deleted, and whoever would
-    refer to them had to wait for that."""
+    """Those of these follows that another transaction has locked and does not delete. A row that refers to a follow
+    that is being deleted would have to wait."""
     wanted = "{" + ",".join(map(str, ids)) + "}"
     if wanted == "{}" or not postgres.in_use():
         return []
@@ -110,14 +118,14 @@ def owner_is_active() -> str | None:
 
 
 def _agents(addresses: set[str]) -> dict[str, Agent]:
-    """Their rows. That of code may not be saved yet. Absent is one that has no row, and that the code of this process
-    does not know: another process may."""
+    """Their rows, and an unsaved one for an agent of this process's code that has none. Another process may know the
+    agents that are left out."""
     rows = {row.address: row for row in Agent.objects.filter(address__in=addresses).defer("spec")}
     return {place: Agent(address=place) for place in addresses if place in registry._agents} | rows
 
 
 def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[str]]:
-    """The agents that may be run, with the version of the spec of those that are rows; and those that are disabled."""
+    """The enabled agents, each with the version of its spec if it is a row; and the disabled ones."""
     found: dict[str, int | None] = {}
     for place, row in agents.items():
         if row.enabled:
