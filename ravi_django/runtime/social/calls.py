@@ -35,8 +35,8 @@ from ravi_django.runtime.social.publications import MAX_HOPS, checked_id, payloa
 from ravi_django.runtime.teams.messages import raise_recorded, refuse
 
 _CIRCLE = (
-    "nothing is emitted to {}: it would be more than {} publications that each follow from the one before; agents that "
-    "follow each other in a circle make no end of them"
+    "nothing is emitted to {}: it would be more than {} publications in a row, each emitted because of the one before; "
+    "do the agents follow each other in a circle?"
 )
 
 
@@ -49,15 +49,23 @@ async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: in
     wanted.every_s, wanted.metadata = check_whole("every_s", every_s, 0, MAX_EVERY_S), effects.lease.run.metadata
     entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
     async with effects.performing():
-        if (refusal := await effects.database.call(_may_follow, ctx.agent_id, topic_of(topic), wanted)) is not None:
+        if (
+            refusal := await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
+        ) is not None:
             await refuse(ctx, entry, refusal)
         await effects.record(entry, partial(follow_rows.follow, follow=wanted))
 
 
-def _may_follow(agent: AgentId, topic: TopicId, wanted: Follow) -> KernelError | None:
+def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> KernelError | None:
+    """Why a run of this owner may not follow the topic, or emit. A run whose owner is deleted is not the system's."""
+    if owner_id is None:
+        return None
+    owner = get_user_model()._default_manager.filter(pk=owner_id).first()
+    if owner is None:
+        return ForbiddenError(f"the run's owner, user {owner_id}, is no more")
     try:
-        if (owner := _owner(wanted.owner_id)) is not None:
-            access.check_follow(owner, specs.find(agent), topic)
+        if followed is not None:
+            access.check_follow(owner, specs.find(agent), followed)
     except (ForbiddenError, AgentNotFoundError) as error:
         return ForbiddenError(str(error))
     return None
@@ -80,7 +88,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
         raise_recorded(row)
         return
     run, place, hops = effects.lease.run, topic_of(topic), ctx.hops + 1
-    seed = f"{run.id}:{run.generation}:{path}:emit"  # the same for whoever takes over, and not a fork's
+    seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
     message_id = hashlib.sha256(seed.encode()).hexdigest()[:32] if id is None else checked_id(id)
     value = from_json(encode(value_of(data)))
     entry = Entry("emit", path, name, request={"message": message_id})
@@ -91,7 +99,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             await refuse(ctx, entry, PermanentError(str(error)))
         if hops > MAX_HOPS:
             await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
-        if (refusal := await effects.database.call(_may_emit, run.owner_id)) is not None:
+        if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
         made = publication_of(place, payload, message_id, run.tenant, f"run:{run.id}", ctx.agent_id, hops)
         made.owner_id, made.run_id = run.owner_id, run.id
@@ -101,25 +109,6 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             raise_recorded(entry)
         if entry.request["new"] and entry.request["followers"]:
             asyncio.get_running_loop().run_in_executor(None, fan_out.hint, made.id)  # the broker may be slow
-
-
-def _may_emit(owner_id: Any) -> KernelError | None:
-    """A run may emit what it likes, but not for an owner who is deleted."""
-    try:
-        _owner(owner_id)
-    except ForbiddenError as error:
-        return error
-    return None
-
-
-def _owner(owner_id: Any) -> Any:
-    """None for a run of nobody's. Raises ForbiddenError for one whose owner is deleted: that is not the system's."""
-    if owner_id is None:
-        return None
-    found = get_user_model()._default_manager.filter(pk=owner_id).first()
-    if found is None:
-        raise ForbiddenError(f"the run's owner, user {owner_id}, is no more")
-    return found
 
 
 def _own(ctx: RunState, topic: TopicId, session: bool) -> Follow:
@@ -151,8 +140,7 @@ async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
 
 @appending
 def update_follows(lease: Lease, *, followers: Sequence[str], metadata: Mapping[str, Any]) -> None:
-    """Record it, and put `metadata` over what every follow of these followers has. The run's row is locked before
-    theirs, as wherever a follow is written."""
+    """Merge `metadata` into that of all follows of these followers. The run's row is locked before theirs."""
     rows = list(Follow.objects.select_for_update(no_key=True).filter(follower__in=followers).order_by("id"))
     for row in rows:
         row.metadata = {**row.metadata, **metadata}

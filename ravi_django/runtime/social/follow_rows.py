@@ -1,5 +1,5 @@
-"""Who follows what. A follow is one row of an agent, its owner and its tenant, and of a session where one was given;
-the constraint on it is the guard, whoever follows at the same time.
+"""The rows of follows. A follow is one row per agent, owner, tenant and topic, and per session where one is given; a
+unique constraint guards it against calls at the same time.
 
 A run's row is locked before a follow's, here as in the fan-out.
 """
@@ -23,18 +23,15 @@ PAGE = 1000
 
 
 def follower_of(agent: str, owner_id: Any, tenant: str, session_id: UUID | None = None) -> str:
-    """The identity that follows a topic once."""
+    """The identity that follows a topic at most once."""
     own = (agent, "" if owner_id is None else owner_id, tenant, session_id or "")
     return hashlib.sha256("\0".join(map(str, own)).encode()).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------- writes
-
-
 @appending
 def follow(lease: Lease, *, follow: Follow) -> None:
-    """Record that the run's agent follows, and the row with it. As a rule an agent follows anew what it follows
-    already: then it is one look, behind the fence, where the row is not one that was deleted meanwhile."""
+    """Write the follow of a run's agent with its journal row. Agents repeat their follows: that is one query, behind
+    the fence."""
     changes_every = follow.every_s > 0
     found = known(follow).first()
     if found is None or changes_of(found, follow, every_s=changes_every):
@@ -43,14 +40,14 @@ def follow(lease: Lease, *, follow: Follow) -> None:
 
 @appending
 def unfollow(lease: Lease, *, follower: str, topic: str) -> None:
-    """Record that the run's agent follows no more, and delete the row with it, if there is one."""
+    """Delete the follow of a run's agent with its journal row."""
     remove_follow(follower, topic)
 
 
 def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False) -> tuple[Follow, bool]:
-    """Write a follow in the caller's transaction; (the row, whether it is new). One that is there stays itself: of
-    `follow` it takes a home when its own has no active run of the agent, and what the flags name. A new one without a
-    home is at home where the same follower is for other topics."""
+    """Write a follow in the caller's transaction; (the row, whether it is new). An existing row takes the fields that
+    the flags name, and the home when its own has no active run of the agent. A new follow without a home gets that of
+    the follower's other topics."""
     if follow.home_id is None:
         same = Follow.objects.filter(follower=follow.follower, home__isnull=False)
         follow.home_id = same.order_by("id").values_list("home_id", flat=True).first()
@@ -62,8 +59,7 @@ def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False)
                 continue
             if found.id == follow.id:
                 return found, True
-            changes = changes_of(found, follow, metadata=metadata, every_s=every_s)
-            if changes:
+            if changes := changes_of(found, follow, metadata=metadata, every_s=every_s):
                 Follow.objects.filter(id=found.id).update(**changes)
                 for name, value in changes.items():
                     setattr(found, name, value)
@@ -71,7 +67,7 @@ def add_follow(follow: Follow, *, metadata: bool = False, every_s: bool = False)
 
 
 def known(follow: Follow) -> Any:
-    """The row of this follower and topic, with its owner, and whether its home has an active run of the agent."""
+    """The row of this follower and topic with its owner. `at_home`: its home has an active run of the agent."""
     at_home = Run.objects.filter(
         session_id=OuterRef("home_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
     )
@@ -80,7 +76,7 @@ def known(follow: Follow) -> Any:
 
 
 def changes_of(found: Any, wanted: Follow, *, metadata: bool = False, every_s: bool = False) -> dict[str, Any]:
-    """What following again makes of a row that `known` gave: nothing, as a rule."""
+    """The fields of a row of `known` that following again changes."""
     changes: dict[str, Any] = {}
     if wanted.home_id is not None and found.home_id != wanted.home_id and not found.at_home:
         changes["home_id"] = wanted.home_id
@@ -92,12 +88,12 @@ def changes_of(found: Any, wanted: Follow, *, metadata: bool = False, every_s: b
 
 
 def remove_follow(follower: str, topic: str) -> bool:
-    """Delete a follow in the caller's transaction, and what it was still to be given; whether there was one."""
+    """Delete a follow with its waiting items, in the caller's transaction; whether there was one."""
     return bool(delete_follows(Follow.objects.filter(follower=follower, topic=topic)))
 
 
 def delete_follows(follows: QuerySet[Follow]) -> int:
-    """Delete these; a fan-out that has one of them locked goes first. Returns how many there were."""
+    """Delete follows with their waiting items, after a fan-out that has locked one of them. Returns their number."""
     with transaction.atomic():
         ids = list(follows.order_by("id").select_for_update().values_list("id", flat=True))
         FeedItem.objects.filter(follow_id__in=ids).delete()
@@ -105,11 +101,8 @@ def delete_follows(follows: QuerySet[Follow]) -> int:
         return len(ids)
 
 
-# -------------------------------------------------------------------------------------------------------- reads
-
-
 def followers(topic: str, tenant: str = "", *, after: UUID | None = None, limit: int | None = None) -> Iterator[Follow]:
-    """The follows of a topic in the order of their ids, those beyond `after`; read page by page."""
+    """The follows of a topic with an id above `after`, in that order; read page by page."""
     while limit is None or limit > 0:
         rows = Follow.objects.filter(topic=topic, tenant=tenant)
         if after is not None:

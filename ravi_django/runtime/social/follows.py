@@ -7,13 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django import access
-from ravi_django.kernel import (
-    Agent,
-    AgentId,
-    ForbiddenError,
-    InvalidInputError,
-    TopicId,
-)
+from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, TopicId
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Follow, Session, uuid7
 from ravi_django.runtime.catalog import specs
@@ -36,10 +30,9 @@ def follow(
     """Have `agent` follow `topic` (`type/source`) for `user`; (the follow, whether it is new). Inside the caller's
     transaction.
 
-    It is the agent's and the user's, and with `session` of that conversation alone. Following again gives the same
-    row, with the `every_s` and the `metadata` that are given now. `every_s`: deliver at most once in so many seconds,
-    all in one message; 0 leaves it as it is, at first each at once. `metadata` is that of the runs which deliveries
-    start, as `submit` takes it.
+    With `session`, only that conversation follows. Following again returns the same row, with the new `every_s` and
+    `metadata`. `every_s`: deliver at most once in so many seconds, all in one message; 0 leaves it as it is, and is
+    "at once" for a new follow. `metadata`: of the runs that deliveries start, as for `submit`.
 
     Raises InvalidInputError (with `field`), AgentNotFoundError, SessionNotFoundError and, where the site's policy
     refuses, ForbiddenError; nothing is written then.
@@ -57,7 +50,7 @@ def add(
     every_s: int | None,
     metadata: Mapping[str, Any] | None,
 ) -> tuple[Follow, bool]:
-    """`follow`, where an `every_s` of 0 is one that was given."""
+    """`follow`, where None leaves `every_s` as it is, and 0 changes it."""
     row = _row(agent, topic, user, tenant, session)
     row.every_s, row.metadata = check_whole("every_s", every_s or 0, 0, MAX_EVERY_S), metadata_of(metadata)
     found = specs.find(row.agent)
@@ -74,8 +67,8 @@ def unfollow(
     tenant: str = "",
     session: Session | UUID | str | None = None,
 ) -> bool:
-    """Delete the follow of exactly this agent, user, tenant and session, and what it was still to be given; whether
-    there was one. Inside the caller's transaction.
+    """Delete the follow of exactly this agent, user, tenant and session with its waiting items; whether there was one.
+    Inside the caller's transaction.
 
     Raises InvalidInputError (with `field`) and SessionNotFoundError.
     """
@@ -86,8 +79,7 @@ def unfollow(
 def followers(
     topic: TopicId | str, tenant: str = "", after: UUID | None = None, limit: int | None = None
 ) -> Iterator[Follow]:
-    """The follows of a topic in the order of their ids, those beyond the id `after`, at most `limit`. They are read
-    page by page, however many there are."""
+    """The follows of a topic with an id above `after`, in that order, at most `limit`; read page by page."""
     return follow_rows.followers(str(topic_of(topic)), tenant_of(tenant), after=after, limit=limit)
 
 
@@ -109,7 +101,7 @@ def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID
 def row_of(
     agent: str, topic: TopicId, owner_id: Any, tenant: str, *, session_id: UUID | None, home_id: UUID | None
 ) -> Follow:
-    """A follow that is not saved."""
+    """An unsaved follow."""
     return Follow(
         id=uuid7(),
         agent=agent,
@@ -123,8 +115,7 @@ def row_of(
 
 
 def topic_of(given: TopicId | str) -> TopicId:
-    """A topic from its text, `type/source` or `namespace/type/source`; a type alone is its source "default", as of
-    TopicId. Raises InvalidInputError for the field `topic`."""
+    """A topic from `type`, `type/source` or `namespace/type/source`. Raises InvalidInputError for the field `topic`."""
     if isinstance(given, TopicId):
         return given
     try:
@@ -134,7 +125,7 @@ def topic_of(given: TopicId | str) -> TopicId:
 
 
 def owner_of(user: Any) -> Any:
-    """None is the site itself. Raises ForbiddenError for a user who is not logged in."""
+    """None is the site itself. Raises ForbiddenError for an anonymous user."""
     if user is not None and not user.is_authenticated:
         raise ForbiddenError("an anonymous user may neither follow nor emit")
     return user

@@ -1,6 +1,6 @@
-"""Publish to a topic: one row a message, in the caller's transaction. Its fan-out begins after the commit.
+"""Publish to a topic: one row per message, in the caller's transaction. Its fan-out begins after the commit.
 
-Topics belong to a tenant: a message goes to followers of the same tenant alone. Agents publish by `calls`.
+Topics belong to a tenant: only followers of the same tenant get the message. Agents publish by `calls`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,17 @@ from ravi_django.runtime.social.follows import owner_of, topic_of
 from ravi_django.runtime.teams.messages import payload_of
 
 MAX_ID = 200  # characters of a message id
-# Publications that each follow from the one before. Agents that follow each other in a circle would publish for ever,
-# and pay for it; of those that go one way, a handful stand in a row.
+# Publications in a row, each emitted because of the one before. Agents that follow each other in a circle would publish
+# for ever, and pay for it.
 MAX_HOPS = 8
 
 
-# ----------------------------------------------------------------------------------------------------- following
-
-
-# ---------------------------------------------------------------------------------------------------- publishing
-
-
 def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "", id: str | None = None) -> Publication:
-    """Publish `data` to those of the tenant who follow `topic` now; returns its row at once. Inside the caller's
+    """Publish `data` to the present followers of `topic` in the tenant; returns its row at once. Inside the caller's
     transaction: rolled back with it, delivered after its commit.
 
-    `data`: a text, or JSON; a Message gives its payload. At most RAVI["MAX_INPUT_BYTES"] bytes as JSON. `id`, of the
-    user's own on this topic, makes it safe to repeat: the same message is published once.
+    `data`: a text, or JSON; of a Message, its payload is published. At most RAVI["MAX_INPUT_BYTES"] bytes as JSON. With
+    an `id`, unique for the user and the topic, a repeated call publishes the message once.
 
     Raises InvalidInputError (with `field`), InputTooLargeError, and IdempotencyMismatchError when the id has another
     message; nothing is written then.
@@ -59,7 +53,8 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     if not is_storable(value):
         raise InvalidInputError("data holds a NUL character, or a number that no database can store", field="data")
     payload = payload_for(data, value)
-    made = publication_of(place, payload, message_id, tenant_of(tenant), publisher_of(owner))
+    publisher = "system" if owner is None else f"user:{owner.pk}"
+    made = publication_of(place, payload, message_id, tenant_of(tenant), publisher)
     made.owner = owner
     with transaction.atomic():
         row, new = create_publication(made)
@@ -79,7 +74,7 @@ def publication_of(
 ) -> Publication:
     """A publication that is not saved."""
     own = uuid7()
-    note = {"publication": str(own), **noted(hops)}  # the message's id is its publisher's alone
+    note = {"publication": str(own), **noted(hops)}  # the message id is unique for its publisher only
     message = Message(id=message_id, target=topic, sender=sender, payload=payload, metadata=note)
     body = message.model_dump(mode="json")
     return Publication(
@@ -93,34 +88,23 @@ def publication_of(
     )
 
 
-def publisher_of(owner: Any) -> str:
-    return "system" if owner is None else f"user:{owner.pk}"
-
-
-# --------------------------------------------------------------------------------------------------- what was given
-
-
 def value_of(data: Any) -> Any:
-    """What is published of `data`."""
     given = data.payload if isinstance(data, Message) else data
     return given.model_dump(mode="json") if isinstance(given, PayloadBase) else given
 
 
 def payload_for(data: Any, value: Any) -> PayloadBase:
-    """What followers are given of `data`, whose value as plain JSON is `value`. Raises InvalidInputError,
+    """The payload that followers get; `value` is `data` as plain JSON. Raises InvalidInputError and
     InputTooLargeError."""
     if isinstance(data, Message | PayloadBase):
         payload = type(data.payload if isinstance(data, Message) else data).model_validate(value)
     else:
-        payload = payload_of(value["text"] if _is_text(value) else value)
+        is_text = isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str)
+        payload = payload_of(value["text"] if is_text else value)
     if isinstance(payload, ControlPayload):
         raise InvalidInputError("a control message is sent to one run, not emitted; use ctx.send", field="data")
     check_json("data", value, conf.MAX_INPUT_BYTES)
     return payload
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str)
 
 
 def checked_id(id: Any) -> str:
@@ -130,16 +114,16 @@ def checked_id(id: Any) -> str:
 
 
 def scope_of(topic: str, tenant: str, publisher: str, message_id: str) -> str:
-    """Where a message id stands for one message: a publisher's, on one topic of a tenant."""
+    """A message id is unique for its publisher, topic and tenant."""
     return hashlib.sha256("\0".join((topic, tenant, publisher, message_id)).encode()).hexdigest()
 
 
 def publish(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, publication: Publication) -> int:
-    """Record an emit, and the publication with it; the last entry says what has come of it: its id and how many
-    followers it has, or that the message id belongs to another message."""
+    """Record an emit with its publication. The last entry gets the publication's id and its number of followers, or
+    the error that the message id belongs to another message."""
     emitted = entries[-1]
     with transaction.atomic():
-        # Before the fence, whose row is to tell of it: nobody holds a new publication and waits for this run.
+        # Before the fence, whose row holds the result: nobody has locked a new publication and waits for this run.
         try:
             row, new = create_publication(publication)
             emitted.request = {**emitted.request, "publication": str(row.id), "followers": row.followers, "new": new}
@@ -150,8 +134,8 @@ def publish(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (
 
 
 def create_publication(publication: Publication) -> tuple[Publication, bool]:
-    """Write a publication in the caller's transaction; (the row, whether it is new). Its followers are those of now;
-    with none it is done. Raises IdempotencyMismatchError when its scope has another message."""
+    """Write a publication for the present followers, in the caller's transaction; (the row, whether it is new). Raises
+    IdempotencyMismatchError when its scope has another message."""
     followers = Follow.objects.filter(topic=publication.topic, tenant=publication.tenant)
     publication.last = followers.order_by("-id").values_list("id", flat=True).first()
     if publication.last is not None:
@@ -169,7 +153,6 @@ def create_publication(publication: Publication) -> tuple[Publication, bool]:
 
 
 def old_publications(older_than_s: float) -> QuerySet[Publication]:
-    """Those that are delivered to all, and wait in nobody's digest. With one goes what its message id stands for."""
+    """Those that are delivered, and wait in no digest. After they are deleted, their message ids are free again."""
     waiting = FeedItem.objects.filter(publication_id=OuterRef("id"))
-    past = Publication.objects.filter(done_at__lt=clock.after(-older_than_s))
-    return past.filter(~Exists(waiting))
+    return Publication.objects.filter(~Exists(waiting), done_at__lt=clock.after(-older_than_s))
