@@ -35,13 +35,13 @@ class Usage(BaseModel):
     def total(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    @classmethod
+    def of(cls, row: Any) -> Usage:
+        """The usage in the columns of a row; NULL counts as 0."""
+        return cls(**{name: getattr(row, name) or 0 for name in cls.model_fields})
+
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-        )
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
 
 
 class ChatMessage(BaseModel):

@@ -1,6 +1,7 @@
 from django.db import models
 from django.db.models.functions import Now
 
+from ravi_django.kernel import Usage
 from ravi_django.models.ids import uuid7
 from ravi_django.models.run import Run
 
@@ -52,6 +53,10 @@ class JournalEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.seq} {self.kind} {self.name}"
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self)
 
 
 class InboxMessage(models.Model):

@@ -110,12 +110,7 @@ class Recorded:
 
     @property
     def usage(self) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens or 0,
-            cached_tokens=self.cached_tokens or 0,
-            output_tokens=self.output_tokens or 0,
-            reasoning_tokens=self.reasoning_tokens or 0,
-        )
+        return Usage.of(self)
 
 
 def dumps(value: Any) -> str | None:
