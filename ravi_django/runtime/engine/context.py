@@ -44,6 +44,8 @@ from ravi_django.runtime.people import approvals, decisions, questions
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import asks
+from ravi_django.runtime.teams import spawn as children
+from ravi_django.runtime.teams.messages import body_of
 from ravi_django.runtime.tools import call as tool_calls
 from ravi_django.runtime.tools import uncertain
 
@@ -89,7 +91,7 @@ class DurableContext(RunState):
     async def spawn(
         self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
     ) -> RunHandle:
-        return await asks.spawn(self, target, boot, priority)
+        return await children.spawn(self, target, boot, priority)
 
     async def ask(
         self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
@@ -152,8 +154,8 @@ class DurableContext(RunState):
         return await approvals.ask(self, asked)
 
     async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
-        messages = tuple(asks.body_of(self, self.agent_id, arg) for arg in args)
-        carries = None if carry is None else asks.body_of(self, self.agent_id, carry)
+        messages = tuple(body_of(self, self.agent_id, arg) for arg in args)
+        carries = None if carry is None else body_of(self, self.agent_id, carry)
         given = len(messages) + (0 if unread is None else inbox.give_back(self, unread))
         if self.effects.left_open():  # what may have happened is decided before it is forgotten
             await uncertain.decide_left(self)

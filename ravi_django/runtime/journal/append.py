@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
-from ravi_django.models import Blob, JournalEntry
+from ravi_django.models import Blob, JournalEntry, Run
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal import fence
-from ravi_django.runtime.journal.entries import Entry, NewTurn, externalize
+from ravi_django.runtime.journal.entries import Entry, NewTurn, externalize, journal_row
 from ravi_django.runtime.journal.lease import Lease
 
 BIG_BODY = 256 * 1024  # bytes
@@ -40,6 +40,21 @@ def appending(also: Callable[..., None]) -> Callable[..., int]:
             return first
 
     return write
+
+
+def write_row(run: Run, entry: Entry, epoch: int, *, seq: int | None = None) -> JournalEntry:
+    """Write a row without a lease: the next one of a locked run, whose `next_seq` and epoch the caller raises."""
+    row: JournalEntry = journal_row(
+        entry,
+        run_id=run.id,
+        seq=run.next_seq if seq is None else seq,
+        generation=run.generation,
+        epoch=epoch,
+        now=clock.now(),
+        start=clock.now(),
+    )
+    row.save(force_insert=True)
+    return row
 
 
 def already_appended(entry_id: UUID) -> int | None:

@@ -1,11 +1,10 @@
-"""Cancel a run: from every surface, and by the control message of a run above it.
+"""Cancel a run: for every surface, and for the control message of a run above it.
 
-The writer holds no lease: it locks the run, raises its epoch and adds a row of its own.
+The writer holds no lease: it locks the run, raises its epoch and adds a row.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -37,46 +36,37 @@ from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.asks import unreachable
 from ravi_django.runtime.teams.messages import filled, raise_recorded, refuse, run_id_of
 
-log = logging.getLogger("ravi.cancel")
-
 
 def cancel(run_id: UUID | str, reason: str) -> None:
-    """Ask for a run's cancellation. One that nobody leases ends at once, and its stream with it; a leased one is told
-    by the next heartbeat.
-
-    Raises IllegalTransitionError when the run has ended already.
-    """
+    """Cancel a run. One without a lease ends at once, and its stream with it; the worker of a leased one reads it at
+    the next heartbeat. Raises IllegalTransitionError when the run has ended."""
     for claimable in request_cancel(run_id, reason):
         hints.on_commit(claimable)
     run = Run.objects.get(id=run_id)
     if run.root_id is not None:
         slots.resume_in(run.root_id)
     if run.is_terminal:
-        transaction.on_commit(lambda: _publish_end(run), robust=True)
+        republish.on_commit(run, _publish_end)
     else:
         transaction.on_commit(lambda: hints.cancel_here(run.id), robust=True)
 
 
 def cancel_for(user: Any, run_id: UUID, reason: str = "") -> None:
-    """`cancel` for a user who may see the run. Without a reason of theirs it names nobody: others' journals and streams
-    take it over."""
+    """`cancel` for a user who may see the run. The default reason names nobody: others' journals and streams copy
+    it."""
     is_owner = Run.objects.filter(id=run_id, owner_id=user.pk).exists()
     cancel(run_id, reason or f"cancelled by {'its owner' if is_owner else 'an administrator'}")
 
 
 def _publish_end(run: Run) -> None:
-    """No worker will: without this, whoever watches would wait for the sweep."""
-    try:
-        if run.parent_id is None:
-            republish.republish(str(run.id))
-        else:
-            republish.publish_ended(run, republish.ended_with(run, run.finished_at or run.created_at))
-    except Exception as error:
-        log.warning("run %s: its end is not published yet: %s", run.id, error, extra={"action": "publish.failed"})
+    if run.parent_id is None:
+        republish.republish(str(run.id))
+    else:
+        republish.publish_ended(run, republish.ended_with(run, run.finished_at or run.created_at))
 
 
 async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
-    """Act on a run below: `abort` cancels it, `resume` lifts a pause, anything else is a signal to it."""
+    """Act on a run below: `abort` cancels it, `resume` lifts a pause, any other name is a signal to it."""
     effects, path, signal = ctx.effects, ctx.path(), payload.signal
     check_name(signal)
     if signal.startswith(PEOPLES):
@@ -106,11 +96,8 @@ async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, 
 
 
 def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
-    """Ask for the cancellation of a run and of those below it: at once for each that nobody leases, else its holder is
-    told by the next heartbeat.
-
-    Returns the runs to hint. Raises IllegalTransitionError when the run has ended.
-    """
+    """Cancel a run and the runs below it: at once without a lease, else at the worker's next heartbeat. Returns the
+    runs to hint. Raises IllegalTransitionError when the run has ended."""
     wanted = UUID(str(run_id))
     return locking(to_cancel(wanted), lambda held: cancel_held(wanted, reason, held))
 
@@ -122,7 +109,7 @@ def to_cancel(run_id: UUID) -> set[UUID]:
 
 
 def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
-    """`request_cancel` within a transaction that has `held` locked. Raises NotLocked too."""
+    """`request_cancel` in a transaction that has `held` locked. Raises NotLocked too."""
     run = Run.objects.select_for_update(no_key=True).get(id=run_id)
     if run.is_terminal:
         raise IllegalTransitionError(f"run {run.id} is {run.status} already; there is nothing to cancel")
@@ -130,7 +117,7 @@ def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
 
 
 def cancel_reason(run_id: UUID) -> str:
-    """Why somebody has asked for the run's end; empty when nobody has."""
+    """Why the run is being cancelled; empty when it is not."""
     return str(Run.objects.values_list("cancel_reason", flat=True).get(id=run_id))
 
 
@@ -144,8 +131,8 @@ def record_control(
     data: dict[str, Any],
     key: str,
 ) -> int:
-    """What a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has room,
-    anything else is a signal to it. One that has ended is past all of it."""
+    """Write what a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has
+    room, any other name is a signal. Nothing happens to a run that has ended."""
     store_big_values(entries)
 
     def write(held: set[UUID]) -> int:
@@ -157,7 +144,7 @@ def record_control(
                 cancel_held(target_id, f"aborted by run {lease.run_id}", held)
             else:
                 send_signal(target_id, signal, data, key)
-                touch([target_id])  # here the signal is not told after some commit, but with this one
+                touch([target_id])  # in this transaction, not after its commit
                 Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
         return first
 
@@ -166,7 +153,4 @@ def record_control(
 
 
 def is_ancestor(run_id: UUID, of: UUID) -> bool:
-    found = Run.objects.select_related("parent").get(id=of)
-    while found.parent_id is not None and found.parent_id != run_id:
-        found = found.parent
-    return found.parent_id is not None
+    return run_id != of and run_id in slots.above(Run.objects.get(id=of))

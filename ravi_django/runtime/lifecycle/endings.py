@@ -1,8 +1,8 @@
-"""The end of a run, and all that ends with it: the asks of it, its requests to people, and its children."""
+"""The end of a run and of all that ends with it: the asks of it, its requests to people, and its children."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +12,8 @@ from ravi_django.kernel import LeaseLostError
 from ravi_django.models import TERMINAL, Ask, InboxMessage, JournalEntry, Run, Status, Turn
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal import fence, outbox
-from ravi_django.runtime.journal.append import store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn, journal_row
+from ravi_django.runtime.journal.append import store_big_values, write_row
+from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.facts import CARRIED
@@ -21,12 +21,13 @@ from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs.sessions import promote
 from ravi_django.runtime.runs.waking import RELEASED, NotLocked, locking
 from ravi_django.runtime.teams.ask_rows import settle_asks
+from ravi_django.runtime.teams.slots import reached
 
-OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs
+OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs; a mark, see `deletion.py`
 
 
 class Unseen(Exception):
-    """The run has a message that its code has not been given: it is not complete yet."""
+    """The run has a message that its code was not given: it is not complete yet."""
 
 
 def finish(
@@ -41,8 +42,8 @@ def finish(
     entangled: bool = False,
     retains: bool = True,
 ) -> tuple[int, list[UUID]]:
-    """End the run under its lease, tell whoever waits for it, and promote the next queued run of its session.
-    `entangled` says that it may have children or open requests: they end with it; `retains` that all its turns stay.
+    """End the run under its lease, write the outcome for its askers, and promote the next queued run of its session.
+    `entangled`: it may have children or open requests, which end with it. `retains`: all its turns stay.
 
     Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
     message above `inbox_upto`; nothing is written then.
@@ -65,7 +66,7 @@ def finish(
         woken = False
         try:
             first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
-        except LeaseLostError:  # or woken since the claim: then this one does not raise
+        except LeaseLostError:  # or it was woken since the claim: then the second append does not raise
             first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
             if status == Status.COMPLETED and _unseen(run, inbox_upto):
                 raise Unseen from None
@@ -92,8 +93,8 @@ def _end_with(
     asked: bool = True,
     entangled: bool = True,
 ) -> list[UUID]:
-    """Nothing outlives the run that needs it: the asks of it have their outcome, its open requests are closed, its live
-    children cancelled, and the next queued run of its session goes on. Returns the runs to hint."""
+    """End what needs the run: settle the asks of it, close its open requests, cancel its live children, and promote the
+    next queued run of its session. Returns the runs to hint."""
     return [
         *(settle_asks(run.id, status, output, error, held) if asked else ()),
         *(close_requests(run, held) if entangled else ()),
@@ -103,19 +104,19 @@ def _end_with(
 
 
 def drop_turns(run_id: UUID) -> None:
-    """The run has ended, whichever way: the turns that were kept for it alone go with it."""
+    """Delete the turns that were kept for this run alone."""
     agents = JournalEntry.objects.filter(run_id=run_id, path__startswith=RETENTION).values("name")
     Turn.objects.filter(run_id=run_id, agent__in=agents).delete()
 
 
 def ended_reason(run_id: UUID) -> str:
-    """Why a child was cancelled whose parent has ended."""
+    """The cancel reason of the children of a run that has ended."""
     return f"run {run_id} has ended"
 
 
 def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
-    """Cancel a run that is locked, and what depends on it: at once, or by telling whoever leases it."""
-    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason  # a mark that stays: see `deletion.py`
+    """Cancel a locked run and what depends on it: at once, or by a mark that its worker reads."""
+    said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason
     Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=said[:200])
     if run.status == Status.RUNNING:
         return cancel_children(run, reason, held)
@@ -123,7 +124,7 @@ def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
 
 
 def cancel_children(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
-    """The run is locked, and a spawn writes its parent: no child comes meanwhile."""
+    """The run is locked, and a spawn writes its parent: no child is added meanwhile."""
     live = list(Run.objects.filter(parent_id=run.id).exclude(status__in=TERMINAL).order_by("id"))
     if {child.id for child in live} - held:
         raise NotLocked(concerned(run.id))
@@ -131,17 +132,17 @@ def cancel_children(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
 
 
 def concerned(run_id: UUID) -> set[UUID]:
-    """The live runs at and below a run, and those that ask one of them: what its cancellation writes."""
-    found, edge = {run_id}, {run_id}
-    while edge:
-        live = Run.objects.filter(parent_id__in=edge).exclude(status__in=TERMINAL)
-        edge = set(live.values_list("id", flat=True)) - found
-        found |= edge
+    """The live runs at and below a run, and the runs that ask one of them: its cancellation writes these."""
+
+    def below(edge: set[UUID]) -> Iterable[UUID]:
+        return Run.objects.filter(parent_id__in=edge).exclude(status__in=TERMINAL).values_list("id", flat=True)
+
+    found = reached({run_id}, below)
     return found | set(Ask.objects.filter(target_id__in=found, outcome=None).values_list("asker_id", flat=True))
 
 
 def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID]) -> list[UUID]:
-    """End a locked run that nobody leases: the epoch rises, and its row is written under the new one."""
+    """End a locked run without a lease: the epoch rises, and its row is written under the new one."""
     entry = Entry(kind=f"run.{status}", path=f"@{status}.{run.lease_epoch + 1}", error=error)
     note_closed(run.id, entry)
     Run.objects.filter(id=run.id).update(
@@ -154,15 +155,7 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
         paused_at=None,
         **RELEASED,
     )
-    journal_row(
-        entry,
-        run_id=run.id,
-        seq=run.next_seq,
-        generation=run.generation,
-        epoch=run.lease_epoch + 1,
-        now=clock.now(),
-        start=clock.now(),
-    ).save(force_insert=True)
+    write_row(run, entry, run.lease_epoch + 1)
     outbox.write(outbox.of_entries(run, [entry]))
     drop_turns(run.id)
     return _end_with(run, status, None, error, held)

@@ -1,11 +1,7 @@
-"""Forking a run, for every surface.
-
-A new run that shares another's past by copy, and lives on alone.
-"""
+"""Fork a run: a new run with a copy of another's past. For every surface."""
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -23,7 +19,8 @@ from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run,
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
-from ravi_django.runtime.journal.entries import Entry, journal_row
+from ravi_django.runtime.journal.append import write_row
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
@@ -34,15 +31,13 @@ from ravi_django.runtime.runs.submit import first_of
 from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import board, slots
 
-log = logging.getLogger("ravi.fork")
-
 
 def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
     """A new run in a new session that shares a run's past up to a journal entry, and goes its own way from there.
 
-    The past ends at the nearest place at or before `after_seq` where no effect was open. Inside the caller's
-    transaction; a worker is told after the commit. Raises InvalidInputError for an `after_seq` that is no entry of the
-    run's journal, ConflictError when that was pruned or the run's owner deleted.
+    The past ends at the nearest entry at or before `after_seq` without an open effect. Inside the caller's transaction;
+    a worker is notified after the commit. Raises InvalidInputError for an `after_seq` that the journal does not have,
+    ConflictError when the journal was pruned or the run's owner deleted.
     """
     return fork_once(run_id, after_seq, send=send)[0]
 
@@ -57,21 +52,14 @@ def fork_once(
     if idempotency_key is not None:
         asked.idempotency_scope = scope_of(user, f"fork:{run_id}", idempotency_key)
     with transaction.atomic():
-        Run.objects.select_for_update(no_key=True).get(id=run_id)  # two forks with one key come one after the other
+        Run.objects.select_for_update(no_key=True).get(id=run_id)  # of two forks with one key the second waits
         if (first := first_of(asked)) is not None:
             return first, False
         run = write_fork(run_id, after_seq, asked.idempotency_scope, asked.request_digest)
         board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
-    transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
+    republish.on_commit(run, republish.publish_past)  # before the frames of the first lease
     hints.on_commit(run.id, send)
     return run, True
-
-
-def _publish(run: Run) -> None:
-    try:
-        republish.publish_past(run)
-    except Exception as error:  # its stream then begins with the next thing that it does
-        log.warning("run %s: its past is not published: %s", run.id, error, extra={"action": "publish.failed"})
 
 
 ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
@@ -79,15 +67,14 @@ BATCH = 500  # rows copied in one statement
 
 
 def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "") -> Run:
-    """Copy the run's past up to the nearest point at or before `after_seq` with no open effect, into a new root run in
+    """Copy the run's past up to the nearest entry at or before `after_seq` with no open effect, into a new root run in
     a new session. Returns it, pending; the source stays as it is.
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
-    replay hands over again. Raises InvalidInputError for an `after_seq` that the journal does not have, ConflictError
-    for a run whose journal was pruned, IllegalTransitionError for one whose owner was deleted.
+    replay writes again. Raises as `fork` does.
     """
     with transaction.atomic():
-        source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow meanwhile
+        source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
         check_owned(source)
         point = _point(source, after_seq)
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
@@ -118,20 +105,8 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
         clock.stamp(new).save(force_insert=True)
         inbox = _copy_inbox(source, new, point)
         _copy_journal(past, new, inbox)
-        entry = Entry(
-            "run.forked",
-            f"@forked.{epoch}",
-            result={"run": str(source.id), "seq": point, "origins": _origins(source, point)},
-        )
-        journal_row(
-            entry,
-            run_id=new.id,
-            seq=point + 1,
-            generation=new.generation,
-            epoch=epoch,
-            now=clock.now(),
-            start=clock.now(),
-        ).save(force_insert=True)
+        result = {"run": str(source.id), "seq": point, "origins": _origins(source, point)}
+        write_row(new, Entry("run.forked", f"@forked.{epoch}", result=result), epoch, seq=point + 1)
         Run.objects.filter(id=new.id).update(**_sums(new))
         if outbox.is_on() and (asked := InboxMessage.objects.filter(run_id=new.id).order_by("id").first()):
             outbox.write(outbox.of_submit(new, asked.body))
@@ -140,7 +115,7 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
 
 
 def _budget(source: Run) -> dict[str, Any] | None:
-    """The limits of its tree, and of those on spawning the tighter ones: what it was given itself is for them alone."""
+    """The limits of the source's tree, tightened by its own spawn limits, with the source's other limits over them."""
     if source.root is None or not source.budget:
         return source.budget if source.root is None else source.root.budget
     given = [limit for limit in (slots.recorded(source.root), slots.recorded(source)) if limit is not None]
@@ -152,7 +127,8 @@ def _budget(source: Run) -> dict[str, Any] | None:
 
 
 def _point(source: Run, after_seq: int) -> int:
-    """The nearest place at or before `after_seq`, in this generation, where nothing was open and the run not ended."""
+    """The nearest entry at or before `after_seq`, in this generation, where no effect was open and the run not
+    ended."""
     if is_pruned(source):
         raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
     if after_seq >= source.next_seq:
@@ -179,7 +155,7 @@ def _point(source: Run, after_seq: int) -> int:
 
 
 def _before_live_children(source: Run) -> int:
-    """A child that has not ended is the source's: what came before it was made can be shared."""
+    """The last entry before the spawn of a live child: the child stays the source's."""
     live = {
         str(child)
         for child in Run.objects.filter(parent_id=source.id).exclude(status__in=TERMINAL).values_list("id", flat=True)
@@ -210,8 +186,8 @@ def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, se
 
 
 def _origins(source: Run, point: int) -> list[list[Any]]:
-    """Which run each part of the copied journal was recorded by: [last seq, run id], oldest first. What the code
-    derives from the run's id, it derives from that one's there."""
+    """The run that recorded each part of the copied journal: [last seq, run id], oldest first. Ids that the code
+    derives from the run's id are derived from that one's there."""
     rows = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="run.forked")
     result = rows.order_by("-seq").values_list("result", flat=True).first()
     found: list[list[Any]] = []
@@ -225,7 +201,7 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
 
 
 def _copy_session(source: Run, point: int) -> Session:
-    """The conversation as the run could read it, at the same positions: what it read is journaled by position."""
+    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
     end = _first_own_position(source, point)
     session = create_session(
         Session(
@@ -259,8 +235,7 @@ def _first_own_position(source: Run, point: int) -> int:
 
 
 def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
-    """The messages of this generation that had arrived by then, what it was carried in any case; returns the new ids by
-    the old."""
+    """Copy this generation's messages that had arrived by then, and the carried one. Returns the new ids by the old."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
     batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
@@ -280,8 +255,7 @@ def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
 
 
 def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """What the run has told itself, as what it carries for its next generation, is told by the new one: its replies go
-    there, and its notes of whose it is name that one."""
+    """The run's messages to itself, such as a carried one, become the new run's: replies and notes name that one."""
     if body.get("reply_to") != old:
         return body
     notes = {name: new if value == old else value for name, value in (body.get("metadata") or {}).items()}
@@ -289,7 +263,7 @@ def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
 
 
 def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:
-    """Rows as they are, but for the ids of messages in them."""
+    """Copy the rows, with the new ids of messages."""
     old, mine = list(inbox), list(inbox.values())
 
     def copied(upto: int) -> int:
@@ -313,7 +287,7 @@ def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
 
 
 def _time_of(source: Run, point: int) -> datetime:
-    """When the last row that is shared was recorded; for none, when the run was made."""
+    """When the last shared row was recorded; without one, when the run was created."""
     rows = JournalEntry.objects.filter(run_id=source.id, seq=point)
     finished: datetime | None = rows.values_list("finished_at", flat=True).first()
     return finished or source.created_at

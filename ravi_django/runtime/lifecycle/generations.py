@@ -1,7 +1,5 @@
-"""A long-lived run begins anew: the same run, an empty journal.
-
-A run goes on as another agent: the same run, an empty journal, one end.
-"""
+"""The next generation of a run: the same run with an empty journal, continued as new or handed over to another
+agent."""
 
 from __future__ import annotations
 
@@ -40,10 +38,12 @@ def continue_as_new(
     carries: dict[str, Any] | None = None,
 ) -> int:
     """Close the generation and give the run back with an empty journal and `messages` to begin with. Unread messages
-    and signals, open children and asks come along; open requests to people are closed; sums, limits and `seq` go on. An
-    agent that is a row goes on with the newest version of its spec. `told`: there may be signals beside messages that
-    were given as an inbox; nobody else would ever read them. `carries` takes the place of the row `drops`, what the
-    generation was carried itself."""
+    and signals, open children and asks stay; open requests to people are closed; sums, limits and `seq` continue. An
+    agent that is a row continues with the newest version of its spec.
+
+    `told`: signals may be unread whose messages were given as an inbox; mark them as read. `carries` replaces `drops`,
+    the row that this generation was carried.
+    """
     inbox_from = max(lease.run.inbox_from, inbox_upto)
     for entry in entries[-1:]:
         note_closed(lease.run_id, entry)
@@ -68,8 +68,8 @@ def begin_anew(
     carries: dict[str, Any] | None = None,
     **changes: Any,
 ) -> None:
-    """The next generation of a run that the caller's transaction has fenced, on `messages` and what its inbox has
-    above `inbox_from`, with what is carried for it. Raises NotLocked."""
+    """Begin the next generation of a run that the caller's transaction has fenced, with `messages`, the inbox above
+    `inbox_from`, and `carries`. Raises NotLocked."""
     Run.objects.filter(id=lease.run_id).update(
         generation=F("generation") + 1,
         inbox_from=inbox_from,
@@ -84,14 +84,14 @@ def begin_anew(
     if carries is not None:
         InboxMessage.objects.create(run=lease.run, message_id=CARRIED, body=carries)
     InboxMessage.objects.bulk_create(
-        # The body keeps its id, by which a reply finds its ask; delivered once more, the row needs one of its own.
+        # The body keeps its id, which finds the ask of a reply. The row of a second delivery needs another id.
         InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)
         for message in messages
     )
 
 
 def _newest_version(run: Run) -> dict[str, Any]:
-    """A new journal has nothing that an edited spec could contradict. A row that is gone leaves the run what it has."""
+    """An empty journal cannot contradict an edited spec. Without the agent's row the run keeps its version."""
     if run.agent_version is None:
         return {}
     newest = Agent.objects.filter(address=run.agent, source=Agent.Source.ADMIN).values("version")
@@ -99,7 +99,7 @@ def _newest_version(run: Run) -> dict[str, Any]:
 
 
 class Occupied(Exception):
-    """The session has another active run of the agent that is to take over: nothing was written."""
+    """The session has another active run of the agent to hand over to: nothing was written."""
 
 
 def hand_over(
@@ -111,10 +111,9 @@ def hand_over(
     inbox_upto: int,
     carried: int | None = None,
 ) -> tuple[int, list[UUID]]:
-    """Close the generation and give the run back as the other agent's. Unread messages, behind the handed-over ones,
-    and signals come along, but not what was `carried` for the one that ends; sums, limits and `seq` go on. What waited
-    for that agent is over: its children are cancelled, its asks and requests closed. The session's next queued run of
-    it is promoted.
+    """Close the generation and give the run back as the other agent's. Unread messages (after the handed-over ones) and
+    signals stay, but not the `carried` message of the generation that ends; sums, limits and `seq` continue. The first
+    agent's children are cancelled, its asks and requests closed. The session's next queued run of it is promoted.
 
     Returns the seq of the first row, and the runs to hint. Raises Occupied.
     """
@@ -127,7 +126,7 @@ def hand_over(
         reason = f"run {run.id} was handed over to {handoff.agent}"
         hints = cancel_children(run, reason, held)
         _close_asks(run, reason)
-        if run.parent_id is None:  # runs before sessions; from here on no run of either agent begins in this one
+        if run.parent_id is None:  # lock runs before sessions; now no run of either agent begins in this session
             lock_session(run)
             if _is_occupied(run, handoff.agent):
                 raise Occupied
@@ -151,18 +150,18 @@ def hand_over(
 
 
 def handoffs(run_id: UUID) -> int:
-    """How often the run was handed over."""
+    """The number of handoffs of the run."""
     return JournalEntry.objects.filter(run_id=run_id, kind=HANDOFF, error__isnull=True).count()
 
 
 def begun_by(run: Run) -> JournalEntry | None:
-    """The row that the run's present generation begins behind: a handoff, or one that continued as new."""
+    """The row that the run's present generation begins after: a handoff, or one that continued as new."""
     rows = JournalEntry.objects.filter(run_id=run.id, kind__in=(HANDOFF, CONTINUED), error__isnull=True)
     return rows.order_by("-seq").first()
 
 
 def _close_asks(run: Run, reason: str) -> None:
-    """Nobody waits for their outcomes any more: a reply that comes is no message to who takes over."""
+    """No code waits for their outcomes any more: a late reply is no message to the next agent."""
     Ask.objects.filter(asker_id=run.id, outcome=None).update(
         outcome=AskKind.TARGET_CANCELLED, result={"type": "HandedOver", "message": reason}, settled_at=clock.now()
     )
@@ -173,6 +172,6 @@ def _is_occupied(run: Run, agent: str) -> bool:
 
 
 def _unread(run: Run, upto: int) -> tuple[list[dict[str, Any]], int]:
-    """What no code was given yet, and the number of the last of it. Who delivers more waits for the run's lock."""
+    """The messages that no code was given yet, and the id of the last. A new delivery waits for the run's lock."""
     rows = inbox_after(run.id, upto)
     return [body for _, body in rows], rows[-1][0] if rows else upto

@@ -1,12 +1,11 @@
-"""Hand a run over: another agent goes on as the same run, and answers those who asked.
+"""Hand a run over: another agent goes on as the same run, and answers its callers.
 
-Refusals that are known in advance are recorded before the agent's last turn is stored. That the session has an active
-run of the target shows only at the commit: it is recorded instead of the handoff, and the replay raises it.
+Refusals that are known in advance are recorded before the agent's last turn is stored. "The session has an active run
+of the target" is known only at the commit: it is recorded instead of the handoff, and the replay raises it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ from ravi_django.agents.tools.delegate import INHERITED
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
-    ChatMessage,
-    ChatPayload,
     ControlPayload,
     HookEvent,
     InvalidInputError,
@@ -31,8 +28,7 @@ from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lease.inbox import trail_of
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lifecycle import generations
-from ravi_django.runtime.teams import asks
-from ravi_django.runtime.teams.messages import too_large
+from ravi_django.runtime.teams import messages
 from ravi_django.runtime.tools import uncertain
 
 Closing = Callable[[], Awaitable[None]]
@@ -41,8 +37,8 @@ Closing = Callable[[], Awaitable[None]]
 async def hand_over(
     ctx: RunState, target: AgentId | str, task: Message | str | None, answers: Message | None, closing: Closing | None
 ) -> None:
-    """End this agent's part of the run. See `RunContext.handoff`; never returns."""
-    agent_id, effects = asks.address_of(target), ctx.effects
+    """End this agent's part of the run, see `RunContext.handoff`. Never returns."""
+    agent_id, effects = messages.address_of(target), ctx.effects
     _check(task)
     if _inside_a_tool():
         raise InvalidInputError(
@@ -54,18 +50,18 @@ async def hand_over(
     path = ctx.path()
     row = await effects.recall(path, HANDOFF, str(agent_id), None, None)
     if row is not None:
-        asks.raise_recorded(row)
-    if effects.journal.replaying:  # the other's journal begins empty: nothing that is recorded here may be left unasked
+        messages.raise_recorded(row)
+    if effects.journal.replaying:  # the next journal begins empty: let the code replay all recorded calls first
         await effects.wait(Wait("handoff", str(agent_id), lambda: True))
     async with effects.performing():
-        found, refusal = await asks.find(ctx, agent_id)
+        found, refusal = await messages.find(ctx, agent_id)
         metadata = _metadata(ctx, found, task)
         body = _body(ctx, agent_id, task, answered, path)
-        refusal = refusal or (too_large(body) if task else None) or _misses_variables(found, metadata)
-        refusal = refusal or await _too_often(ctx)
+        missing = messages.misses_variables(found, metadata, "the task that it is handed")
+        refusal = refusal or (messages.too_large(body) if task else None) or missing or await _too_often(ctx)
         if refusal is not None:
-            await asks.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
-    if effects.left_open():  # what may have happened is decided before it is forgotten
+            await messages.refuse(ctx, Entry(HANDOFF, path, str(agent_id)), refusal)
+    if effects.left_open():  # decide uncertain effects before the journal ends
         await uncertain.decide_left(ctx)
     if closing is not None:
         await closing()
@@ -89,7 +85,7 @@ def _inside_a_tool() -> bool:
 
 
 def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Message]]:
-    """The message whose answer is handed over, and those of the inbox that come behind it without a reply."""
+    """The message whose answer is handed over, and the later messages of the inbox without a reply."""
     given = ctx.given
     if answers is None:
         place = next((place for place, message in enumerate(given) if message.id not in ctx.answered), 0)
@@ -103,15 +99,14 @@ def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Messag
 
 
 def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: Message, path: str) -> dict[str, Any]:
-    """The task as the inbox holds it: in the place of the message that it is to answer, whose id finds the ask."""
+    """The task as the inbox holds it. It takes the id of the message that it answers, so that a reply finds the ask."""
     if task is None:
         return dict(storable(answered.model_copy(update={"target": target}).model_dump(mode="json")))
     if isinstance(task, Message):
         made, message_id = task, task.id
     else:
-        run = ctx.effects.lease.run
-        made = Message(target=target, payload=ChatPayload(message=ChatMessage.of("user", task)))
-        message_id = hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
+        made = Message(target=target, payload=messages.payload_of(task))
+        message_id = messages.id_at(ctx.effects.lease.run, path)
     filled = {
         "id": answered.id if answered.reply_to else message_id,
         "target": target,
@@ -125,8 +120,8 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
 
 
 def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> dict[str, Any]:
-    """The run's, with the values of the variables that the target's spec declares: those of the run so far, which are
-    kept for whoever comes after it, and those that the task brings."""
+    """The run's metadata, with values for the variables that the target's spec declares: those of the run so far, kept
+    for later agents too, and those of the task."""
     metadata: dict[str, Any] = dict(ctx.effects.lease.run.metadata or {})
     inherited = metadata.get(INHERITED)
     known = {**(inherited if isinstance(inherited, Mapping) else {}), **variables_of(metadata)}
@@ -137,14 +132,6 @@ def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> 
     declared = found.spec.get("variables") or {}
     metadata["variables"] = {name: known[name] for name in declared if known.get(name) is not None}
     return {**metadata, INHERITED: storable(known)}
-
-
-def _misses_variables(found: specs.Found, metadata: Mapping[str, Any]) -> PermanentError | None:
-    try:
-        found.check_variables(metadata)
-    except InvalidInputError as error:
-        return PermanentError(f"{found.address}: {error}; the task that it is handed brings them")
-    return None
 
 
 async def _too_often(ctx: RunState) -> KernelError | None:

@@ -1,11 +1,7 @@
-"""Retrying a failed or blocked run, for every surface.
-
-A second try, asked for by a person: a failed or blocked run goes on from its journal.
-"""
+"""Retry a failed or blocked run: at a person's request it goes on from its journal. For every surface."""
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -18,7 +14,8 @@ from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase,
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
-from ravi_django.runtime.journal.entries import Entry, journal_row
+from ravi_django.runtime.journal.append import write_row
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.endings import ended_reason
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
@@ -32,51 +29,34 @@ from ravi_django.runtime.streams import republish
 from ravi_django.runtime.streams.shown import request_shown
 from ravi_django.signals import request_opened
 
-log = logging.getLogger("ravi.retry")
-
 
 def retry(run_id: UUID | str, *, send: Any = None) -> Run:
-    """Let a failed or blocked run go on from its journal: what failed it is made anew, what is recorded is not.
+    """Let a failed or blocked run go on from its journal: the call that failed it is made again, recorded ones are not.
 
-    Inside the caller's transaction; a worker is told after the commit. `deadline_s` of a budget counts from the run's
-    first start on, unless that has passed: then from now. Returns the run, pending or queued. Raises
-    IllegalTransitionError, with words, where the run's state forbids it.
+    Inside the caller's transaction; a worker is notified after the commit. `deadline_s` of a budget counts from the
+    run's first start, or from now if it has passed. Returns the run, pending or queued. Raises IllegalTransitionError
+    where the run's state forbids it.
     """
     run = write_retry(run_id)
-    transaction.on_commit(lambda: _publish(run), robust=True)  # first, so that it comes before what the worker says
+    republish.on_commit(run, republish.publish_retried)  # before the frames of the next lease
     if run.status == Status.PENDING:
         hints.on_commit(run.id, send)
     return run
 
 
-def _publish(run: Run) -> None:
-    try:
-        republish.publish_retried(run)
-    except Exception as error:  # the next lease's frames show it as well
-        log.warning("run %s: its retry is not published: %s", run.id, error, extra={"action": "publish.failed"})
-
-
 EFFECTS = ("llm.call", "tool.call", "ask", "child.spawned", "run.handoff")
-NOTES = (
-    "log",
-    "log_once",
-    "now",
-    "history.read",
-    "history.count",
-    "chat.output",
-)  # they ride on other rows' commits, and cost nothing to make again
+# Rows that are written with another row's commit, and cost nothing to make again.
+NOTES = ("log", "log_once", "now", "history.read", "history.count", "chat.output")
 
 
 def write_retry(run_id: UUID | str) -> Run:
     """Make a failed or blocked run claimable again: pending, or queued behind its session's active run of the agent.
 
-    What failed it is superseded and made anew; everything else that is recorded stays, and requests to people that
-    the failure closed are open again. The seconds of a `deadline_s` budget count from the run's first start on, from
-    the retry when they had run out by then. Returns the run.
+    The effects that failed it are superseded and made again; all other recorded ones stay. Requests to people that the
+    failure closed are open again. Returns the run.
 
     Raises IllegalTransitionError for a run in another status, a failed child (its parent has read the outcome), a
-    deadline that has passed, a run whose owner was deleted, one whose journal was pruned, and while a worker still
-    cancels a child of it.
+    deadline that has passed, a deleted owner, a pruned journal, and while a worker still cancels a child of the run.
     """
     with transaction.atomic():
         parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
@@ -89,9 +69,8 @@ def write_retry(run_id: UUID | str) -> Run:
             lock_session(run)
         others = run.parent_id is None and active_root(run).exclude(id=run.id).exists()
         epoch = run.lease_epoch + 1
-        entry = Entry(
-            "run.retried", f"@retried.{epoch}", result={"supersedes": sorted({*_superseded(run), *_lost_children(run)})}
-        )
+        superseded = sorted({*_superseded(run), *_lost_children(run)})
+        entry = Entry("run.retried", f"@retried.{epoch}", result={"supersedes": superseded})
         Run.objects.filter(id=run.id).update(
             **ready() | ({"status": Status.QUEUED} if others else {}),
             started_at=clock.now() if _spent(run, now) else F("started_at"),
@@ -102,21 +81,13 @@ def write_retry(run_id: UUID | str) -> Run:
         )
         if opened := [request_shown(request) for request in _reopen_requests(run)]:
             entry.result["opened"] = opened
-        journal_row(
-            entry,
-            run_id=run.id,
-            seq=run.next_seq,
-            generation=run.generation,
-            epoch=epoch,
-            now=clock.now(),
-            start=clock.now(),
-        ).save(force_insert=True)
+        write_row(run, entry, epoch)
         outbox.write(outbox.of_entries(run, [entry]))
         run.refresh_from_db()
     return run
 
 
-# The archive stays: it is what came before in the stream that now goes on.
+# The archive stays: it has the earlier frames of the stream.
 _AFRESH: dict[str, Any] = {
     "attempts": 0,
     "crashes": 0,
@@ -157,8 +128,8 @@ def _spent(run: Run, now: datetime) -> bool:
 
 
 def _reopen_requests(run: Run) -> list[HumanRequest]:
-    """Those that the failure closed, and whose effects are still open: the run will wait for their answers again.
-    Returns them."""
+    """Open the requests that the failure closed and whose effects have no result: the run waits for their answers
+    again. Returns them."""
     done = JournalEntry.objects.filter(
         run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
     )
@@ -170,7 +141,7 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
     )
     later = mine.filter(path=OuterRef("path"), attempt=OuterRef("attempt"), id__gt=OuterRef("id")).order_by()
     decided = mine.filter(~Exists(done), ~Exists(later), answer__outcome="fail")
-    again = [_asked_again(request) for request in decided]  # the answer stays as it was given
+    again = [_asked_again(request) for request in decided]  # the row of the answer stays
     for request in (*closed, *again):
         requests.begin_anew(request, now)
     for request in closed:
@@ -201,8 +172,8 @@ def _asked_again(request: HumanRequest) -> HumanRequest:
 
 
 def _lost_children(run: Run) -> list[int]:
-    """Children that were cancelled because the run had failed: they are spawned anew, and asked anew. Returns the rows
-    to set aside. One that a worker still cancels may be about to act, or to complete: two of it would act twice."""
+    """Children that were cancelled because the run had failed: they are spawned and asked again. Returns the rows to
+    supersede. A child that a worker still cancels may act or complete: a second one would act twice."""
     ending = Run.objects.filter(parent_id=run.id, cancel_reason=ended_reason(run.id))
     if busy := ending.exclude(status__in=TERMINAL).values_list("id", flat=True).first():
         raise IllegalTransitionError(f"run {busy}, a child of {run.id}, is still being cancelled; retry in a moment")
@@ -226,17 +197,16 @@ _ABOUT_CHILDREN = Q(kind__in=["child.spawned", "ask"]) | Q(kind="tool.call", pha
 
 
 def _waited_for_in_vain(run: Run) -> set[str]:
-    """Children that a paused tool call waited for whose tool must not run again: its result is that they ended so."""
+    """Children that a paused tool call waited for and whose tool must not run again: their end is its result."""
     paused = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, phase=Phase.PAUSED)
     results = paused.values_list("result", flat=True)
     return {result["run"] for result in results if result and result.get("pause") == "child" and not result["again"]}
 
 
 def _superseded(run: Run) -> list[int]:
-    """The rows to set aside: the effects whose error is the run's own, and the notes made because of them.
+    """The rows to supersede: effects whose error is the run's own, and the notes made because of them.
 
-    An effect that the same code went on to make after the error is a consequence of it. Then nothing is set aside:
-    once the error is gone, the code may ask for another effect there.
+    None, if the same code made another effect after the error: without the error it may ask for another one there.
     """
     failed: list[tuple[int, str]] = []
     later: list[tuple[int, str, str]] = []
@@ -256,13 +226,13 @@ def _superseded(run: Run) -> list[int]:
 
 
 def _same(error: dict[str, Any] | None, failure: dict[str, Any] | None) -> bool:
-    if error and error.get("happened"):  # an at-most-once effect that a guardrail failed the run after
+    if error and error.get("happened"):  # a guardrail failed the run after an at-most-once effect
         return False
     return all(error.get(key) == failure.get(key) for key in ("type", "message")) if error and failure else False
 
 
 def _goes_on(path: str, failed: str) -> bool:
-    """Whether a later call at `path` may be made by the code that saw the call at `failed` fail: in the same scope, or
+    """Whether the code that saw the call at `failed` fail may have made a later call at `path`: in the same scope, or
     in one around it."""
     scope = path[: max(path.rfind("."), path.rfind("/")) + 1]
     return failed.startswith(scope)

@@ -1,11 +1,14 @@
-"""When a run ends, publish the last frames of the other runs of its tree again, from their rows.
+"""Publish frames again from the journal: of the other runs of a tree when a run ends, of a tree whose buffer lost them,
+of retries and forks.
 
-Runs below it were cancelled in its transaction, and nobody else publishes that. After the root's end the buffer takes
-nothing: what another process has recorded of a child must be out before. The buffer drops second copies.
+Runs below a run that ends were cancelled in its transaction, and no worker publishes that. The buffer takes nothing
+after the root's end, so frames of children must be out before it. The buffer drops second copies.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -21,12 +24,14 @@ from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Lost, MarkRea
 from ravi_django.runtime.streams.frames import Frame, Source
 from ravi_django.runtime.streams.reading import archived
 
-UNSENT = timedelta(seconds=3)  # longer than a process holds frames back while the buffer takes them
-CLOCKS = timedelta(seconds=1)  # between this process and the database
+log = logging.getLogger("ravi.publish")
+
+UNSENT = timedelta(seconds=3)  # longer than a process keeps frames while the buffer works
+CLOCKS = timedelta(seconds=1)  # difference between the clocks of this process and the database
 
 
 def ended_with(run: Run, at: datetime) -> list[Frame]:
-    """Of the runs that have ended with `run`, which ended at about `at`; of a root, all that may not be out yet."""
+    """The frames of the runs that ended with `run`, at about `at`; for a root, all frames that may not be out yet."""
     rows = JournalEntry.objects.filter(run__root_id=run.tree_id).exclude(run_id=run.id)
     if run.parent_id is None:
         rows = rows.filter(finished_at__gte=at - UNSENT)
@@ -36,15 +41,15 @@ def ended_with(run: Run, at: datetime) -> list[Frame]:
     internalize(entries)
     sources: dict[UUID, Source] = {entry.run_id: Source.of(entry.run) for entry in entries}
     whose = zip(framing.authors(entries, sources), entries, strict=True)
-    return [frame for source, entry in whose for frame in framing.durable(source, _Row(entry), entry.seq)]
+    return [frame for source, entry in whose for frame in framing.durable(source, entry, entry.seq)]
 
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
-PAGE = 500  # journal rows of which frames are made at a time
+PAGE = 500  # journal rows converted to frames at a time
 
 
 def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exception:
-    """The buffer lost the tree: number on above `old`, the last number that may have been used, after one
+    """The buffer lost the tree: continue above `old`, the last number that may have been used, after one
     `stream.gap`."""
     kept = archived(batch.tree)  # before a retry
     start = kept[-1]["seq"] + 1 if kept else 1
@@ -55,29 +60,29 @@ def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exceptio
 
 
 def snapshot(tree: str) -> dict[str, Any]:
-    """Where the tree stands, for a client that cannot have the frames of a gap: its durable frames so far."""
+    """The tree's status and durable frames so far, for a client that cannot get the frames of a gap."""
     root, found = durable_frames(tree)
     return {"status": root.status, "output": root.output, "frames": [frame.body() for frame in found]}
 
 
 def republish(tree: str, buffer: EventBuffer | None = None) -> None:
-    """Publish an ended tree's durable frames again, and its end; copies are dropped by their keys. One process at a
-    time, under the root's lock; the numbers are reserved in a transaction of their own, so before they are used."""
+    """Publish an ended tree's durable frames and its end again; the buffer drops copies by their keys. One process at a
+    time, under the root's lock; the numbers are reserved in an earlier transaction of their own."""
     buffer = buffer or get_buffer()
     root, found = durable_frames(tree)
     found.append(framing.stream_done(Source.of(root), root.status))
-    # An earlier lease may have used numbers that the buffer has lost since.
+    # Not fresh: an earlier lease may have used numbers that the buffer has lost.
     fresh = root.event_mark == 0 or (root.started_at is None and root.lease_epoch <= 1)
     reserved = streams_archive.reserve_events(tree, len(found) + RESERVE, skip_locked=True)
     with transaction.atomic():
         ours = Run.objects.select_for_update(no_key=True, skip_locked=True)
         ours = ours.filter(id=tree, lease_epoch=root.lease_epoch, status__in=TERMINAL, published_at=None)
         if reserved is None or ours.first() is None:
-            return  # another process has it, has done it, or has retried the run
+            return  # another process does it, has done it, or has retried the run
         batch = Batch(tree, found, reserved.event_mark, fresh=fresh)
         outcome = buffer.append([batch])[0]
         if isinstance(outcome, Lost):
-            if root.archive_id is not None:  # it has what came before the last retry
+            if root.archive_id is not None:  # it has the frames from before the last retry
                 batch.frames = [*durable_frames(tree, since=_retried_at(root))[1], found[-1]]
             outcome = restart(buffer, batch, reserved.event_mark - len(found) - RESERVE)
         if isinstance(outcome, Exception):
@@ -101,25 +106,38 @@ def _retried_at(root: Run) -> datetime | None:
     return found
 
 
+def on_commit(run: Run, publish: Callable[[Run], None]) -> None:
+    """Publish after the commit. A failure is logged: the next lease or the sweep publishes the same frames."""
+
+    def published() -> None:
+        try:
+            publish(run)
+        except Exception as error:
+            log.warning("run %s: not published yet: %s", run.id, error, extra={"action": "publish.failed"})
+
+    transaction.on_commit(published, robust=True)
+
+
 def publish_retried(run: Run) -> None:
-    """Say that a run goes on. Where the buffer has lost its tree, that is left to the next lease's frames."""
-    row = JournalEntry.objects.filter(run_id=run.id, kind="run.retried").latest("seq")
-    found = framing.durable(Source.of(run), _Row(row), row.seq)
-    _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
+    """Publish that a run goes on."""
+    _publish_row(run, JournalEntry.objects.filter(run_id=run.id, kind="run.retried").latest("seq"))
 
 
 def publish_ended(run: Run, others: list[Frame]) -> None:
-    """Say that a run below the root has ended without a worker, and what ended with it. Where the buffer has lost its
-    tree, that is left to the next lease's frames."""
-    row = JournalEntry.objects.filter(run_id=run.id).latest("seq")
-    found = [*framing.durable(Source.of(run), _Row(row), row.seq), *others]
+    """Publish that a run below the root has ended without a worker, and `others`, the frames that ended with it."""
+    _publish_row(run, JournalEntry.objects.filter(run_id=run.id).latest("seq"), others)
+
+
+def _publish_row(run: Run, row: JournalEntry, others: Sequence[Frame] = ()) -> None:
+    """Where the buffer has lost the tree, the next lease's frames publish it."""
+    found = [*framing.durable(Source.of(run), row, row.seq), *others]
     _append(get_buffer(), Batch(str(run.tree_id), found, (run.root or run).event_mark, fresh=False))
 
 
 def publish_past(run: Run) -> None:
-    """Begin a fork's stream with what it has come to share."""
+    """Begin a fork's stream with the frames of the shared past."""
     root, found = durable_frames(str(run.id))
-    if found and root.event_mark == 0:  # its first append reserves
+    if found and root.event_mark == 0:  # its first append reserves numbers
         _append(get_buffer(), Batch(str(run.id), found, 0, fresh=True))
 
 
@@ -131,27 +149,8 @@ def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[
         rows = rows.filter(finished_at__gte=since)
     latest = rows.order_by("-finished_at", "-seq").iterator(PAGE)
     parts = []
-    while entries := list(islice(latest, PAGE))[::-1]:  # a frame is small, the body of a row need not be
+    while entries := list(islice(latest, PAGE))[::-1]:  # frames are small, bodies of rows may be big
         internalize(entries)
         whose = zip(framing.authors(entries, sources), entries, strict=True)
-        parts.append([frame for source, row in whose for frame in framing.durable(source, _Row(row), row.seq)])
+        parts.append([frame for source, row in whose for frame in framing.durable(source, row, row.seq)])
     return root, [frame for part in reversed(parts) for frame in part]
-
-
-class _Row:
-    """A stored journal row in the shape of an Entry."""
-
-    __slots__ = ("cost", "error", "finished_at", "kind", "name", "path", "phase", "request", "result", "usage")
-
-    def __init__(self, row: JournalEntry) -> None:
-        from ravi_django.kernel import Usage
-
-        self.kind, self.name, self.path, self.phase = row.kind, row.name, row.path, row.phase
-        self.request, self.result, self.error, self.cost = row.request, row.result, row.error, row.cost
-        self.finished_at = row.finished_at
-        self.usage = Usage(
-            input_tokens=row.input_tokens or 0,
-            cached_tokens=row.cached_tokens or 0,
-            output_tokens=row.output_tokens or 0,
-            reasoning_tokens=row.reasoning_tokens or 0,
-        )

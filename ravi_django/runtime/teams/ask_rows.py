@@ -1,6 +1,6 @@
-"""Runs among themselves: questions with one outcome each, and messages.
+"""The rows of asks and messages between runs.
 
-Every function here writes two runs: it locks both in the order of their ids before the fence locks its own.
+Every function here writes two runs: it locks both, in the order of their ids, before the fence locks its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ravi_django.runtime.lease.refusals import NotDue
 from ravi_django.runtime.runs.sessions import active_root, create_run
 from ravi_django.runtime.runs.waking import lock, locking, require, touch
 from ravi_django.runtime.teams import slots
-from ravi_django.runtime.teams.slots import awaited
 
 # ------------------------------------------------------------------------------------------------------ asks
 
@@ -36,19 +35,19 @@ def open_ask(
     message: dict[str, Any] | None,
     resumed: list[UUID] | None = None,
 ) -> int:
-    """Deliver the question and open the cell that its outcome is written to, once. `message` None waits for the
-    target's end alone. What is known already (the target has ended, or replied; the wait would close a cycle) is the
-    outcome at once.
+    """Deliver the question and write the row of the ask, which gets its outcome once. Without a `message` it waits for
+    the target's end alone. Is the outcome known (the target has ended or replied; the wait would close a cycle), it is
+    written at once.
 
-    Paused runs that the asker then waits for go on, see `slots.let_go`, and are put into `resumed`.
+    Paused runs that the asker then waits for go on, see `slots.let_go`. They are added to `resumed`.
     """
     store_big_values(entries)
 
     def write(held: set[UUID]) -> int:
-        let_go.clear()  # of a try that was undone
+        let_go.clear()  # of a try that was rolled back
         first = append_rows(lease, entries, turns)
         target = Run.objects.get(id=ask.target_id)
-        ahead = {} if target.is_terminal else awaited(target.id)
+        ahead = {} if target.is_terminal else slots.awaited(target.id)
         if ask.asker_id in ahead or ask.asker_id == target.id:
             error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
             _settle(ask, AskKind.TARGET_FAILED, error)
@@ -57,10 +56,10 @@ def open_ask(
             _settle_at_once(ask, target, known=not new)
             if ask.outcome is None:
                 let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
-                touch([target.id])  # one that was never woken would not look for who asks it when it ends
+                touch([target.id])  # a run that was never woken does not look for its askers when it ends
         clock.stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
-            touch([lease.run_id])  # so that the facts are read again
+            touch([lease.run_id])  # its worker reads the facts again
         return first
 
     let_go: list[UUID] = [] if resumed is None else resumed
@@ -68,7 +67,7 @@ def open_ask(
 
 
 def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
-    """Put the message into the run's inbox; False when it is there already. Nobody reads that of an ended run."""
+    """Put the message into the run's inbox, unless it has ended; False when it is there already."""
     if InboxMessage.objects.filter(run=target, message_id=message["id"]).exists():
         return False
     if not target.is_terminal:
@@ -98,7 +97,7 @@ def _settle(ask: Ask, outcome: AskKind, result: Any) -> None:
 def settle_asks(
     target_id: UUID, status: Status, output: str | None, error: dict[str, Any] | None, held: set[UUID]
 ) -> list[UUID]:
-    """The target has ended: that is the outcome of what is still open. Returns the runs woken by it."""
+    """The target has ended: write that as the outcome of its open asks. Returns the runs that this wakes."""
     open_asks = Ask.objects.filter(target_id=target_id, outcome=None)
     askers = list(open_asks.values_list("asker_id", flat=True))
     if not askers:
@@ -111,22 +110,26 @@ def settle_asks(
 
 @appending
 def time_out_ask(lease: Lease, *, ask_id: UUID, late: str | None = None) -> None:
-    """Record that no outcome came in time; `late`, when given, that a reply after it is no message, see `reply`.
-    Raises NotDue when one has, or when the target's tree waited for people: that time is added to the deadline."""
+    """Record that no outcome came in time. With `late`, a reply after it is no message, see `reply`. Raises NotDue when
+    an outcome has come, or when the target's tree waited for people: that time is added to the deadline."""
     ask = Ask.objects.select_for_update().get(id=ask_id)
     if ask.outcome is not None:
         raise NotDue(None)
     now = present()
     until = (ask.deadline or now) + _waited_for_people(ask, now)
-    if until > now:  # while a request is open that is but a moment: look again, but not all the time
+    if until > now:  # with an open request it is always a moment ahead: do not look all the time
         raise NotDue(max(until, now + timedelta(seconds=conf.SWEEP_S)))
     noted = {"result": {"late": late}} if late else {}
     Ask.objects.filter(id=ask_id).update(outcome=AskKind.TIMED_OUT, settled_at=clock.now(), **noted)
 
 
 def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
-    """How long, since the ask, somebody in the target's tree had a request open."""
-    below = _descendants(ask.target)
+    """How long people had an open request of the target or a run below it, since the ask."""
+    tree = Run.objects.filter(root_id=ask.target.tree_id).order_by("depth")
+    below = {ask.target_id}
+    for child, parent in tree.values_list("id", "parent_id"):
+        if parent in below:
+            below.add(child)
     total, covered = timedelta(), ask.created_at
     requests = HumanRequest.objects.filter(run_id__in=below, created_at__lt=present).order_by("created_at")
     for begun, ended, status in requests.values_list("created_at", "answered_at", "status"):
@@ -137,18 +140,6 @@ def _waited_for_people(ask: Ask, present: datetime) -> timedelta:
             total += ended - begun
             covered = ended
     return total
-
-
-def _descendants(run: Run) -> set[UUID]:
-    parents = Run.objects.filter(root_id=run.tree_id).values_list("id", "parent_id")
-    children: dict[UUID, list[UUID]] = {}
-    for child, parent in parents:
-        children.setdefault(parent, []).append(child)
-    found, edge = {run.id}, [run.id]
-    while edge:
-        edge = [child for parent in edge for child in children.get(parent, [])]
-        found.update(edge)
-    return found
 
 
 ENDS = {
@@ -175,8 +166,8 @@ def reply(
     result: Any,
     late: dict[str, Any],
 ) -> int:
-    """Set the outcome of the ask of this very message and wake its asker. After a timeout the reply becomes an
-    ordinary message, `late`, unless the ask was a delegation's; then, and before the ask, the row alone keeps it."""
+    """Set the outcome of the ask of this message, and wake its asker. After a timeout the reply becomes an ordinary
+    message, `late`, unless the ask was a delegation's. Without an ask, the row alone keeps the reply."""
     store_big_values(entries)
     with transaction.atomic():
         lock([lease.run_id, asker_id])
@@ -186,9 +177,7 @@ def reply(
         settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
         if any(asked == current for asked, current in generations):
             touch([asker_id])
-        elif (
-            settled or asks.filter(outcome=AskKind.TIMED_OUT, result__isnull=True).exists()
-        ):  # nobody waits for it any more
+        elif settled or asks.filter(outcome=AskKind.TIMED_OUT, result__isnull=True).exists():  # no code waits any more
             asker = Run.objects.get(id=asker_id)
             if _deliver_here(asker, late) and not asker.is_terminal:
                 touch([asker_id])
@@ -198,7 +187,7 @@ def reply(
 def deliver(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, target_id: UUID, message: dict[str, Any]
 ) -> int:
-    """Put a message into another run's inbox and wake it. That of an ended run is not read; the row says so."""
+    """Put a message into another run's inbox and wake it. An ended run does not get it; the row says so."""
     with transaction.atomic():
         lock([lease.run_id, target_id])
         target = Run.objects.get(id=target_id)
@@ -214,13 +203,13 @@ def deliver(
 def deliver_to_agent(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, run: Run, message: dict[str, Any]
 ) -> int:
-    """Put a message into the inbox of the agent's active run in the session; `run` becomes that run when none is."""
+    """Put a message into the inbox of the agent's active run in the session. Without one, `run` becomes that run."""
     with transaction.atomic():
         active = active_root(run).values_list("id", flat=True).first()
         if active is not None:
             lock([lease.run_id, active])
             now = Run.objects.get(id=active)
-            if not now.is_terminal and now.agent == run.agent:  # a handoff makes it another's
+            if not now.is_terminal and now.agent == run.agent:  # a handoff changes the agent
                 return deliver(lease, entries, turns, target_id=active, message=message)
         for entry in entries[-1:]:
             entry.result = {"run": str(run.id), "delivered": True}

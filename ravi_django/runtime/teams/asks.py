@@ -21,7 +21,6 @@ from ravi_django.runtime.lease.waits import moment
 from ravi_django.runtime.teams import ask_rows
 from ravi_django.runtime.teams.messages import (
     address_of,
-    body_of,
     filled,
     find,
     metadata_of,
@@ -34,33 +33,14 @@ from ravi_django.runtime.teams.spawn import spawn
 
 Duration = float | timedelta | None
 
-__all__ = [
-    "Opening",
-    "address_of",
-    "ask",
-    "body_of",
-    "find",
-    "is_reachable",
-    "opening",
-    "outcome",
-    "raise_recorded",
-    "refuse",
-    "reply",
-    "run_id_of",
-    "send",
-    "spawn",
-    "unreachable",
-]
-
-
 # -------------------------------------------------------------------------------------------------------- ask
 
 
 async def ask(
     ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
 ) -> AskOutcome:
-    """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child of it.
-    Without a message (`join`) wait for the end alone."""
+    """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child. Without a
+    message (`join`) wait for the end alone."""
     if isinstance(target, AgentId):
         if message is None:
             raise InvalidInputError("join waits for a run; give it the handle that spawn returned", field="handle")
@@ -81,7 +61,7 @@ async def ask(
 
 
 def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Message | str:
-    """The message that the new child was booted with: the ask is of that very one."""
+    """The message that the child was booted with: the ask is for its reply."""
     if isinstance(boot, Message):
         return boot
     known = ctx.booted.get(target.run_id)
@@ -90,19 +70,19 @@ def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Mess
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """An ask that is about to begin: its row, its cell, and the message to deliver with them, if any."""
+    """An ask that is about to begin: its journal row, its Ask row, and the message to deliver, if any."""
 
     entry: Entry
     cell: Ask
     body: dict[str, Any] | None
-    resumed: list[UUID] = field(default_factory=list)  # paused runs that go on because of it
+    resumed: list[UUID] = field(default_factory=list)  # paused runs that go on
 
     @property
     def write(self) -> Write:
         return partial(ask_rows.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
 
-    def tell(self, effects: Effects) -> None:
-        """It is written: what was known at once is its outcome, and whoever has to do with it is woken."""
+    def announce(self, effects: Effects) -> None:
+        """After the commit: note an outcome that was known at once, and wake the runs concerned."""
         effects.facts.asks[self.cell.path] = self.cell
         asked = [] if self.body is None else [self.cell.target_id]
         if woken := list(dict.fromkeys([*asked, *self.resumed])):
@@ -122,7 +102,9 @@ def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str 
         message_id="" if body is None else body["id"],
         deadline=deadline,
     )
-    request = {"ask": str(cell.id), "run": target.run_id, "message": cell.message_id, "until": _iso(deadline)}
+    request = {"ask": str(cell.id), "run": target.run_id, "message": cell.message_id, "until": None}
+    if deadline is not None:
+        request["until"] = deadline.isoformat()
     if isinstance(message, Message) and message.metadata.get(LATE) == DROP:
         request["late"] = DROP
     return Opening(Entry("ask", path, str(target.agent_id), phase="started", request=request), cell, body)
@@ -136,12 +118,12 @@ async def _open(
         if (refusal := await unreachable(ctx, begun.cell.target_id)) is not None:
             await refuse(ctx, Entry("ask", path, begun.entry.name), refusal)
         await effects.record(begun.entry, begun.write)
-    begun.tell(effects)
+    begun.announce(effects)
     return dict(begun.entry.request)
 
 
 async def outcome(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
-    """Of the ask that was begun at `path`; `opened` is its started row's request."""
+    """The outcome of the ask that began at `path`; `opened` is its started row's request."""
     row = await ctx.effects.recall(path, "ask", str(target.agent_id), None, None)
     return await _settled(ctx, path, target, opened) if row is None else _outcome(row.result, target)
 
@@ -166,7 +148,7 @@ async def _settled(ctx: RunState, path: str, target: RunHandle, opened: dict[str
                 return _outcome(entry.result, target)
             except NotDue as error:
                 until = error.until or until
-        await effects.refresh()  # an outcome has come after all, or people are given more time
+        await effects.refresh()  # an outcome has come, or people got more time
 
 
 def _met(ctx: RunState, path: str, until: datetime | None) -> Ask | bool | None:
@@ -223,7 +205,7 @@ def _root_in_session(ctx: RunState, agent_id: AgentId) -> Run:
 
 
 async def reply(ctx: RunState, message: Message, result: Any) -> None:
-    """Answer the run that asked with this very message."""
+    """Answer the run that asked with this message."""
     effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, "ask.replied", message.id, None, None) is not None:
         return
@@ -239,7 +221,8 @@ async def reply(ctx: RunState, message: Message, result: Any) -> None:
 
 
 async def unreachable(ctx: RunState, run_id: UUID) -> KernelError | None:
-    """A run reaches those of its own owner and tenant."""
+    """The refusal of a run that has another owner or tenant, or does not exist; None for one that this run may
+    address."""
     if await ctx.effects.database.call(is_reachable, ctx.effects.lease.run, run_id):
         return None
     return NotFoundError(f"there is no run {run_id} that this run may address")
@@ -247,7 +230,3 @@ async def unreachable(ctx: RunState, run_id: UUID) -> KernelError | None:
 
 def is_reachable(run: Run, wanted: UUID) -> bool:
     return Run.objects.filter(id=wanted, owner_id=run.owner_id, tenant=run.tenant).exists()
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()

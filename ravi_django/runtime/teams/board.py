@@ -1,15 +1,14 @@
-"""Task boards: what the agents of a conversation have set themselves to do. Every write to a board is here.
+"""Task boards: the tasks of the agents of a conversation. Every write to a board is here.
 
-A board is a thread's: that of the conversation which a person sees. The session of a spawned run counts to the one that
-it came from, so whoever looks at the root's session sees the tasks of the whole tree, nested by `parent_agent`. Within
-the thread every agent has tasks of its own, numbered from 1.
+A board belongs to a thread: the conversation that a person sees. The session of a spawned run belongs to the thread of
+its parent's, so the root's session shows the tasks of the whole tree, nested by `parent_agent`. Each agent of the
+thread numbers its own tasks from 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -23,16 +22,17 @@ from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.models import BoardTask, JournalEntry, Run, Session
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
+from ravi_django.runtime.streams.shown import in_utc
 
 MAX_TASKS = 100  # of one agent in a thread
-MAX_ALL = 500  # of all agents of a thread; those that add at the very same moment may pass it by one each
+MAX_ALL = 500  # of all agents of a thread; concurrent additions may exceed it by one each
 MAX_TITLE = 200  # characters
 MAX_DETAIL = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tool's tasks go, and what people are shown of who wrote them."""
+    """The thread and agent that a tool's tasks belong to, with the names that people see."""
 
     session_id: UUID
     agent: str
@@ -42,8 +42,8 @@ class Place:
 
 
 def place_of(run: Run) -> Place:
-    """The place of the code that calls: told by the context variables that the agent sets inside its run; by the run
-    itself for an agent that sets none."""
+    """The place of the calling code, from the context variables that an agent sets inside its run, else from the
+    run."""
     agent = _task_agent_id.get() or run.agent
     label = _task_agent_label.get() or agent.rpartition("/")[2]
     return Place(
@@ -56,13 +56,13 @@ def place_of(run: Run) -> Place:
 
 
 def _named_session(run: Run) -> Session | None:
-    """The thread's session, when it is one of the run's own owner."""
+    """The session that the context names, if it has the run's owner and tenant."""
     named = _task_thread_id.get()
     if not named or named == str(run.session_id):
         return None
     try:
         return Session.objects.filter(id=named, owner_id=run.owner_id, tenant=run.tenant).first()
-    except ValidationError:  # a correlation id that is no session's
+    except ValidationError:  # a correlation id that is no session
         return None
 
 
@@ -73,7 +73,7 @@ def _parent_of(run: Run) -> str:
 
 
 def thread_of(session: Session) -> Session:
-    """The conversation that a session belongs to: its own, or for a spawned run's, that of the root."""
+    """The conversation of a session: its own, or the root's for the session of a spawned run."""
     while session.parent_session is not None:
         session = session.parent_session
     return session
@@ -83,16 +83,10 @@ def thread_of(session: Session) -> Session:
 
 
 def add(place: Place, title: str, detail: str = "") -> BoardTask:
-    """Put a task on the board, under the agent's next number.
-
-    Raises InvalidInputError for a title or detail that is none, and when the board is full.
-    """
+    """Put a task on the board, under the agent's next number. Raises InvalidInputError for an invalid title or detail,
+    and when the board is full."""
     task = BoardTask(
-        session_id=place.session_id,
-        agent=place.agent,
-        label=place.label,
-        parent_agent=place.parent_agent,
-        run_id=place.run_id,
+        **asdict(place),
         title=_title(title),
         detail=_detail(detail),
         created_at=clock.now(),
@@ -129,17 +123,10 @@ def _check_room(place: Place, number: int) -> None:
 def update(
     place: Place, number: int, *, status: str | None = None, title: str | None = None, detail: str | None = None
 ) -> BoardTask:
-    """Change a task of the agent's own; what is None stays.
-
-    Raises NotFoundError for a number that the agent has not given, InvalidInputError for a bad value or none at all.
-    """
-    changes: dict[str, Any] = {}
-    if status is not None:
-        changes["status"] = _status(status)
-    if title is not None:
-        changes["title"] = _title(title)
-    if detail is not None:
-        changes["detail"] = _detail(detail)
+    """Change a task of the agent; None keeps a value. Raises NotFoundError for an unknown number, InvalidInputError for
+    a bad value or no value at all."""
+    given = (("status", _status, status), ("title", _title, title), ("detail", _detail, detail))
+    changes = {name: check(value) for name, check, value in given if value is not None}
     if not changes:
         raise InvalidInputError("nothing to change: give a status, a title or a detail", field="status")
     own = BoardTask.objects.filter(session_id=place.session_id, agent=place.agent, number=min(number, MAX_TASKS + 1))
@@ -171,15 +158,15 @@ def _status(value: str) -> str:
 
 
 def copy_past(source: Run, fork: Run) -> None:
-    """Give a fork's thread the board that its past knows: what was there before the source began, as it stands, and
-    over it what the source's own calls have made of it up to the point that the two share."""
+    """Give a fork's thread the board of its past: the tasks from before the source began, as they stand, then the
+    changes by the source's own calls up to the shared point."""
     tasks: dict[tuple[str, int], dict[str, Any]] = {}
     if source.session.parent_session_id is None:
         for task in BoardTask.objects.filter(session_id=source.session_id, created_at__lt=source.created_at):
             tasks[task.agent, task.number] = shown(task)
     calls = JournalEntry.objects.filter(run_id=fork.id, kind="tool.call", result__has_key="board").order_by("seq")
-    found: Iterable[Any] = calls.values_list("result", flat=True)
-    for result in found:
+    results: Iterable[Any] = calls.values_list("result", flat=True)
+    for result in results:
         tasks[result["board"]["agent"], result["board"]["number"]] = result["board"]
     BoardTask.objects.bulk_create(
         BoardTask(
@@ -196,7 +183,7 @@ def copy_past(source: Run, fork: Run) -> None:
 
 
 def tasks_of(place: Place, *, all_agents: bool = False) -> Sequence[BoardTask]:
-    """The agent's tasks by number, or those of every agent of the thread."""
+    """The agent's tasks by number, or the tasks of all agents of the thread."""
     rows = BoardTask.objects.filter(session_id=place.session_id)
     if not all_agents:
         rows = rows.filter(agent=place.agent)
@@ -216,10 +203,6 @@ def shown(task: BoardTask) -> dict[str, Any]:
         "title": task.title,
         "detail": task.detail,
         "status": str(task.status),
-        "created_at": _iso(task.created_at),
-        "updated_at": _iso(task.updated_at),
+        "created_at": in_utc(task.created_at),
+        "updated_at": in_utc(task.updated_at),
     }
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

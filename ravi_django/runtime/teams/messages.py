@@ -1,4 +1,4 @@
-"""What passes from a run to others: addresses, messages, and refusals that every replay tells again."""
+"""Messages from a run to others: addresses, contents, and refusals that every replay raises again."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from ravi_django.kernel import (
     SpawnDeniedError,
 )
 from ravi_django.kernel.messages import PayloadBase
+from ravi_django.models import Run
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.prompts import variables_of
 from ravi_django.runtime.journal.entries import Entry, Recorded, storable
@@ -50,7 +51,7 @@ _REFUSALS: dict[str, type[KernelError]] = {
 
 
 async def refuse(ctx: RunState, entry: Entry, error: KernelError) -> NoReturn:
-    """What the code is told now, every replay tells it again, whatever is true by then."""
+    """Record the refusal, and raise it. Every replay raises it again, whatever is true by then."""
     entry.result = None
     entry.stored.clear()
     entry.error = {"type": type(error).__name__, "message": str(error)}
@@ -62,13 +63,13 @@ def raise_recorded(row: Recorded | Entry) -> None:
     if row.error is None:
         return
     kind = _REFUSALS.get(row.error.get("type", ""), PermanentError)
-    error = kind.__new__(kind)  # some make their message of other things
+    error = kind.__new__(kind)  # some have another constructor
     Exception.__init__(error, row.error.get("message", ""))
     raise error
 
 
 async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.Found, KernelError | None]:
-    """The agent that a run is to be made for, or why there can be none."""
+    """The agent to make a run for, or why there is none."""
     try:
         return await ctx.effects.database.call(specs.find, agent_id), None
     except AgentNotFoundError as error:
@@ -76,7 +77,7 @@ async def find(ctx: RunState, agent_id: AgentId) -> tuple[specs.Found, KernelErr
 
 
 def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None) -> dict[str, Any]:
-    """What a run that this message starts is given of it: values for the variables of a spec."""
+    """The metadata of a run that this message starts: values for the variables of its spec."""
     if found.version is None or not isinstance(message, Message):
         return {}
     given, defaults = message.metadata.get("variables"), message.metadata.get(INHERITED)
@@ -86,8 +87,17 @@ def metadata_of(ctx: RunState, found: specs.Found, message: Message | str | None
     return {} if given is None else {"variables": storable(given)}
 
 
+def misses_variables(found: specs.Found, metadata: Mapping[str, Any], message: str) -> PermanentError | None:
+    """The refusal of a run whose metadata lacks a variable of the agent's spec; `message` is what brings them."""
+    try:
+        found.check_variables(metadata)
+    except InvalidInputError as error:
+        return PermanentError(f"{found.address}: {error}; {message} brings them")
+    return None
+
+
 def too_large(body: Mapping[str, Any] | None) -> PermanentError | None:
-    """Why no run can begin with the message: it holds more than may be submitted to one."""
+    """The refusal of a message that is larger than an input may be; None if it is not."""
     if body is None:
         return None
     given = _given(body["payload"])
@@ -98,7 +108,7 @@ def too_large(body: Mapping[str, Any] | None) -> PermanentError | None:
 
 
 def _given(payload: Mapping[str, Any]) -> Any:
-    """The part of a payload that is an input: a chat message's text or blocks, another one's values."""
+    """The part of a payload that is an input: the text or blocks of a chat message, the values of another."""
     if payload["kind"] != "chat":
         return payload.get("data", payload)
     content = payload["message"]["content"]
@@ -124,7 +134,7 @@ def run_id_of(handle: RunHandle) -> UUID:
 def filled(
     ctx: RunState, target: AgentId, message: Message | str, path: str, *, control: bool = False
 ) -> dict[str, Any]:
-    """The message as an inbox holds it. Its id is the same on every replay; a reply to it comes to this run."""
+    """The message as an inbox holds it. Its id is the same on every replay; a reply to it goes to this run."""
     run = ctx.effects.lease.run
     if isinstance(message, Message) and isinstance(message.payload, ControlPayload) and not control:
         raise InvalidInputError("a control message is sent, not asked or booted with; use ctx.send", field="message")
@@ -132,21 +142,26 @@ def filled(
         message_id = ctx.message_ids.get(message.id, message.id)
         made = message
     else:
-        message_id = hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
+        message_id = id_at(run, path)
         made = Message(target=target, payload=payload_of(message))
     more = {
         "id": message_id,
         "sender": made.sender or ctx.agent_id,
         "correlation_id": made.correlation_id or ctx.session_id,
         "reply_to": made.reply_to or ctx.run_id,
-        "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # the asker's own affair
+        "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # for the asker alone
     }
     body: dict[str, Any] = storable(made.model_copy(update=more).model_dump(mode="json"))
     return body
 
 
+def id_at(run: Run, path: str) -> str:
+    """The id of the message that the call at `path` makes."""
+    return hashlib.sha256(f"{run.id}:{run.generation}:{path}:message".encode()).hexdigest()[:32]
+
+
 def body_of(ctx: RunState, target: AgentId, value: Any) -> dict[str, Any]:
-    """Anything as a message from this run: a Message as it is, a text as chat, other JSON as data."""
+    """Any value as a message from this run: a Message as it is, a text as chat, other JSON as data."""
     made = value if isinstance(value, Message) else Message(target=target, payload=payload_of(value))
     return filled(ctx, target, made, "")
 

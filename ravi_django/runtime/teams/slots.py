@@ -1,17 +1,15 @@
-"""The slots of a tree: how many of its runs may live at once, and which one gives way to another.
+"""The slots of a tree: how many of its runs may live at once, and which run is paused for another.
 
-A run holds its slot from its spawn to its end, whatever it waits for meanwhile. Only a pause gives it away: a paused
-run is claimed by nobody, and goes on when there is room again. Slots are counted, and pauses set and lifted, under the
-lock of the tree's root.
+A run holds its slot from its spawn to its end, also while it waits. Only a pause frees the slot: no worker claims a
+paused run, and it goes on when there is room. Slots are counted, and pauses set and lifted, under the lock of the root.
 
-The tree's limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. An operator who lifts a
-pause is not asked whether there is room: the tree is over its limit then, until runs end. So it is when a run waits for
-a paused one, see `let_go`: its own slot may be the one that the other waits for.
+The limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. The tree may exceed it after an
+operator has lifted a pause, or after `let_go`: the slot of a run that waits may be the one that the paused run needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,19 +22,20 @@ from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Ask, JournalEntry, Run, Status
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import Entry, journal_row
+from ravi_django.runtime.journal.append import write_row
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.waking import lock, require
 
 
 def limit_of(root: Run) -> SpawnBudget:
-    """What the root lets its tree do."""
+    """The limit of the root's tree."""
     return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root))
 
 
 def recorded(run: Run) -> SpawnBudget | None:
-    """What the row says of spawning: of a root for its tree, of a child for what is below it; None for nothing."""
+    """The spawn limits on the row: a root's for its tree, a child's for the runs below it; None without any."""
     return _recorded(run.budget)
 
 
@@ -49,7 +48,7 @@ def _recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
 
 
 def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
-    """Each of them can only tighten the first."""
+    """The first limit, tightened by each of the others."""
     for other in filter(None, others):
         limit = SpawnBudget(
             max_agents=min(limit.max_agents, other.max_agents),
@@ -59,13 +58,13 @@ def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
 
 
 def live(tree_id: UUID) -> int:
-    """How many slots of the tree are taken; the root's is one of them."""
+    """The number of taken slots of the tree, the root's included."""
     return Run.objects.filter(root_id=tree_id, paused_at=None).exclude(status__in=TERMINAL).count() + 1
 
 
 def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
-    """Of a run below the root, and of each between the two: its id, how many slots it and those below it have, and the
-    limit that it has set for them, as its child's row has it; None for the run itself. One query."""
+    """For a run below the root, and each run between the two: its id, the number of slots of it and the runs below it,
+    and the limit that it has set for them, as its child's row has it; None for the run itself. One query."""
     names = ("id", "parent_id", "status", "paused_at", "budget")
     tree = {row[0]: row[1:] for row in Run.objects.filter(root_id=run.tree_id).values_list(*names)}
     taken = dict.fromkeys(tree, 0)
@@ -79,13 +78,13 @@ def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
     limit, at = None, run.id
     while at in tree:
         found.append((at, taken[at], limit))
-        at, limit = tree[at][0], _recorded(tree[at][3])  # what a run says is on the rows of those that it makes
+        at, limit = tree[at][0], _recorded(tree[at][3])  # a run's limit is on the rows of its children
     return found
 
 
 def who_gives_way(spawner: Run, priority: int) -> Run | None:
     """The run that a child of this priority may pause: of those strictly below it the lowest, then the newest. Never
-    the spawner or one above it, none that others wait for, and none that is about to end anyway."""
+    the spawner or a run above it, one that others wait for, or one that is being cancelled."""
     lower = Run.objects.filter(
         root_id=spawner.tree_id, paused_at=None, cancel_requested_at=None, priority__lt=priority
     ).exclude(status__in=TERMINAL)
@@ -94,14 +93,14 @@ def who_gives_way(spawner: Run, priority: int) -> Run | None:
 
 
 def pause(run: Run, taker: Run) -> Paused:
-    """Take the slot of a locked run for another. Who drives it is to be told: it goes back at its next check."""
+    """Take the slot of a locked run for another. The caller notifies the run's worker, which gives it back at its next
+    check."""
     taken_by = {"run": str(taker.id), "agent": taker.agent, "priority": Priority(taker.priority).name.lower()}
     return Paused(run, _change(run, "paused", {"taken_by": taken_by}, paused_at=clock.now()))
 
 
 def lift_pause(run_id: UUID | str) -> list[UUID]:
-    """Lift a pause, as an operator may at any time, whether there is room or not. Returns the runs to hint; nothing
-    happens to a run that is not paused."""
+    """Lift a pause, whether there is room or not. Returns the runs to hint; none when the run is not paused."""
     with transaction.atomic():
         lock(to_resume(UUID(str(run_id))))
         run = Run.objects.select_for_update(no_key=True).get(id=run_id)
@@ -109,13 +108,13 @@ def lift_pause(run_id: UUID | str) -> list[UUID]:
 
 
 def to_resume(run_id: UUID) -> set[UUID]:
-    """The runs to lock for the end of a pause."""
+    """The runs to lock before a pause is lifted."""
     return {run_id, Run.objects.values_list("root_id", flat=True).get(id=run_id) or run_id}
 
 
 def let_go(ahead: Mapping[UUID, datetime | None], asker_id: UUID, held: set[UUID]) -> list[UUID]:
-    """Lift the pauses of what a run is about to wait for; `ahead` says since when each is paused. One that only those
-    above it wait for stays paused: they hold no slot of its. Returns the runs to hint. Raises NotLocked."""
+    """Lift the pauses of the runs that a run is about to wait for; `ahead` has since when each is paused. One that only
+    runs above it wait for stays paused: they hold none of its slots. Returns the runs to hint. Raises NotLocked."""
     asleep = [run_id for run_id, paused_at in ahead.items() if paused_at is not None]
     if not asleep:
         return []
@@ -126,15 +125,14 @@ def let_go(ahead: Mapping[UUID, datetime | None], asker_id: UUID, held: set[UUID
 
 
 def resume_in_room(run_id: UUID) -> list[UUID]:
-    """Lift a pause when its tree has room for the run; else it goes on by itself once there is. The root and the run
-    are locked."""
+    """Lift a pause if the tree has room; else it is lifted later. The root and the run are locked."""
     run = Run.objects.select_related("root").get(id=run_id)
     return _unpause(run) if run.paused_at is not None and _has_room(run.root or run) else []
 
 
 def resume_paused(tree_id: UUID) -> list[UUID]:
-    """Give a tree's free slots back to its paused runs: the highest priority first, then the oldest. In transactions of
-    its own, after the one that has freed them. Returns the runs to hint."""
+    """Give a tree's free slots to its paused runs: the highest priority first, then the oldest. In transactions of its
+    own, after the one that freed the slots. Returns the runs to hint."""
     resumed: list[UUID] = []
     while (run := _paused(tree_id).first()) is not None:
         with transaction.atomic():
@@ -147,13 +145,13 @@ def resume_paused(tree_id: UUID) -> list[UUID]:
 
 
 def trees_with_paused(limit: int) -> list[UUID]:
-    """Roots of trees that have paused runs; in any order, so that full trees never keep others from being looked at."""
+    """Roots of trees that have paused runs, in random order: full trees must not keep out the others."""
     paused = Run.objects.filter(paused_at__isnull=False).values("root_id")
     return list(Run.objects.filter(id__in=paused).order_by("?").values_list("id", flat=True)[:limit])
 
 
 def _paused(tree_id: UUID) -> QuerySet[Run]:
-    """Those that a slot is of use to: a blocked one waits for an operator."""
+    """The paused runs that can use a slot. A blocked one waits for an operator."""
     paused = Run.objects.filter(root_id=tree_id, paused_at__isnull=False, cancel_requested_at=None)
     return paused.exclude(status__in=[*TERMINAL, Status.BLOCKED]).order_by("-priority", "id")
 
@@ -168,44 +166,42 @@ def _unpause(run: Run) -> list[UUID]:
 
 
 def _change(run: Run, what: str, result: dict[str, Any] | None, **changes: Any) -> JournalEntry:
-    """Write the change of a locked run and its row. The epoch rises unless somebody holds the lease: who does goes on
-    writing under it until it is told."""
+    """Write the change of a locked run and its row. The epoch rises, unless a worker has the lease: it goes on writing
+    under its epoch until it is notified."""
     epoch = run.lease_epoch + (run.status != Status.RUNNING)
     Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
-    row: JournalEntry = journal_row(
-        Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result),
-        run_id=run.id,
-        seq=run.next_seq,
-        generation=run.generation,
-        epoch=epoch,
-        now=clock.now(),
-        start=clock.now(),
-    )
-    row.save(force_insert=True)
-    return row
+    return write_row(run, Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result), epoch)
+
+
+def reached(start: Iterable[UUID], step: Callable[[set[UUID]], Iterable[UUID]]) -> set[UUID]:
+    """`start` and all that repeated steps lead to. A step gets the new ids of the step before."""
+    edge = found = set(start)
+    while edge:
+        edge = set(step(edge)) - found
+        found = found | edge
+    return found
 
 
 def awaited(run_id: UUID) -> dict[UUID, datetime | None]:
-    """The runs that this one waits for, and since when each of them is paused."""
-    reached: dict[UUID, datetime | None] = {}
+    """The runs that this run waits for, and since when each is paused."""
+    found: dict[UUID, datetime | None] = {}
     edge = {run_id}
     while edge:
         asked = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
-        found = dict(asked.values_list("target_id", "target__paused_at"))
-        edge = found.keys() - reached.keys()
-        reached |= found
-    return reached
+        targets = dict(asked.values_list("target_id", "target__paused_at"))
+        edge = targets.keys() - found.keys()
+        found |= targets
+    return found
 
 
 def waiters(run_id: UUID) -> set[UUID]:
-    """The runs that wait for this one."""
-    reached: set[UUID] = set()
-    edge = {run_id}
-    while edge:
-        asking = Ask.objects.filter(target_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
-        edge = set(asking.values_list("asker_id", flat=True)) - reached
-        reached |= edge
-    return reached
+    """The runs that wait for this run."""
+
+    def asking(edge: set[UUID]) -> Iterable[UUID]:
+        open_asks = Ask.objects.filter(target_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
+        return open_asks.values_list("asker_id", flat=True)
+
+    return reached(asking({run_id}), asking)
 
 
 def above(run: Run) -> set[UUID]:
@@ -218,26 +214,24 @@ def above(run: Run) -> set[UUID]:
 
 
 def is_needed(run: Run, also: Iterable[UUID] = ()) -> bool:
-    """Whether somebody else than those above it waits for it, or one of `also` that are about to."""
+    """Whether a run that is not above it waits for it, or one of `also` is about to."""
     waiting = waiters(run.id) | set(also)
     return bool(waiting) and not waiting <= above(run)
 
 
 def resume(run_id: UUID | str) -> bool:
-    """Let a paused run go on, as an operator may at any time: its tree may be over its limit then, until runs end. Says
-    whether it was paused."""
+    """Let a paused run go on, for an operator: its tree may exceed its limit until runs end. Returns whether it was
+    paused."""
     resumed = lift_pause(run_id)
-    for claimable in resumed:
-        hints.on_commit(claimable)
+    _hint(resumed)
     return bool(resumed)
 
 
 def resume_in(tree_id: UUID) -> None:
-    """A run of the tree has ended: once that is committed, one that gave way may go on. The sweep does the same should
-    this fail."""
-    transaction.on_commit(lambda: _resume_in(tree_id), robust=True)
+    """A run of the tree has ended: let paused runs go on after the commit. The sweep does it if this fails."""
+    transaction.on_commit(lambda: _hint(resume_paused(tree_id)), robust=True)
 
 
-def _resume_in(tree_id: UUID) -> None:
-    for claimable in resume_paused(tree_id):
+def _hint(run_ids: Iterable[UUID]) -> None:
+    for claimable in run_ids:
         hints.on_commit(claimable)

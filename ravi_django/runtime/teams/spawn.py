@@ -1,7 +1,4 @@
-"""Child runs, as an agent's code starts them: `ctx.spawn`. `write_spawn` has what is written.
-
-Child runs: their rows, and whether their tree has room for them. See `slots` for what a slot is.
-"""
+"""Child runs: `ctx.spawn`, their rows, and whether their tree has room for them. `slots` says what a slot is."""
 
 from __future__ import annotations
 
@@ -18,14 +15,12 @@ from ravi_django.kernel import (
     HookEvent,
     InvalidInputError,
     Message,
-    PermanentError,
     Priority,
     RunHandle,
     SpawnBudget,
     SpawnDeniedError,
 )
 from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
-from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
@@ -35,7 +30,16 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.sessions import create_session
 from ravi_django.runtime.runs.waking import locking, require
 from ravi_django.runtime.teams import slots
-from ravi_django.runtime.teams.messages import address_of, filled, find, metadata_of, raise_recorded, refuse, too_large
+from ravi_django.runtime.teams.messages import (
+    address_of,
+    filled,
+    find,
+    metadata_of,
+    misses_variables,
+    raise_recorded,
+    refuse,
+    too_large,
+)
 
 
 async def spawn(
@@ -43,8 +47,8 @@ async def spawn(
 ) -> RunHandle:
     """Start a child run in a session of its own, on `boot`; without it the child waits for its first message.
 
-    Raises AgentNotFoundError, and SpawnDeniedError, recorded, when the tree is too deep or has no room;
-    PermanentError, recorded, when `boot` is larger than an input may be, or lacks a variable.
+    Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or full, and PermanentError
+    when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, given = address_of(target), _checked(priority)
     effects, path = ctx.effects, ctx.path()
@@ -58,10 +62,12 @@ async def spawn(
     gave_way: list[Paused] = []
     async with effects.performing():
         found, refusal = await find(ctx, agent_id)
-        refusal = refusal or too_large(message) or _misses_variables(ctx, found, boot) or _too_deep(ctx)
+        metadata = metadata_of(ctx, found, boot)
+        missing = misses_variables(found, metadata, "the message that boots it")
+        refusal = refusal or too_large(message) or missing or _too_deep(ctx)
         if refusal is None:
             entry.result = {"run": str(child_id), "session": str(session_id)}
-            effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+            effects.entangled = True  # before the commit, which may stand although this task is cancelled
             child = make_child(
                 effects.lease,
                 str(agent_id),
@@ -71,7 +77,7 @@ async def spawn(
                 deadline=ctx.meta.deadline,
                 allowed=ctx.spawn_budget,
             )
-            child.agent_version, child.metadata = found.version, metadata_of(ctx, found, boot)
+            child.agent_version, child.metadata = found.version, metadata
             await effects.publisher.begun(effects.source.tree)  # any process may have the child from the commit on
             try:
                 write = partial(write_spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way)
@@ -92,17 +98,9 @@ async def spawn(
 def _spawned(ctx: RunState, agent_id: AgentId, row: Recorded, boot: Message | str | None) -> RunHandle:
     raise_recorded(row)
     ctx.booted[row.result["run"]] = row.request["message"]
-    if isinstance(boot, Message) and row.request["message"]:  # made anew by the replay, with another id
+    if isinstance(boot, Message) and row.request["message"]:  # the replay has made it again, with another id
         ctx.message_ids[boot.id] = row.request["message"]
     return RunHandle(row.result["run"], agent_id)
-
-
-def _misses_variables(ctx: RunState, found: specs.Found, boot: Message | str | None) -> PermanentError | None:
-    try:
-        found.check_variables(metadata_of(ctx, found, boot))
-    except InvalidInputError as error:
-        return PermanentError(f"{found.address}: {error}; the message that boots it brings them")
-    return None
 
 
 def _checked(priority: Any) -> Priority | None:
@@ -129,8 +127,8 @@ def make_child(
     deadline: datetime | None = None,
     allowed: SpawnBudget | None = None,
 ) -> Run:
-    """The child's row: owner, tenant and, unless given, priority and the absolute deadline are its parent's; the
-    session is its own. What a parent below the root is `allowed` goes for all that is below it too."""
+    """The child's row, in a session of its own. Owner and tenant are its parent's, as are priority and deadline by
+    default. Below the root, `allowed` applies to all runs below the child too."""
     parent = lease.run
     session = Session(
         id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
@@ -167,18 +165,18 @@ def write_spawn(
 ) -> int:
     """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
 
-    `allowed` is what the spawning agent's code says: at the root for the whole tree, which its row remembers, below it
-    for what this run and those below it spawn. In a full tree a HIGH or CRITICAL child takes the slot of a strictly
-    lower run, which is paused and put into `gave_way`.
+    `allowed` is the limit that the spawning agent sets: at the root for the whole tree, and kept on its row; below it
+    for its own and lower spawns. In a full tree a HIGH or CRITICAL child takes the slot of a strictly lower run, which
+    is paused and added to `gave_way`.
 
-    Raises CancellationError when the parent is to be cancelled: the cascade would not see this child, and
-    SpawnDeniedError when the tree is full.
+    Raises SpawnDeniedError when the tree is full, and CancellationError when the parent is being cancelled: the cascade
+    would miss this child.
     """
     store_big_values(entries)
     limit = _to_remember(lease.run, allowed)
 
     def write(held: set[UUID]) -> int:
-        paused.clear()  # of a try that was undone
+        paused.clear()  # of a try that was rolled back
         first = append_rows(lease, entries, turns)
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
@@ -197,7 +195,7 @@ def write_spawn(
         return first
 
     paused: list[Paused] = [] if gave_way is None else gave_way
-    # The root's, too: two spawns at once must not both find the last place.
+    # The root's too: two spawns at once must not both find the last slot.
     first = locking({lease.run.tree_id, lease.run_id}, write)
     if limit is not None:
         lease.run.budget = limit
@@ -205,7 +203,7 @@ def write_spawn(
 
 
 def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:
-    """The run whose slot the child takes; None when there is a free one. Raises SpawnDeniedError."""
+    """The run whose slot the child takes; None when a slot is free. Raises SpawnDeniedError."""
     tree = slots.limit_of(spawner.root or spawner)
     own = slots.narrowed(tree, slots.recorded(spawner), allowed)
     if spawner.parent_id is None:
@@ -226,8 +224,8 @@ def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | N
 
 
 def _check_below(spawner: Run, own: SpawnBudget) -> None:
-    """What those between the root and the child say, each of itself and of what is below it: nobody gives way for
-    that. Raises SpawnDeniedError."""
+    """Check the limits of the runs between the root and the child. No run is paused for these. Raises
+    SpawnDeniedError."""
     for run_id, taken, said in slots.live_below(spawner):
         limit = own if run_id == spawner.id else said
         if limit is not None and taken >= limit.max_agents:
@@ -238,7 +236,8 @@ def _check_below(spawner: Run, own: SpawnBudget) -> None:
 
 
 def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None:
-    """The budget that the root's row has to have: slots are given back without the agent's code. None: it has it."""
+    """The budget to store on the root's row, for resuming runs without the agent's code; None when it has it
+    already."""
     if allowed is None or run.parent_id is not None:
         return None
     known = slots.recorded(run)

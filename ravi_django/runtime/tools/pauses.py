@@ -40,6 +40,7 @@ from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import request_shown
 from ravi_django.runtime.teams import asks
+from ravi_django.runtime.teams.messages import run_id_of
 from ravi_django.runtime.tools.results import error as error_result
 from ravi_django.runtime.tools.running import place_after
 
@@ -182,7 +183,7 @@ def _check_child(ctx: RunState, pause: PauseForChildResult) -> None:
     if not isinstance(pause.handle, RunHandle):
         raise PauseRefused(f"PauseForChildResult takes the handle that ctx.spawn returned, not {pause.handle!r}")
     try:
-        reachable = asks.is_reachable(ctx.effects.lease.run, asks.run_id_of(pause.handle))
+        reachable = asks.is_reachable(ctx.effects.lease.run, run_id_of(pause.handle))
     except InvalidInputError as error:
         raise PauseRefused(str(error)) from error
     if not reachable:
@@ -207,7 +208,7 @@ def _for_child(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForChil
         "timeout": seconds,
         "again": tool is not None and tool.promised_effect is Effect.IDEMPOTENT,
     }
-    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.tell, effects))
+    return Closing(row.result, [row, opening.entry], opening.write, partial(opening.announce, effects))
 
 
 def _ask_path(path: str, pause: Pause) -> str:
