@@ -1,10 +1,10 @@
 """A deleted user's runs are cancelled, and their data is marked for erasure. A deleted run takes its rows along.
 
-Without an owner a run would go on as the system's. So each run of a deleted user has a cancel reason, also one that has
-ended: nobody can let it go on.
+A run without an owner would go on as the system's. So each run of a deleted user gets a cancel reason, also an ended
+one: it cannot go on.
 
 Django deletes the rows below a run first and the run last. Writers for a run lock its row. The deleter locks it before
-the first of those rows goes: it deletes what was written, and nothing is written after.
+the first of those rows is deleted: nothing is written after that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ravi_django.runtime.runs import waking
 
 
 def connect() -> None:
-    """At the start of the site, for the user model and its proxies: the signal names the class that is deleted by."""
+    """Once per process, for the user model and its proxies: the signal names the class that is deleted."""
     users = get_user_model()
     for model in apps.get_models():
         if model._meta.concrete_model is users:
@@ -36,28 +36,28 @@ def connect() -> None:
 
 
 def _deleting(sender: Any, instance: Any, **more: Any) -> None:
-    """In the deleter's transaction: what it undoes, it undoes here too."""
+    """In the deleter's transaction: a rollback undoes this too."""
     _cancel(instance)
-    # A run that is made for the user at this moment needs this row to commit: it is here by now, or never will be.
-    # Behind the runs, as with everybody who writes both.
+    # A transaction that makes a run for the user needs this row: it has committed by now, or fails. Runs are locked
+    # before users everywhere.
     list(get_user_model()._base_manager.filter(pk=instance.pk).select_for_update().values_list("pk"))
     _cancel(instance)
     erasing.user_deleted(instance)
 
 
 def _cancel(user: Any) -> None:
-    """Those that have ended are marked: retried or forked, they would go on as well. Again, until the user owns none:
-    one may have been retried before it was locked."""
+    """Cancel the live runs and mark the ended ones, which could be retried or forked. Repeated until the user owns
+    none: a run may have been retried before it was locked."""
     while owns_runs(user):
         live = _live(user)
         disown(user, live)
         for run_id in live:
-            with suppress(IllegalTransitionError):  # it has ended with the one above it, or by itself
+            with suppress(IllegalTransitionError):  # it has ended meanwhile
                 cancel(run_id, OWNER_DELETED)
 
 
 def _live(user: Any) -> list[UUID]:
-    """The runs to cancel, those at a root first: what is below one ends with it."""
+    """The runs to cancel, roots first: the runs below a root end with it."""
     rows = Run.objects.filter(owner=user, cancel_requested_at=None).exclude(status__in=TERMINAL)
     return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))
 
@@ -75,10 +75,10 @@ def owns_runs(user: Any) -> bool:
 
 
 def disown(owner: Any, run_ids: Iterable[UUID]) -> None:
-    """In the transaction that deletes their owner: take it from the runs that have ended or are being cancelled, in one
-    write with the mark, before Django sets it to NULL. All runs of theirs are locked with all that the cancellation of
-    `run_ids` writes, in one order: one after the other they could close a circle of waits. A retry that comes before is
-    over by then, one that comes later finds the mark."""
+    """In the transaction that deletes the owner: clear the owner of the runs that have ended or are being cancelled, in
+    one write with the mark, before Django sets it to NULL. All runs of the owner are locked with all runs that the
+    cancellation of `run_ids` writes, in one order, against deadlocks. An earlier retry is over by then; a later one
+    finds the mark."""
     concerned = set().union(*map(to_cancel, run_ids))
     rows = Run.objects.select_for_update(no_key=True).filter(Q(owner=owner) | Q(id__in=concerned)).order_by("id")
     list(rows.values_list("id"))

@@ -1,4 +1,4 @@
-"""Personal data: erase what a deleted user or conversation leaves, and export what a user has.
+"""Personal data: erase the rows of a deleted user or conversation, and export a user's rows.
 
 An export leaves out arguments and results of tools with `visible="staff"`.
 """
@@ -27,13 +27,13 @@ from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.hidden import MARK, WORDS
 
 SESSIONS = 50  # in one batch
-SWEPT = 400  # sessions and runs, together, of one sweep: others wait for its end
+SWEPT = 400  # sessions and runs, together, of one sweep
 BATCHES = 8  # of names, in one sweep
 POLICIES = ("erase", "anonymize", "keep")
 
 
 def user_deleted(user: Any) -> None:
-    """In the transaction that deletes the user, behind the cancellation of their runs."""
+    """In the transaction that deletes the user, after the cancellation of their runs."""
     if conf.ON_USER_DELETE == "keep":
         erasure_rows.let_go(str(user.pk))
     else:
@@ -41,8 +41,8 @@ def user_deleted(user: Any) -> None:
 
 
 def erase_user(user: Any) -> bool:
-    """Erase what is a user's, who stays. Returns whether all is done; the sweep does the rest, once the live runs have
-    ended."""
+    """Erase the rows of a user, who stays. Returns whether all is done; the sweep does the rest after the end of live
+    runs."""
     with transaction.atomic():
         erasure_rows.begin(user)
     work()
@@ -50,13 +50,13 @@ def erase_user(user: Any) -> bool:
 
 
 def delete_session(session_id: UUID) -> None:
-    """Delete a conversation and what is below it, but for the audit records: it is hidden at once, and the sweep does
-    the rest. Raises ConflictError while one of its runs has not ended."""
+    """Delete a conversation and all below it, except audit records: it is hidden at once, and the sweep does the rest.
+    Raises ConflictError while one of its runs has not ended."""
     erasure_rows.begin_session(session_id)
 
 
 def work(most: float = inf, batches: float = inf) -> None:
-    """Work the erasures off: all that can be done, or so many sessions and runs, and batches of names."""
+    """Continue the erasures: until nothing is left to do, or for so many sessions and runs, and batches of names."""
     for erasure in Erasure.objects.filter(position="").order_by("id"):
         if most > 0:
             most -= _work_off(erasure, most)
@@ -71,7 +71,7 @@ def sweep() -> None:
 
 
 def _work_off(erasure: Erasure, most: float) -> int:
-    """Erase so many sessions and runs, then the rest; returns how many there were."""
+    """Erase at most so many sessions and runs, then the rest; returns how many there were."""
     used, last = 0, None
     while ids := erasure_rows.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
         last = ids[-1]
@@ -83,10 +83,11 @@ def _work_off(erasure: Erasure, most: float) -> int:
 
 
 def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
-    """So many runs of the ended trees, their roots last, and the sessions without any more; returns how many runs."""
+    """At most so many runs of the ended trees, their roots last, and the sessions without runs; returns the number of
+    runs."""
     roots = trees_of(sessions)
     for run_id in erasure_rows.live_in(roots):
-        with suppress(IllegalTransitionError):  # it has ended with the one above it
+        with suppress(IllegalTransitionError):  # it has ended meanwhile
             cancel.cancel(run_id, SESSION_GONE)
     ended = erasure_rows.ended_of(roots)
     runs = erasure_rows.erase_trees(ended, most, audits=audits)
@@ -99,8 +100,8 @@ def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
 
 
 def export(user: Any) -> Iterator[dict[str, Any]]:
-    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too. What
-    is hidden from owners is null, but for staff."""
+    """Each row that the erasure would delete or reduce: `model`, `pk` and `fields`; the bodies of big values too.
+    Values that are hidden from owners are null, except for staff."""
     scope = all_of(user)
     scope = Scope(scope.user, scope.sessions, list(scope.runs.values_list("id", flat=True)))
     shown = Hiding(() if hidden.sees(user) else scope.runs).shown
@@ -120,7 +121,7 @@ _AUDITED = ("request", "version", "kind", "tool", "risk", "to", "arguments_hash"
 
 
 class Hiding:
-    """For these runs. Rows whose mark lies in a body, or in another row, are found first."""
+    """Hides values of these runs. First it finds the rows whose mark is in a body or in another row."""
 
     def __init__(self, runs: Collection[Any]) -> None:
         self._entries: set[str] = set()
@@ -157,7 +158,9 @@ class Hiding:
         if str(pk) not in self._entries:
             return entry
         shown = hidden.entry(entry, whole=False)
-        return shown if MARK in shown else {**entry, "request": None, "result": None, MARK: True}  # they are in bodies
+        return (
+            shown if MARK in shown else {**entry, "request": None, "result": None, MARK: True}
+        )  # request and result are in bodies
 
     def _request(self, pk: Any, request: Fields) -> Fields:
         if str(pk) not in self._requests:

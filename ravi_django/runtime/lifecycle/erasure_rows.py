@@ -1,7 +1,7 @@
-"""Erasing a person's rows, in bounded batches. An Erasure says what is left to do, so a crash leaves nothing behind.
+"""Erase a person's rows, in bounded batches. An Erasure says what is left to do, so a crash leaves nothing behind.
 
-The sessions are marked in the deleter's transaction. From then on they are nobody's: they take no new run, and their
-ended runs are neither retried nor forked. The rows go table by table; the sessions go last.
+The sessions are marked in the deleter's transaction. From then on they have no owner and take no new run, and their
+ended runs are neither retried nor forked. The rows are deleted table by table, the sessions last.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows
 from ravi_django.runtime.lifecycle.names import BEGUN
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, Table, runs_of
+from ravi_django.runtime.teams.slots import reached
 
 ROWS = prune_rows.ROWS
-BODIES_S = 3600.0  # bodies are looked for in all journals: once in so many seconds
+BODIES_S = 3600.0  # between two searches of all journals for bodies
 STORED_S = 60.0  # a body is stored before the row that names it
 NAMING: tuple[tuple[type[Model], str], ...] = (
     *((AuditRecord, "owner"), (Publication, "owner")),
@@ -56,20 +57,20 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
 
 
 def let_go(user: str) -> None:
-    """What names the user is nobody's. Of a deleted user the database sees to some of it."""
+    """Clear the columns that name the user. The database does some of it when the user is deleted."""
     for model, field in NAMING:
         model._default_manager.filter(**{field: user}).update(**{field: None})
 
 
 def begin_session(session_id: UUID) -> Erasure:
-    """Mark a conversation and those of its child runs. Their audit records stay as they are. Raises ConflictError for
-    the session of a child run, and while one of the runs has not ended."""
+    """Mark a conversation and the sessions of its child runs. Their audit records stay. Raises ConflictError for the
+    session of a child run, and while one of the runs has not ended."""
     with transaction.atomic():
         above = Session.objects.values_list("parent_session", flat=True).get(id=session_id)
         if above is not None:
             raise ConflictError(f"session {session_id} is of a child run: delete session {above}, which it belongs to")
         ids = _family([session_id])
-        # Whoever makes a run in one of them refers to it, and waits; afterwards it is not there for them.
+        # A transaction that makes a run in one of them waits for this lock, and then finds the session marked.
         list(Session.objects.select_for_update().filter(id__in=ids).order_by("id").values_list("id"))
         ids = _family([session_id])
         live = Run.objects.filter(session__in=ids).exclude(status__in=TERMINAL).values_list("id", "status").first()
@@ -82,11 +83,7 @@ def begin_session(session_id: UUID) -> Erasure:
 
 
 def _family(ids: Sequence[UUID]) -> set[UUID]:
-    found, edge = set(ids), set(ids)
-    while edge:
-        edge = set(Session.objects.filter(parent_session__in=edge).values_list("id", flat=True)) - found
-        found |= edge
-    return found
+    return reached(ids, lambda edge: Session.objects.filter(parent_session__in=edge).values_list("id", flat=True))
 
 
 # -------------------------------------------------------------------------------------------------- working it off
@@ -98,7 +95,7 @@ def sessions_of(erasure: Erasure, after: UUID | None, limit: int) -> list[UUID]:
 
 
 def live_in(roots: Collection[UUID]) -> list[UUID]:
-    """Runs of these trees that are to be cancelled first, the roots before the others."""
+    """The live runs of these trees, to cancel first, the roots before the others."""
     rows = Run.objects.filter(id__in=runs_of(roots), cancel_requested_at=None).exclude(status__in=TERMINAL)
     return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))
 
@@ -109,8 +106,8 @@ def ended_of(roots: Collection[UUID]) -> list[UUID]:
 
 
 def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = True) -> int:
-    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. At `most` so
-    many runs, the deepest first; returns how many. Without `audits` their audit records stay as they are."""
+    """Delete ended trees that nobody can bring back: their sessions are marked, or their journals pruned. At most
+    `most` runs, the deepest first; returns how many. Without `audits` their audit records stay."""
     runs = runs_of(roots)
     runs = runs[: int(min(most, len(runs)))]
     for start in range(0, len(runs), prune_rows.TREES):
@@ -122,7 +119,7 @@ def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = Tr
 
 
 def erase_sessions(ids: Collection[UUID]) -> None:
-    """Those of the marked sessions in which no run is left."""
+    """Delete the marked sessions without a run."""
     busy = Run.objects.filter(session__in=ids).order_by().values_list("session_id", flat=True)
     some = Scope(sessions=sorted(set(ids) - set(busy)))
     for table in TABLES:
@@ -130,8 +127,8 @@ def erase_sessions(ids: Collection[UUID]) -> None:
 
 
 def finish(erasure: Erasure) -> None:
-    """Behind the last session: erase what is found by the user alone, `let_go` of what others need too, and begin with
-    the names."""
+    """After the last session: erase the rows that are found by the user alone, clear the user in rows of others, and
+    begin with the names."""
     if not erasure.user:
         erasure.delete()
         return
@@ -151,7 +148,7 @@ def _all(table: Table, scope: Scope, pseudonym: str = "") -> None:
 
 
 def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
-    """One transaction, of at most ROWS rows; how many there were."""
+    """One transaction, of at most ROWS rows; returns how many."""
     with transaction.atomic():
         ids = list(rows.order_by().values_list("pk", flat=True)[:ROWS])
         these = table.model._default_manager.filter(pk__in=ids)
@@ -173,7 +170,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
 # -------------------------------------------------------------------------------------------------- the audit log
 
 ERASED = "erased"
-_KEPT = {  # the decision, hashes and addresses; not what anybody has written
+_KEPT = {  # the decision, hashes and addresses; no text that a person wrote
     *("request", "version", "kind", "tool", "risk", "to", "from", "level", "by", "instead_of", "revoked_by"),
     *("decision", "action", "outcome", "sticky", "arguments_hash", "arguments_sha256", "replaced_by", "step", "path"),
     *("messages", "model", "cost", "input_tokens", "output_tokens", "duration_s"),
@@ -195,15 +192,15 @@ def _reduce(rows: QuerySet[Any], pseudonym: str) -> None:
 
 
 def mark_bodies(entries: QuerySet[Any]) -> None:
-    """What these rows name is to go, unless others name it too."""
+    """Mark the bodies that these rows name for deletion; bodies that others name too will stay."""
     whole, shared = bodies_of(entries)
     _to_erase(whole)
-    # Processes know for hours that a digest's body is stored: one that is needed is stored again by then.
+    # Processes remember stored bodies for hours: one that is needed is stored again by then.
     _to_erase(shared, prune_rows.BLOB_AGE_S)
 
 
 def bodies_of(entries: QuerySet[Any]) -> tuple[set[str], set[str]]:
-    """Ids of the bodies that rows of the journal name: values, and what several runs may share."""
+    """Ids of the bodies that rows of the journal name: of values, and of content that runs may share."""
     rows = entries.order_by().annotate(
         asked=KT(f"request__{BLOB_KEY}"), came=KT(f"result__{BLOB_KEY}"), spec=KT("result__spec")
     )
@@ -221,21 +218,21 @@ def _to_erase(ids: Any, later_s: float = 0.0) -> None:
 
 
 def erase_bodies() -> int:
-    """Delete the bodies that are due and that no row names; the others stay. One pass over the journals, and none
-    while the oldest is not due for BODIES_S."""
+    """Delete the due bodies that no row names; the others stay. One pass over the journals, and none until the oldest
+    has been due for BODIES_S."""
     due = Blob.objects.filter(erase_at__lte=clock.after(-STORED_S))
     if not due.filter(erase_at__lte=clock.after(-BODIES_S)).exists():
         return 0
     ids = set(due.values_list("id", flat=True))
     left = prune_rows.without_referenced(set(ids))
     Blob.objects.filter(id__in=ids - left).update(erase_at=None)
-    deleted: int = due.filter(id__in=left).delete()[0]  # one that was stored again meanwhile is not due any more
+    deleted: int = due.filter(id__in=left).delete()[0]  # a body that was stored again is not due any more
     return deleted
 
 
 def erase_runs(roots: list[UUID], older_than_s: float) -> list[UUID]:
-    """Delete ended trees whole, but for their audit records; returns their roots. The journals go first, under the
-    roots' locks: without those nobody brings a run back."""
+    """Delete ended trees whole, without their audit records; returns their roots. The journals go first, under the
+    roots' locks: a run without a journal cannot be brought back."""
     while prune_rows.prune_trees(roots, prune_rows.journal_rows, older_than_s, mark_bodies):
         pass
     ended = prune_rows.still_ended(roots, older_than_s)

@@ -1,7 +1,7 @@
 """Replace a deleted user's name in other people's rows by a pseudonym.
 
-Names are text, in columns and in JSON, and no index finds them. One pass reads the tables in the order of their keys;
-deletions at the same time share it. `Erasure.position` is how far it is.
+Names are text, in columns and in JSON, and no index finds them. One pass reads the tables in the order of their keys,
+for all deletions at the same time. `Erasure.position` is how far it is.
 
 A journal has the names of people who answered the run's requests. It is rewritten with those requests. A live run's
 journal is rewritten after the run's end, because its code reads it again: `Erasure.runs` are those runs.
@@ -35,8 +35,9 @@ from ravi_django.models import (
     Signal,
     StickyDecision,
 )
+from ravi_django.runtime.teams.slots import reached
 
-ROWS = 5_000  # looked at in one transaction
+ROWS = 5_000  # read in one transaction
 MOST = 100  # names that one pass looks for
 DECIDED = ("by", "instead_of", "revoked_by")  # keys of JSON that name a person
 BEGUN = "names"  # the position before the first row
@@ -45,7 +46,7 @@ LIVE = "runs"  # the position behind the last row, while there are live runs
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Where names are: columns of text or JSON, and when a row was written: a later one is of another user."""
+    """Columns of text or JSON that may have names, and the time of a row: a later one names another user."""
 
     model: type[Model]
     columns: tuple[str, ...]
@@ -79,7 +80,7 @@ class Name:
         return re.compile(rf"(\bin place of |\buser:){re.escape(self.name)}(?![\w@+-]|\.\w)")
 
     def without(self, value: Any, key: str = "") -> Any:
-        """The value with the pseudonym in the name's places. The name alone counts under the keys DECIDED."""
+        """The value with the pseudonym in the name's places. The bare name counts under the keys DECIDED alone."""
         if isinstance(value, dict):
             return {inner: self.without(item, inner) for inner, item in value.items()}
         if isinstance(value, list):
@@ -92,8 +93,8 @@ class Name:
 
 
 def forget_names() -> bool:
-    """One batch of the pass that is furthest; whether there was one. The erasures whose pass is over are deleted, but
-    for those that wait for live runs."""
+    """One batch of the pass that is furthest; whether there was one. An erasure whose pass is over is deleted, unless
+    it waits for live runs."""
     furthest = Erasure.objects.exclude(position__in=("", LIVE)).order_by("-position").first()
     if furthest is None:
         return False
@@ -103,7 +104,7 @@ def forget_names() -> bool:
     with transaction.atomic():
         position, live = _pass_on(furthest.position, names) if names else ("", set())
         runs = sorted(live.union(furthest.runs or ()))
-        rows = Erasure.objects.filter(id__in=ids, position=furthest.position)  # unless another sweep has moved it on
+        rows = Erasure.objects.filter(id__in=ids, position=furthest.position)  # another sweep may have moved it on
         if position or runs:
             rows.update(position=position or LIVE, runs=runs)
         else:
@@ -112,7 +113,7 @@ def forget_names() -> bool:
 
 
 def forget_in_ended() -> None:
-    """The journals of runs that have ended since the pass; an erasure without any more of them is over."""
+    """Rewrite the journals of runs that have ended since the pass. An erasure without live runs is over."""
     for erasure in Erasure.objects.filter(position=LIVE).order_by("id"):
         with transaction.atomic():
             live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])
@@ -123,8 +124,8 @@ def forget_in_ended() -> None:
 
 
 def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:
-    """Look at the next rows; where the next batch begins, empty at the end, and live runs whose journals are left. A
-    position is the place of the table, with a leading letter that sorts behind BEGUN, and the last key."""
+    """Rewrite the next rows. Returns where the next batch begins (empty at the end), and the live runs whose journals
+    are left. A position is the index of the table and the last key, after a letter that sorts after BEGUN."""
     tables = _tables()
     _, place, last = ("", "0", "") if position == BEGUN else position.split(":", 2)
     table = tables[int(place)]
@@ -177,15 +178,15 @@ def _rename(row: Any, table: Named, names: Sequence[Name]) -> bool:
 
 
 def _in_journals(runs: Iterable[Any], names: Sequence[Name]) -> set[str]:
-    """What these runs, and their forks, were told of decisions. Returns those that are live: they are left."""
-    found, edge = set[UUID](), {UUID(str(run)) for run in runs}
-    while edge:
-        found |= edge
-        edge = set(Run.objects.filter(forked_from__in=edge).values_list("id", flat=True)) - found
+    """Rewrite the decisions in the journals of these runs and their forks. Returns the live ones, which are left."""
+    found = reached(
+        {UUID(str(run)) for run in runs},
+        lambda edge: Run.objects.filter(forked_from__in=edge).values_list("id", flat=True),
+    )
     locked = Run.objects.select_for_update(no_key=True).filter(id__in=found).order_by("id")
     ended = {id: status in TERMINAL for id, status in locked.values_list("id", "status")}
     over = [id for id, is_over in ended.items() if is_over]
-    entries = JournalEntry.objects.filter(run__in=over).exclude(kind__in=("llm.call", "tool.call"))  # they name nobody
+    entries = JournalEntry.objects.filter(run__in=over).exclude(kind__in=("llm.call", "tool.call"))  # no names there
     for entry in _with(entries, ("result",), names):
         for name in names:
             entry.result = name.without(entry.result)

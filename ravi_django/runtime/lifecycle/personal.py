@@ -1,10 +1,12 @@
-"""Which rows are a person's. The erasure and the export go by this one list; a test finds a model without an entry."""
+"""The rows that are a person's. Erasure and export use this one list; a test finds a model without an entry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
@@ -49,22 +51,19 @@ NONE = Q(pk__in=[])
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Rows of a user, of sessions, or of runs; a part that is empty finds nothing."""
+    """Rows of a user, of sessions, or of runs; an empty part finds nothing."""
 
     user: str = ""  # primary key
     sessions: Any = ()  # ids, or a query of them
     runs: Any = ()  # ids, or a query of them
-    until: datetime | None = None  # what the user has made later is kept
+    until: datetime | None = None  # rows that the user made later are kept
 
 
 Where = Callable[[Scope], Q]
 
 
-def _any(lookups: Collection[str], value: Any) -> Q:
-    found = NONE
-    for lookup in lookups:
-        found |= Q(**{lookup: value})
-    return found
+def _any(lookups: Iterable[str], value: Any) -> Q:
+    return reduce(or_, (Q(**{lookup: value}) for lookup in lookups), NONE)
 
 
 def _user(*lookups: str) -> Where:
@@ -80,23 +79,17 @@ def _run(*lookups: str) -> Where:
 
 
 def _either(*parts: Where) -> Where:
-    def found(scope: Scope) -> Q:
-        one = NONE
-        for part in parts:
-            one |= part(scope)
-        return one
-
-    return found
+    return lambda scope: reduce(or_, (part(scope) for part in parts))
 
 
 def _accounts(scope: Scope) -> Q:
-    """By text keys; those of trees go by their ids, which a batch names."""
+    """By text keys; those of trees have the ids of the runs."""
     trees = [f"tree:{run}" for run in scope.runs]
     return Q(key__in=trees) | (Q(key__startswith=f"user:{scope.user}:") if scope.user else NONE)
 
 
 def _delivered(scope: Scope) -> Q:
-    """What is still to be delivered belongs to its followers too."""
+    """A publication that is still to be delivered belongs to its followers too."""
     waiting = Exists(FeedItem.objects.filter(publication=OuterRef("pk")))
     return _user("owner")(scope) & Q(~waiting, done_at__isnull=False)
 
@@ -105,15 +98,15 @@ def _delivered(scope: Scope) -> Q:
 class Table:
     model: type[Model]
     where: Where
-    stays: bool = False  # reduced to what an audit needs, and not deleted
-    made: str = ""  # when the user made it; empty: a run that is being cancelled may still write some
+    stays: bool = False  # reduced to the audit's needs, not deleted
+    made: str = ""  # the column of the creation time; empty: a run that is being cancelled may still write rows
 
     def rows(self, scope: Scope) -> QuerySet[Any]:
         rows = self.model._default_manager.filter(self.where(scope))
         return rows.filter(**{f"{self.made}__lte": scope.until}) if self.made and scope.until else rows
 
 
-# In this order: what refers to others goes before them.
+# In this order: a row goes before the rows that it refers to.
 TABLES = (
     Table(RequestLink, _either(_run("request__run"), _user("user")), made="created_at"),
     Table(StickyDecision, _session("session")),
@@ -142,7 +135,7 @@ TABLES = (
     Table(Run, _run("pk")),
     Table(Session, _session("pk")),
 )
-# Models without an entry, and why.
+# Models without an entry, and the reason.
 OTHERS: dict[type[Model], str] = {
     Blob: "found by the journal's rows that name it",
     Agent: "the site's; its owner is set to nobody",
@@ -154,7 +147,7 @@ OTHERS: dict[type[Model], str] = {
 
 
 def all_of(user: Any) -> Scope:
-    """Everything that is a user's."""
+    """All rows of a user."""
     sessions = Session.objects.filter(owner=user, erasure=None)
     ids = sessions.order_by().values("id")
     runs = Run.objects.filter(Q(session__in=ids) | Q(root__session__in=ids)).order_by()
