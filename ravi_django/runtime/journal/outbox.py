@@ -1,13 +1,13 @@
-"""The outbox of the event bus: events are rows of the transaction that they report, so none is lost and none reports
-what was rolled back. Without RAVI["EVENT_BUS"] nothing is written.
+"""The outbox of the event bus: events are written in the transaction that they report, so none is lost and none
+reports a change that was rolled back. Without RAVI["EVENT_BUS"] nothing is written.
 
-A writer holds the run's lock while it takes numbers: the events of one run are in order. The audit log has its one
-write here too; it is append-only.
+A writer holds the run's lock while it takes numbers: the events of one run are in order. The audit log is written here
+too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import md5, sha256
 from typing import Any
 from uuid import UUID
@@ -22,10 +22,10 @@ from ravi_django.models import AuditRecord, HumanRequest, OutboxEvent, Run, Stat
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import Entry, encode, storable
 
-events_written = Signal()  # once they are committed: the bus's relay connects. Sent on any thread
+events_written = Signal()  # sent after the commit, on any thread; the relay of the bus connects to it
 TOPIC = "events"  # of all events of the runtime
-REFUSED = "account"  # what the error of a model call that no budget had room for names
-TOP_UP = "budget"  # the tool of a request for more budget
+REFUSED = "account"  # key in the error of a model call that exceeds a budget: the budget's account
+TOP_UP = "budget"  # the `tool` of a request for more budget
 _ENDS = {f"run.{status.value}" for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.BLOCKED)}
 
 
@@ -33,20 +33,19 @@ def is_on() -> bool:
     return conf.EVENT_BUS is not None
 
 
-# ------------------------------------------------------------------------------------------------ what is told
+# --------------------------------------------------------------------------------------------------- the events
 
 
 def of_submit(run: Run, message: Mapping[str, Any]) -> list[Event]:
-    """Of a run that is being created: a root run is somebody's request."""
+    """Events of a run that is being created: a root run starts a workflow."""
     if not is_on() or run.parent_id is not None:
         return []
-    return [
-        event_types.workflow_started(run.id, run.session_id, _text(message), **_whose(run, _id(run.id, "workflow")))
-    ]
+    about = _about(run, _id(run.id, "workflow"))
+    return [event_types.workflow_started(run.id, run.session_id, _text(message), **about)]
 
 
 def of_entries(run: Run, entries: Iterable[Entry], output: Any = None) -> list[Event]:
-    """Of journal rows that are being appended, and the `output` that the run is given with them."""
+    """Events of journal rows that are being appended. `output`: the run's, if they complete it."""
     if not is_on():
         return []
     return [event for entry in entries if (event := _of_entry(run, entry, output)) is not None]
@@ -58,41 +57,41 @@ def _of_entry(run: Run, entry: Entry, output: Any) -> Event | None:
         return _of_end(run, entry, output)
     if REFUSED in error and entry.kind == "llm.call":
         words = str(error.get("message", ""))
-        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], words, **_whose(run, entry.id.hex))
-    if entry.kind == "run.retried" and "supersedes" in (entry.result or {}):  # not a transient error's, but a person's
-        return event_types.run_retried(run.id, run.session_id, **_whose(run, entry.id.hex))
+        return event_types.budget_exhausted(run.id, run.session_id, error[REFUSED], words, **_about(run, entry.id.hex))
+    if entry.kind == "run.retried" and "supersedes" in (entry.result or {}):  # by a person, not for a transient error
+        return event_types.run_retried(run.id, run.session_id, **_about(run, entry.id.hex))
     if (entry.kind == "run.started" and run.generation == 0) or _begins_fork(run, entry):
-        return event_types.run_started(run.id, run.session_id, **_whose(run, entry.id.hex))
+        return event_types.run_started(run.id, run.session_id, **_about(run, entry.id.hex))
     return None
 
 
 def _begins_fork(run: Run, entry: Entry) -> bool:
-    """Its beginning was copied: no row says it anew."""
+    """Whether this row is the first one after those copied: a fork has no `run.started` row of its own."""
     return entry.kind == "run.resumed" and run.forked_from is not None and run.next_seq == run.fork_seq + 2
 
 
 def _of_end(run: Run, entry: Entry, output: Any) -> Event:
     error = entry.error or {}
     kind, words = str(error.get("type", "")), str(error.get("message", ""))
-    whose = _whose(run, entry.id.hex)
+    about = _about(run, entry.id.hex)
     match entry.kind.removeprefix("run."):
         case Status.COMPLETED:
-            return event_types.run_completed(run.id, run.session_id, str(output or ""), **whose)
+            return event_types.run_completed(run.id, run.session_id, str(output or ""), **about)
         case Status.CANCELLED:
-            return event_types.run_cancelled(run.id, run.session_id, words, **whose)
+            return event_types.run_cancelled(run.id, run.session_id, words, **about)
         case Status.BLOCKED:
-            return event_types.run_blocked(run.id, run.session_id, kind, words, **whose)
+            return event_types.run_blocked(run.id, run.session_id, kind, words, **about)
         case _:
-            return event_types.run_failed(run.id, run.session_id, kind, words, **whose)
+            return event_types.run_failed(run.id, run.session_id, kind, words, **about)
 
 
 def of_crash(run: Run, worker: str) -> Event:
-    """Of a run that was just taken over from a dead worker."""
-    whose = _whose(run, md5(f"{run.id}:crashed:{run.lease_epoch}".encode(), usedforsecurity=False).hexdigest())
-    return event_types.agent_crashed(run.id, run.session_id, worker, run.crashes, **whose)
+    """The event of a run that was claimed from a dead worker."""
+    about = _about(run, md5(f"{run.id}:crashed:{run.lease_epoch}".encode(), usedforsecurity=False).hexdigest())
+    return event_types.agent_crashed(run.id, run.session_id, worker, run.crashes, **about)
 
 
-# The same in SQL, of the rows `run` as claimed and `before`; a test compares them.
+# The same in SQL, from the rows `run` as claimed and `before`; a test compares them.
 CRASHED = f"""jsonb_build_object(
     'id', md5(run.id || ':crashed:' || run.lease_epoch), 'type', 'agent.crashed', 'source', '{event_types.SOURCE}',
     'schema_version', {event_types.SCHEMA_VERSIONS["agent.crashed"]}, 'correlation_id', run.id,
@@ -102,67 +101,38 @@ CRASHED = f"""jsonb_build_object(
 
 
 def of_request(request: HumanRequest, became: str, run: Run) -> list[Event]:
-    """Of a request to people: opened, answered, expired or cancelled."""
-    make = _REQUESTS.get(became)
-    if not is_on() or make is None:
+    """Events of a request to people that was opened, answered, expired or cancelled."""
+    if not is_on() or became not in ("opened", "answered", "expired", "cancelled"):
         return []
-    whose = _whose(run, _id(request.id, became, request.version))
-    whose["owner"], whose["tenant"] = _text_of(request.owner_id), request.tenant
-    found = [make(request, run, whose)]
-    if became == "opened" and request.tool == TOP_UP:
-        more: Whose = {**whose, "event_id": _id(request.id, TOP_UP, request.version)}
+    about = _about(run, _id(request.id, became, request.version))
+    about["owner"], about["tenant"] = _text_of(request.owner_id), request.tenant
+    if became == "answered":
+        return [_answered(request, run, about)]
+    place, kind = (run.id, run.session_id, request.id), str(request.kind)
+    if became != "opened":
+        return [event_types.hitl_closed(*place, kind=kind, status=became, tool=request.tool, **about)]
+    shown = {"text": request.text, "tool": request.tool, "risk": request.risk, "to": request.to}
+    events = [event_types.hitl_requested(*place, kind=kind, **shown, **about)]
+    if request.tool == TOP_UP:
+        about["event_id"] = _id(request.id, TOP_UP, request.version)
         account = f"tree:{run.tree_id}"
-        found.insert(0, event_types.budget_exhausted(run.id, run.session_id, account, request.text, **more))
-    return found
+        events.insert(0, event_types.budget_exhausted(run.id, run.session_id, account, request.text, **about))
+    return events
 
 
-def _opened(request: HumanRequest, run: Run, whose: Whose) -> Event:
-    return event_types.hitl_requested(
-        run.id,
-        run.session_id,
-        request.id,
-        kind=str(request.kind),
-        text=request.text,
-        tool=request.tool,
-        risk=request.risk,
-        to=request.to,
-        **whose,
-    )
-
-
-def _answered(request: HumanRequest, run: Run, whose: Whose) -> Event:
+def _answered(request: HumanRequest, run: Run, about: Whose) -> Event:
     answer = request.answer or {}
-    action, by = str(answer.get("action", "")), str(answer.get("by", ""))
-    about = (run.id, run.session_id, request.id)
+    place = (run.id, run.session_id, request.id)
+    given = {"action": str(answer.get("action", "")), "by": str(answer.get("by", "")), "tool": request.tool}
     if request.kind != HumanRequest.Kind.APPROVAL:
         text = str(answer.get("text") or "")
-        kind = str(request.kind)
-        return event_types.hitl_answered(*about, kind=kind, action=action, by=by, tool=request.tool, text=text, **whose)
-    if action in ("approve", "edit"):
-        return event_types.hitl_approved(*about, action=action, tool=request.tool, by=by, **whose)
-    reason = str(answer.get("reason") or "")
-    return event_types.hitl_denied(*about, action=action, tool=request.tool, by=by, reason=reason, **whose)
+        return event_types.hitl_answered(*place, kind=str(request.kind), text=text, **given, **about)
+    if given["action"] in ("approve", "edit"):
+        return event_types.hitl_approved(*place, **given, **about)
+    return event_types.hitl_denied(*place, reason=str(answer.get("reason") or ""), **given, **about)
 
 
-def _closed(status: str) -> Callable[[HumanRequest, Run, Whose], Event]:
-    def closed(request: HumanRequest, run: Run, whose: Whose) -> Event:
-        kind = str(request.kind)
-        return event_types.hitl_closed(
-            run.id, run.session_id, request.id, kind=kind, status=status, tool=request.tool, **whose
-        )
-
-    return closed
-
-
-_REQUESTS = {
-    "opened": _opened,
-    "answered": _answered,
-    "expired": _closed("expired"),
-    "cancelled": _closed("cancelled"),
-}
-
-
-def _whose(run: Run, event_id: str) -> Whose:
+def _about(run: Run, event_id: str) -> Whose:
     return {
         "agent": run.agent,
         "root": _text_of(run.root_id),
@@ -178,16 +148,15 @@ def _text_of(key: Any) -> str | None:
 
 
 def _id(of: UUID, *what: object) -> str:
-    """The same for the same change, however often it is written."""
+    """An event's id: the same each time that the same change is written."""
     return sha256(":".join(map(str, (of, *what))).encode()).hexdigest()[:32]
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    """What a message says, as text."""
-    payload = Message.model_validate(message).payload
-    said = getattr(payload, "message", None)
-    if said is not None:
-        return str(said.text)
+def _text(body: Mapping[str, Any]) -> str:
+    payload = Message.model_validate(body).payload
+    message = getattr(payload, "message", None)
+    if message is not None:
+        return str(message.text)
     return encode(getattr(payload, "data", None) or {}).decode()
 
 
@@ -195,7 +164,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def body(event: Event) -> dict[str, Any]:
-    """As the row has it; the time is the row's own."""
+    """The event as its row stores it, without the time, which is a column."""
     found: dict[str, Any] = storable(event.model_dump(mode="json", include=set(Event.model_fields) - {"ts"}))
     return found
 
@@ -204,22 +173,18 @@ def write(events: Sequence[Event], topic: str = TOPIC) -> None:
     """In the caller's transaction."""
     if not events:
         return
-    rows = [OutboxEvent(topic=topic, body=body(event)) for event in events]
-    if (present := clock.fixed()) is not None:
-        for row in rows:
-            row.created_at = present
-    OutboxEvent.objects.bulk_create(rows)
+    OutboxEvent.objects.bulk_create(clock.stamp(OutboxEvent(topic=topic, body=body(event))) for event in events)
     hint_on_commit()
 
 
 def params(events: Sequence[Event]) -> list[str | None]:
-    """Of `insert`, behind the present."""
+    """The parameters of `insert`, after the present."""
     return [text for event in events for text in (TOPIC, encode(body(event)).decode())]
 
 
 def insert(count: int, source: str) -> str:
-    """A statement that writes `count` events when `source` has its row. Its parameters are a fake clock's present, or
-    NULL, and `params`."""
+    """SQL that writes `count` events if `source` has a row. Its parameters: the fake clock's present or NULL, then
+    `params`."""
     rows = ", ".join(f"({place}, %s::text, %s::jsonb)" for place in range(count))
     return f"""INSERT INTO ravi_outboxevent (topic, body, created_at)
   SELECT told.topic, told.body, coalesce(%s::timestamptz, statement_timestamp())
@@ -227,15 +192,15 @@ def insert(count: int, source: str) -> str:
 
 
 def hint_on_commit() -> None:
-    """Have it relayed once the caller's transaction, if there is one, has committed."""
+    """Call `hint` after the commit of the caller's transaction, or at once without one."""
     transaction.on_commit(hint, robust=True)
 
 
 def hint() -> None:
-    """There may be something to relay."""
+    """Notify the relay that events may wait."""
     events_written.send(None)
 
 
 def write_audit(*records: AuditRecord) -> None:
-    """Once, whatever crashes: a record of the same key is there already, and stays as it is."""
+    """Write records. One whose key is stored already is skipped, so a repeat after a crash writes nothing twice."""
     AuditRecord.objects.bulk_create([clock.stamp(record) for record in records], ignore_conflicts=True)
