@@ -1,7 +1,7 @@
-"""Statements of our own on PostgreSQL, for what every run costs: no query is compiled, and each is planned once.
+"""Own PostgreSQL statements for the steps of every run: no query is compiled, and each is planned once.
 
-Their parameters are bound by the server. Everything goes as text under a cast in the statement: parameters of one
-type keep one prepared statement.
+The server binds their parameters. All are sent as text and cast in the statement: parameters of one type keep one
+prepared statement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import limited
 
 Row = TypeVar("Row", bound=Model)
-Params = Sequence[str | None] | Mapping[str, str | None]
+Params = Sequence[str | None] | Mapping[str, Any]
 
 NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"  # a fake clock's present, else the database's
 
@@ -36,7 +36,7 @@ def in_use() -> bool:
 def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
     """Run one statement on this thread's connection; returns its rows.
 
-    A shared connection has no prepared statements: the next one may go to another server process.
+    Nothing is prepared on a shared connection: its next statement may go to another server process.
     """
     from psycopg import Cursor
 
@@ -59,33 +59,27 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
 
 
 def insert_blob(blob: Blob) -> None:
-    """One body, bound as bytes: written out as the text of a statement, megabytes cost many times as much."""
-    from psycopg import Cursor
-
-    mine = connections[alias()]
-    mine.ensure_connection()
-    mine.validate_no_broken_transaction()
+    """Write one body, bound as bytes: as text in a statement, megabytes cost many times as much."""
     params = {"id": blob.id, "body": blob.body, "encoding": blob.encoding, "size": str(blob.size), "now": present()}
-    with mine.wrap_database_errors, limited(mine), Cursor(mine.connection) as cursor:
-        cursor.execute(_INSERT_BLOB.encode(), params, prepare=False)
+    execute(_INSERT_BLOB, params)
 
 
 _INSERT_BLOB = (
     "INSERT INTO ravi_blob (id, body, encoding, size, created_at)"  # noqa: S608 - the only part is our own NOW
     f" VALUES (%(id)s::text, %(body)b, %(encoding)s::text, %(size)s::bigint, {NOW})"
-    " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL"
+    " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL RETURNING id"
 )
 
 
 def _log(mine: Any, sql: str, params: Params) -> None:
-    """Into Django's own log of queries, as they would be typed."""
+    """Add the statement to Django's log of queries."""
     from psycopg import ClientCursor
 
     mine.queries_log.append({"sql": ClientCursor(mine.connection).mogrify(sql.encode(), params), "time": "0.000"})
 
 
 def present() -> str | None:
-    """The value of `now` in a statement: None asks the database."""
+    """The parameter `now` of a statement: the fake clock's time, or None for the database's."""
     fixed = clock.fixed()
     return fixed.isoformat() if fixed else None
 
@@ -100,19 +94,19 @@ def texts(values: Sequence[str] | None) -> str | None:
 
 @cache
 def columns(model: type[Model], alias: str) -> str:
-    """All columns of a model's table, in the order that `instance` takes their values in."""
+    """All columns of a model's table, in the order that `instance` expects their values."""
     return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
 
 
 def instance(model: type[Row], values: Sequence[Any]) -> Row:
-    """A model instance of the values of `columns`, as a queryset gives one."""
+    """A model instance with the values of `columns`."""
     names, documents = _shape(model)
     made: Row = model.from_db(alias(), names, decoded(values, documents))
     return made
 
 
 def decoded(values: Sequence[Any], documents: Sequence[int]) -> list[Any]:
-    """A row with the JSON of its columns at these places read."""
+    """A row with the JSON of these columns decoded."""
     row = list(values)
     for place in documents:
         if row[place] is not None:
@@ -128,8 +122,8 @@ def _shape(model: type[Model]) -> tuple[list[str], list[int]]:
 
 
 def insertable(row: Model) -> tuple[str, str, dict[str, str | None]]:
-    """A new row's columns, what goes into them, and the parameters. Left out are columns that hold an expression, such
-    as the database's default; a time that Django would set itself is the database's."""
+    """The columns of a new row, their SQL values, and the parameters. Columns that hold an expression, such as a
+    default of the database, are left out. A time that Django would set is the database's."""
     given = []
     params: dict[str, str | None] = {}
     for field in row._meta.concrete_fields:
@@ -155,7 +149,7 @@ def _place(field: Field[Any, Any]) -> str:
 
 
 def cast(field: Field[Any, Any]) -> str:
-    """The type that a parameter for this column is given: a text that is too long is to be refused, not cut."""
+    """The SQL type of a parameter for this column. A cast to varchar would cut a text that is too long."""
     kind = field.rel_db_type(connection) if field.is_relation else field.db_type(connection)
     return "text" if str(kind).startswith("varchar") else str(kind)
 

@@ -1,11 +1,10 @@
-"""What a lease holder records while it drives."""
+"""Appends of a lease holder to the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
-from uuid import UUID
 
 from ravi_django.db import transaction
 from ravi_django.models import Blob, JournalEntry, Run
@@ -18,18 +17,16 @@ BIG_BODY = 256 * 1024  # bytes
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
-    """Record effects under the lease, in one commit; returns the seq of the first row."""
+    """Record effects under the lease in one commit; returns the seq of the first row."""
     store_big_values(entries)
     return fence.append(lease, entries, turns)
 
 
-def append_rows(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
-    """The same for a caller that holds locks and has stored the big values before it took them."""
-    return fence.append(lease, entries, turns)
+append_rows = fence.append  # for a caller that holds locks, and has stored the big values before it took them
 
 
 def appending(also: Callable[..., None]) -> Callable[..., int]:
-    """A write of a lease holder: `also` runs behind the append, in its transaction. What it raises undoes both."""
+    """Decorate `also` to append before it runs, in one transaction. Its errors roll back both."""
 
     @wraps(also)
     def write(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), **more: Any) -> int:
@@ -57,22 +54,17 @@ def write_row(run: Run, entry: Entry, epoch: int, *, seq: int | None = None) -> 
     return row
 
 
-def already_appended(entry_id: UUID) -> int | None:
-    """The seq of a row that an append with a lost answer did write."""
-    return JournalEntry.objects.filter(id=entry_id).values_list("seq", flat=True).first()
-
-
 def store_big_values(entries: Sequence[Entry]) -> None:
-    """Blobs are content-addressed: writing them first leaves at worst an unused one for the prune."""
+    """Store values that are too big for a row, before the rows: at worst the prune finds an unused blob."""
     for entry in entries:
         if blobs := externalize(entry):
             save_blobs(blobs)
 
 
 def save_blobs(blobs: Sequence[Blob]) -> None:
-    """Store bodies; one that is there already is young again, so that nothing takes it before its row is there."""
+    """Store bodies. One that is stored already gets a new time, so that the prune keeps it until its row is written."""
     unique = {blob.id: clock.stamp(blob) for blob in blobs}
-    rows = [unique[key] for key in sorted(unique)]  # always in this order: two writers must not wait for each other
+    rows = [unique[key] for key in sorted(unique)]  # in one order, so that two writers cannot deadlock
     if postgres.in_use() and any(len(blob.body) > BIG_BODY for blob in rows):
         for blob in rows:
             postgres.insert_blob(blob)

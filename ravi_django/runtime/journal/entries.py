@@ -1,4 +1,4 @@
-"""Journal rows on their way in and out of the database."""
+"""Journal rows and history turns, to and from the database."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import hashlib
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import F
 from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
-from ravi_django.models import Blob, JournalEntry, Phase, uuid7
+from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
 
-BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} stands for a value that lies in Blob
-SCHEMA = 1  # version of the payloads' form
+BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
+SCHEMA = 1  # version of the stored values' format
+TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True)
 class Entry:
-    """A row to append. Times are given by the database: finished now, started `elapsed_s` before."""
+    """A row to append. The database sets its times: finished now, started `elapsed_s` before."""
 
     kind: str
     path: str
@@ -40,8 +43,8 @@ class Entry:
     inbox_upto: int | None = None
     elapsed_s: float = 0.0
     id: UUID = field(default_factory=uuid7)
-    stored: dict[str, str] = field(default_factory=dict)  # request and result as the row has them; see `externalize`
-    blobs: list[Blob] = field(default_factory=list)  # bodies that the row's digests name: written before it
+    stored: dict[str, str] = field(default_factory=dict)  # request and result as JSON text; see `externalize`
+    blobs: list[Blob] = field(default_factory=list)  # bodies named by the row's digests, written before it
 
     @property
     def is_effect(self) -> bool:
@@ -58,13 +61,13 @@ class NewTurn:
 
     @property
     def keeps(self) -> int | None:
-        """Of a summary: how many turns right before it it does not stand for."""
+        """Of a summary: the number of turns right before it that it does not replace."""
         return keeps_of(self.message)
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A row as replay reads it."""
+    """A row as replay reads it; its fields are columns of JournalEntry."""
 
     seq: int
     path: str
@@ -86,31 +89,12 @@ class Recorded:
     finished_at: datetime
     schema: int = SCHEMA
 
-    FIELDS = (
-        "seq",
-        "path",
-        "attempt",
-        "phase",
-        "kind",
-        "name",
-        "request",
-        "digests",
-        "result",
-        "error",
-        "input_tokens",
-        "cached_tokens",
-        "output_tokens",
-        "reasoning_tokens",
-        "cost",
-        "inbox_upto",
-        "started_at",
-        "finished_at",
-        "schema",
-    )
-
     @property
     def usage(self) -> Usage:
         return Usage.of(self)
+
+
+COLUMNS = [column.name for column in fields(Recorded)]
 
 
 def dumps(value: Any) -> str | None:
@@ -118,12 +102,12 @@ def dumps(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
 
 
-# What may stand for a value that no row can hold: NUL, and numbers that JSON has no words for.
+# Tokens of values that no row can hold: NUL, and numbers that JSON does not have.
 _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
 
 
 def encode(value: Any) -> bytes:
-    """JSON as every database can hold it; what is no JSON goes in as its text."""
+    """JSON that every database can store. A value that is not JSON becomes its `str`."""
     try:
         body = to_json(value, fallback=str)
     except ValueError:  # half a surrogate pair
@@ -132,7 +116,7 @@ def encode(value: Any) -> bytes:
 
 
 def is_storable(value: Any) -> bool:
-    """Whether `storable` would change nothing; far cheaper than to find out by it."""
+    """Whether `storable` would change nothing. Much cheaper than calling it."""
     try:
         body = to_json(value, fallback=str)
     except ValueError:
@@ -141,7 +125,7 @@ def is_storable(value: Any) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """A JSON value without what no row can hold: NUL characters, halves of surrogate pairs, numbers that are none."""
+    """A JSON value without NUL characters, halves of surrogate pairs, NaN and infinity: no row can hold them."""
     if isinstance(value, str):
         text = value.replace("\0", "\ufffd")
         return text if text.isascii() else text.encode(errors="replace").decode()
@@ -155,8 +139,8 @@ def storable(value: Any) -> Any:
 
 
 def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as their row can hold them. What is no JSON has no lasting form: a replay could not tell whether
-    the call is the same."""
+    """The arguments as their row holds them. Raises InvalidInputError for one that is not JSON: a replay could not
+    compare it."""
     held = storable(arguments)
     for argument, value in held.items():
         try:
@@ -173,7 +157,7 @@ def make_blob(body: bytes, *, compress: bool = False) -> Blob:
 
 
 def make_text_blob(body: bytes) -> Blob:
-    """A text as it is, which can be read in parts. Fast rather than small: it may be of many megabytes."""
+    """A blob of plain text, which can be read in parts. Compressed fast rather than small: it may be megabytes."""
     return Blob(id=hashlib.sha256(body).hexdigest(), body=zlib.compress(body, 1), encoding="text+zlib", size=len(body))
 
 
@@ -183,8 +167,8 @@ def blob_value(blob: Blob) -> Any:
 
 
 def externalize(entry: Entry) -> list[Blob]:
-    """Encode the entry's values, once, as its row holds them: those too big for a row as references. Returns the blobs
-    to write first. The entry's own values stay whole, its frames are made of them."""
+    """Encode the entry's values once, in `stored`. Values too big for a row become references; returns their blobs,
+    to be written first. The entry's own values stay: its frames use them."""
     blobs = list(entry.blobs)
     limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
@@ -201,7 +185,7 @@ def externalize(entry: Entry) -> list[Blob]:
 
 
 def fits_in_row(entry: Entry) -> bool:
-    """Whether no value is too big for a row: then `externalize` has nothing to do, and they are encoded for good."""
+    """Whether no value is too big for a row. Then `stored` is set, and `externalize` is not needed."""
     if entry.blobs:
         return False
     limit = int(conf.INLINE_BYTES)
@@ -217,7 +201,7 @@ def fits_in_row(entry: Entry) -> bool:
 
 
 def _room(value: Any, left: int) -> int:
-    """`left` less the letters of the texts inside, as far as they fit. Costs far less than to encode a big value."""
+    """`left` minus the characters of the texts inside; stops below 0. Much cheaper than encoding a big value."""
     if isinstance(value, str):
         return left - len(value)
     if isinstance(value, dict | list):
@@ -233,7 +217,7 @@ def stored_text(entry: Entry, name: str) -> str | None:
 
 
 def names_of_bodies(row: Any) -> set[str]:
-    """Ids of the blobs that hold the row's values, and the whole of a result that was cut."""
+    """Ids of the blobs that hold the row's values and the full text of a result that was cut."""
     named = (_blob_id(row.request), _blob_id(row.result), (row.digests or {}).get("whole"))
     return {name for name in named if name is not None}
 
@@ -255,7 +239,7 @@ def internalize(rows: list[Any]) -> None:
     ids = {_blob_id(getattr(row, name)) for row, name in places}
     values: dict[str | None, Any] = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=ids)}
     for row, name in places:
-        value = getattr(row, name)  # of an agent's own log entry it may be that it only looks like a reference
+        value = getattr(row, name)  # a log entry of an agent may only look like a reference
         setattr(row, name, values.get(_blob_id(value), value))
 
 
@@ -264,8 +248,7 @@ def _blob_id(value: Any) -> str | None:
 
 
 def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch: int, now: Any, start: Any) -> Any:
-    """The entry as a model instance, for databases that append through the ORM."""
-    usage = entry.usage
+    """The entry as a model instance, to append it through the ORM."""
     return JournalEntry(
         id=entry.id,
         run_id=run_id,
@@ -280,10 +263,7 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         digests=entry.digests,
         result=_stored_value(entry, "result"),
         error=entry.error,
-        input_tokens=usage.input_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        output_tokens=usage.output_tokens if usage else None,
-        reasoning_tokens=usage.reasoning_tokens if usage else None,
+        **({name: getattr(entry.usage, name) for name in TOKENS} if entry.usage else {}),
         cost=entry.cost,
         inbox_upto=entry.inbox_upto,
         schema=SCHEMA,
@@ -296,3 +276,27 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
 def _stored_value(entry: Entry, name: str) -> Any:
     text = stored_text(entry, name)
     return None if text is None else json.loads(text)
+
+
+def write_turns(
+    session_id: UUID, turns: Sequence[NewTurn], *, run_id: UUID | None, index: int | None, again: bool = False
+) -> None:
+    """Store turns at the end of a session, under its lock. `index`: that of the first turn within its run. With `again`
+    turns that are stored already are skipped."""
+    Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(turns))
+    end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
+    rows = [
+        Turn(
+            session_id=session_id,
+            agent=turn.agent,
+            position=end - len(turns) + place,
+            run_id=run_id,
+            index=None if index is None else index + place,
+            role=turn.message.role,
+            content=turn.message.to_json()["content"],
+            name=turn.message.name or "",
+            keeps=turn.keeps,
+        )
+        for place, turn in enumerate(turns)
+    ]
+    Turn.objects.bulk_create(rows, ignore_conflicts=again)

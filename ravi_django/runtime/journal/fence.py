@@ -1,9 +1,9 @@
-"""The fenced append: the one statement that every journaled effect costs.
+"""The fenced append: the one statement that each journaled effect costs.
 
-On PostgreSQL a single statement updates the run where the epoch is still ours, and inserts the rows under the numbers
-that this update returned. The UPDATE waits for a concurrent claim and re-checks the epoch; a SELECT of the epoch
-would let a zombie through. The fence names the owner, not the status: a released run has none, and the planner has no
-index to prefer over the primary key. Other databases do the same in one short transaction.
+On PostgreSQL one statement updates the run if the epoch is still ours, and inserts the rows under the numbers that the
+update returned. The UPDATE waits for a concurrent claim and checks the epoch again; a SELECT of the epoch would let a
+zombie write. The fence checks the owner, not the status: a released run has no owner, and no index on it can tempt the
+planner away from the primary key. Other databases do the same in one short transaction.
 """
 
 from __future__ import annotations
@@ -20,15 +20,24 @@ from django.db.models.functions import Now
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import LeaseLostError
-from ravi_django.models import JournalEntry, Run, Session, Turn
+from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.postgres import as_text, cast
 from ravi_django.runtime.db.postgres import execute as _execute
 from ravi_django.runtime.journal import outbox
-from ravi_django.runtime.journal.entries import SCHEMA, Entry, NewTurn, dumps, fits_in_row, journal_row, stored_text
+from ravi_django.runtime.journal.entries import (
+    SCHEMA,
+    TOKENS,
+    Entry,
+    NewTurn,
+    dumps,
+    fits_in_row,
+    journal_row,
+    stored_text,
+    write_turns,
+)
 from ravi_django.runtime.journal.lease import Lease
 
-_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _ENTRY = (
     "path, attempt, phase, kind, name, request, digests, result, error, "
     "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, inbox_upto"
@@ -44,21 +53,21 @@ MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects)
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An append that is one statement of text parameters."""
+    """An append as one statement with text parameters."""
 
     sql: str
     params: Sequence[str | None]
-    answer: Callable[[Sequence[Any]], int]  # takes its row, empty where it has none; raises LeaseLostError
+    answer: Callable[[Sequence[Any]], int]  # from the row, or (), to the first seq; raises LeaseLostError
 
 
 def append(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> int:
-    """Write rows under the lease; returns the seq of the first. Raises LeaseLostError when the fence is gone."""
+    """Write rows under the lease; returns the seq of the first. Raises LeaseLostError."""
     with nullcontext() if _in_one_statement(entries, turns) else transaction.atomic():
         return append_in_transaction(lease, entries, turns)
 
 
 def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]) -> Statement | None:
-    """The append as one statement, for a connection of the event loop; None where it is more."""
+    """The append as one statement, for a connection of the event loop; None if it takes more than one."""
     if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
         return None
     return _bound(lease, entries, turns, hint=outbox.hint)
@@ -67,8 +76,8 @@ def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
 def append_in_transaction(
     lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn], *, seen: int | None = None, **changes: Any
 ) -> int:
-    """The same inside the caller's transaction, with other changes of the run beside it. With `seen`, the number of a
-    wake-up, a run that was woken since is refused as one whose lease is lost."""
+    """`append` inside the caller's transaction, together with other changes of the run. With `seen`, the number of a
+    wake-up, raises LeaseLostError also if the run was woken since."""
     if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, seen=seen, **changes)
     given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
@@ -79,7 +88,7 @@ def append_in_transaction(
     rows = _execute(statement.sql, statement.params)
     first = statement.answer(rows[0] if rows else ())
     if others := {name: value for name, value in changes.items() if name not in plain}:
-        Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement before holds the row
+        Run.objects.filter(id=lease.run_id).update(**others)  # fenced: the statement above holds the row's lock
     return first
 
 
@@ -88,9 +97,9 @@ def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> boo
 
 
 def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
-    """Usage and known cost of the entries, by columns of the run, and whether some cost is unknown."""
+    """Usage and known cost of the entries, by column of the run, and whether some cost is unknown."""
     used = [(entry.usage, entry.cost) for entry in entries if entry.usage is not None]
-    sums: dict[str, Any] = {name: sum(getattr(usage, name) for usage, _ in used) for name in _TOKENS}
+    sums: dict[str, Any] = {name: sum(getattr(usage, name) for usage, _ in used) for name in TOKENS}
     sums["cost"] = sum((cost or 0.0 for _, cost in used), 0.0)
     return sums, any(cost is None for _, cost in used)
 
@@ -132,31 +141,10 @@ def _append_by_orm(
         )
         for place, entry in enumerate(entries)
     )
-    _write_turns(lease, turns, next_turn - len(turns))
+    if turns:
+        write_turns(turns[0].session_id, turns, run_id=lease.run_id, index=next_turn - len(turns))
     outbox.write(outbox.of_entries(lease.run, entries, changes.get("output")))
     return int(base)
-
-
-def _write_turns(lease: Lease, turns: Sequence[NewTurn], index: int) -> None:
-    if not turns:
-        return
-    session_id = turns[0].session_id
-    Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(turns))
-    end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
-    Turn.objects.bulk_create(
-        Turn(
-            session_id=session_id,
-            agent=turn.agent,
-            position=end - len(turns) + place,
-            run_id=lease.run_id,
-            index=index + place,
-            role=turn.message.role,
-            content=turn.message.to_json()["content"],
-            name=turn.message.name or "",
-            keeps=turn.keeps,
-        )
-        for place, turn in enumerate(turns)
-    )
 
 
 def _bound(
@@ -167,11 +155,11 @@ def _bound(
     seen: int | None = None,
     hint: Callable[[], None] = outbox.hint_on_commit,
 ) -> Statement:
-    """`hint` is called when events were written with the rows."""
+    """`hint` is called if events were written with the rows."""
     used, unknown = _used(entries)
     effect = any(entry.is_effect for entry in entries)
     told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
-    # Everything goes as text: parameters of one type keep one prepared statement.
+    # All are text: parameters of one type keep one prepared statement.
     params: list[str | None] = [
         str(len(entries)),
         str(len(turns)),
@@ -213,7 +201,7 @@ def _bound(
 
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
-    """A recorded effect forgets crashes and attempts, unless the caller says what they are."""
+    """A recorded effect resets crashes and attempts, unless the caller sets them."""
     given = changes or {}
     kept: list[str | None] = [] if "release" in given else [conf.RELEASE]
     kept += ["0" if effect else "1" for name in ("crashes", "attempts") if name not in given]
@@ -233,7 +221,7 @@ def _entry_params(entry: Entry) -> list[str | None]:
         dumps(entry.digests),
         stored_text(entry, "result"),
         dumps(entry.error),
-        *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in _TOKENS),
+        *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in TOKENS),
         None if entry.cost is None else repr(entry.cost),
         None if entry.inbox_upto is None else str(entry.inbox_upto),
         repr(entry.elapsed_s),

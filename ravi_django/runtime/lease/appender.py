@@ -22,6 +22,7 @@ from django.db import IntegrityError, NotSupportedError, connections
 from ravi_django.conf import conf
 from ravi_django.db import MODE, alias
 from ravi_django.kernel import LeaseLostError
+from ravi_django.models import JournalEntry
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.db.connections import SHAPES
 from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect
@@ -242,7 +243,7 @@ def append_repeatable(
     try:
         return ledger.settled(lease, entries, partial(write, lease, entries, turns))
     except IntegrityError:
-        seq = journal_append.already_appended(entries[0].id)
+        seq = JournalEntry.objects.filter(id=entries[0].id).values_list("seq", flat=True).first()
         if seq is None:
             raise
         return seq

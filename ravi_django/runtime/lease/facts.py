@@ -1,8 +1,8 @@
-"""What a lease reads when it begins: the journal, unread messages, and what wakes the run.
+"""Reads of a lease when it begins: the journal, unread messages, and the facts that wake the run.
 
 No wake-up is lost. A waker touches the run by its id alone, and a suspension (`settle.suspend`) names the last wake-up
 that it has seen. If the touch is first, the run does not suspend. If it is second, the touch makes the run pending. A
-status in the waker's condition would skip a row that is being suspended at that moment.
+condition on the status in the waker would skip a row that is being suspended at that moment.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from django.db.models.functions import Length
 from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Run, Signal
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.db import postgres
-from ravi_django.runtime.journal.entries import Recorded, internalize
+from ravi_django.runtime.journal.entries import COLUMNS, Recorded, internalize
 from ravi_django.runtime.journal.lease import Lease
 
-NOT_READ: Any = object()  # in place of a payload: `payload_of` gives it
-PAYLOADS = 50  # of a run's unread signals that are read with it; of thousands, the others by and by
+NOT_READ: Any = object()  # replaces a payload that `waits.payload_of` reads later
+PAYLOADS = 50  # of a run's unread signals that are read at once
 
 
 @dataclass(slots=True)
 class Facts:
-    """What has happened to a run that its journal does not know yet."""
+    """Events of a run that are not in its journal yet."""
 
     wake_seq: int = 0  # the wake-ups that these facts include
     # unread (id, name, payload), all, oldest first; the payload may be NOT_READ
@@ -38,8 +38,8 @@ class Facts:
 
 
 def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Facts]:
-    """What a lease starts from. A run that nobody has ever woken has no facts to read, and its journal says what else
-    there can be: the claim's number of the wake-up is the one that these facts include at least."""
+    """Load a lease. A run that was never woken has no facts, and its journal shows whether it has asks and requests.
+    The facts include at least the wake-ups up to the claim's `wake_seq`."""
     accounts.learn()
     loaded = load(lease, limit)
     if not lease.run.wake_seq:
@@ -49,7 +49,7 @@ def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Fac
 
 
 def facts(lease: Lease) -> Facts:
-    """Read them, the number of the wake-up first: what comes after it is known to be new."""
+    """Read the facts. The number of the last wake-up is read first, so that later ones count as new."""
     seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
     return _facts(lease, seen, asks=True, requests=True) if seen else Facts()
 
@@ -66,7 +66,7 @@ def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
 
 
 def _unread_signals(run_id: UUID) -> list[tuple[int, str, Any]]:
-    """All names: whether a wait is over must not depend on how many others came before."""
+    """All signals by name, and the first PAYLOADS payloads: a wait must find its signal behind thousands of others."""
     unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
     whole = list(unread.values_list("id", "name", "payload")[:PAYLOADS])
     if len(whole) < PAYLOADS:
@@ -75,28 +75,18 @@ def _unread_signals(run_id: UUID) -> list[tuple[int, str, Any]]:
     return whole + [(number, name, NOT_READ) for number, name in rest]
 
 
-def payload_of(signal_id: int) -> Any:
-    """Of a signal that was found unread."""
-    return Signal.objects.values_list("payload", flat=True).get(id=signal_id)
-
-
-# -------------------------------------------------------------------------------------------------- signals
-
-
-_JSON = [place for place, name in enumerate(Recorded.FIELDS) if name in ("request", "digests", "result", "error")]
+_JSON = [place for place, name in enumerate(COLUMNS) if name in ("request", "digests", "result", "error")]
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a lease starts from."""
-
     journal: list[Recorded]  # this generation, in seq order
     unread: Inbox
 
 
 def load(lease: Lease, limit: int | None = None) -> Loaded:
-    """The journal in one query, the inbox in another; a run's first lease has no journal to read. With a `limit` so
-    many messages of a backlog, behind those that the journal has."""
+    """Read the journal in one query and the inbox in another; a run's first lease has no journal. With a `limit` reads
+    at most so many messages after those that the journal has."""
     journal: list[Recorded] = []
     if lease.epoch > 1:
         journal = [Recorded(*row) for row in _rows(lease.run)]
@@ -105,7 +95,7 @@ def load(lease: Lease, limit: int | None = None) -> Loaded:
 
 
 def _seen(journal: Iterable[Recorded]) -> int:
-    """The last message that the code was given, as far as it is recorded."""
+    """The id of the last message that the code was given, by the journal."""
     noted = [row.result for row in journal if row.path.startswith("@") and isinstance(row.result, dict)]
     rounds = [result.get("inbox_upto") or 0 for result in noted]
     return max([row.inbox_upto or 0 for row in journal] + rounds, default=0)
@@ -114,8 +104,8 @@ def _seen(journal: Iterable[Recorded]) -> int:
 def _rows(run: Run) -> Iterable[Sequence[Any]]:
     if not postgres.in_use():
         rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
-        return rows.order_by("seq").values_list(*Recorded.FIELDS)
-    names = ", ".join(Recorded.FIELDS)
+        return rows.order_by("seq").values_list(*COLUMNS)
+    names = ", ".join(COLUMNS)
     found = postgres.execute(
         f"SELECT {names} FROM ravi_journalentry"  # noqa: S608 - the names of our own columns
         " WHERE run_id = %s::uuid AND generation = %s::int ORDER BY seq",
@@ -129,57 +119,56 @@ class Paused:
     """A run that has given its slot away."""
 
     run: Run  # as it was before
-    row: JournalEntry  # of its journal: it says for whom
+    row: JournalEntry  # its journal's row, which names the run that got the slot
 
 
+_LAST = 2**63 - 1  # the highest id
 Numbered = tuple[int, dict[str, Any]]  # the id of its row, and the message
 
-# The message_id of what a generation carries for the next one. A run has one at most; it is in no order with the
-# others, which are given as they came.
+# The message_id of the message that a generation carries for the next one. A run has at most one, and it comes before
+# all others.
 CARRIED = "ravi:carried"
 AT_ONCE = 16_384  # bytes of a backlog, as they are stored; a larger message comes alone
 
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What a lease begins with."""
-
     messages: list[Numbered] = field(default_factory=list)  # oldest first
-    more: bool = False  # there are others behind them
-    carried: Numbered | None = None  # by the generation before
+    more: bool = False  # there are later ones
+    carried: Numbered | None = None  # by the previous generation
 
 
 def of_generation(run: Run, seen: int, limit: int | None) -> Inbox:
-    """The messages above the run's `inbox_from`: all, or with a `limit` all up to `seen`, the last that its journal
-    has, and so many behind it. Where a later generation was carried nothing, what it begins with may be the last of
-    them: then it is given all."""
-    carried = _carried(run.id) if limit is not None and run.generation else None
+    """The messages above the run's `inbox_from`: all, or with a `limit` all up to `seen`, the last one of its journal,
+    and at most `limit` later ones. A later generation without a carried message may begin with its last message: it
+    gets all."""
+    carried: Numbered | None = None
+    if limit is not None and run.generation:
+        rows = InboxMessage.objects.filter(run_id=run.id, message_id=CARRIED)
+        carried = rows.values_list("id", "body").first()
     if limit is None or (run.generation and carried is None):
-        rows = _message_rows(run.id, run.inbox_from)
-        found = [(number, body) for number, body, is_carried in rows if not is_carried]
-        return Inbox(found, carried=next(((number, body) for number, body, is_carried in rows if is_carried), None))
-    given = [
-        (number, body) for number, body, is_carried in _message_rows(run.id, run.inbox_from, seen) if not is_carried
-    ]
+        found, carried = _messages(run.id, run.inbox_from)
+        return Inbox(found, carried=carried)
+    given, _ = _messages(run.id, run.inbox_from, seen)
     found, more = some_after(run.id, max(run.inbox_from, seen), limit)
     return Inbox(given + found, more, carried)
 
 
 def inbox_after(run_id: UUID, after: int) -> list[Numbered]:
-    """The run's messages above an id, oldest first. A statement of its own, after the claim's: what was delivered while
-    the claim waited for the row is there. Who delivers locks the run first, so that the ids rise with the commits."""
-    return [(number, body) for number, body, is_carried in _message_rows(run_id, after) if not is_carried]
+    """The run's messages above an id, oldest first. A statement after the claim's also sees the messages that were
+    delivered while the claim waited for the row. A delivery locks the run first, so ids rise in commit order."""
+    return _messages(run_id, after)[0]
 
 
 def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bool]:
-    """The first of them, at most `limit` and of AT_ONCE bytes, and whether there are more."""
+    """The first of those messages, at most `limit` and AT_ONCE bytes, and whether there are more."""
     if postgres.in_use():
         rows: Sequence[tuple[Any, ...]] = postgres.execute(
             "SELECT id, CASE WHEN place <= %(limit)s::int AND before < %(at_once)s::int THEN body END FROM ("
             " SELECT id, body, row_number() OVER w AS place, sum(size) OVER w - size AS before FROM ("
             "  SELECT id, body, pg_column_size(body) AS size FROM ravi_inboxmessage"
-            # By run and id, though the run is one: so it is the index of both that has the order, and it gives these
-            # rows alone. For an order of ids a limit may have the whole table walked by its key, or all unread sorted.
+            # Ordered by run and id, although there is one run: the index of both then gives exactly these rows. With
+            # an order by id, a limit may make the planner walk the whole table by its key, or sort all unread rows.
             "   WHERE run_id BETWEEN %(run)s::uuid AND %(run)s::uuid"
             "   AND (run_id, id) > (%(run)s::uuid, %(after)s::bigint) AND message_id <> %(carried)s::text"
             "   ORDER BY run_id, id LIMIT %(limit)s::int + 1"
@@ -203,28 +192,23 @@ def some_after(run_id: UUID, after: int, limit: int) -> tuple[list[Numbered], bo
     return list(unread.filter(id__lte=last).values_list("id", "body")), False
 
 
-def _carried(run_id: UUID) -> Numbered | None:
-    return InboxMessage.objects.filter(run_id=run_id, message_id=CARRIED).values_list("id", "body").first()
-
-
 def _unread(run_id: UUID, after: int) -> QuerySet[InboxMessage]:
     return InboxMessage.objects.filter(run_id=run_id, id__gt=after).order_by("id")
 
 
-def _message_rows(run_id: UUID, after: int, upto: int | None = None) -> list[tuple[int, dict[str, Any], bool]]:
-    """Those above an id, and up to another; and whether it is the carried one."""
-    if upto is not None and upto <= after:
-        return []
+def _messages(run_id: UUID, after: int, upto: int = _LAST) -> tuple[list[Numbered], Numbered | None]:
+    """The messages above an id and up to another, without the carried one; and that one, if it is among them."""
+    if upto <= after:
+        return [], None
     if postgres.in_use():
-        rows = postgres.execute(
+        found = postgres.execute(
             "SELECT id, body, message_id = %s::text FROM ravi_inboxmessage"
             " WHERE run_id = %s::uuid AND id > %s::bigint AND id <= %s::bigint ORDER BY id",
-            [CARRIED, str(run_id), str(after), str(_LAST if upto is None else upto)],
+            [CARRIED, str(run_id), str(after), str(upto)],
         )
-        return [(number, json.loads(body), is_carried) for number, body, is_carried in rows]
-    unread = _unread(run_id, after) if upto is None else _unread(run_id, after).filter(id__lte=upto)
-    found = unread.values_list("id", "body", "message_id")
-    return [(number, body, message_id == CARRIED) for number, body, message_id in found]
-
-
-_LAST = 2**63 - 1  # of all ids
+        rows = [(number, json.loads(body), is_carried) for number, body, is_carried in found]
+    else:
+        unread = _unread(run_id, after).filter(id__lte=upto).values_list("id", "body", "message_id")
+        rows = [(number, body, message_id == CARRIED) for number, body, message_id in unread]
+    carried = next(((number, body) for number, body, is_carried in rows if is_carried), None)
+    return [(number, body) for number, body, is_carried in rows if not is_carried], carried

@@ -22,7 +22,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
 from ravi_django.runtime.journal.append import appending
-from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.entries import Entry, NewTurn, write_turns
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.state import RunState, current_context
@@ -177,27 +177,11 @@ def _turns(agent_id: AgentId, session_id: str | UUID) -> QuerySet[Turn]:
 def _append(
     agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], run_id: str, start: int | None
 ) -> None:
-    """Outside a run: positions are given under the session's lock."""
+    """Outside a run."""
+    place = UUID(str(session_id))
+    turns = [NewTurn(place, str(agent_id), message) for message in messages]
     with transaction.atomic():
-        Session.objects.filter(id=session_id).update(next_position=F("next_position") + len(messages))
-        end = Session.objects.values_list("next_position", flat=True).get(id=session_id)
-        Turn.objects.bulk_create(
-            [
-                Turn(
-                    session_id=session_id,
-                    agent=str(agent_id),
-                    position=end - len(messages) + place,
-                    run_id=run_id or None,
-                    index=None if start is None else start + place,
-                    role=message.role,
-                    content=message.to_json()["content"],
-                    name=message.name or "",
-                    keeps=keeps_of(message),
-                )
-                for place, message in enumerate(messages)
-            ],
-            ignore_conflicts=True,
-        )
+        write_turns(place, turns, run_id=UUID(run_id) if run_id else None, index=start, again=True)
 
 
 def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:

@@ -15,7 +15,6 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease import facts
 from ravi_django.runtime.lease.facts import NOT_READ
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.inbox import hops_told
@@ -83,7 +82,7 @@ async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
     """Of a signal that was taken: `{}` when it had none. One query where it was not read with the others."""
     signal_id, payload = taken
     if payload is NOT_READ:
-        payload = await effects.database.call(facts.payload_of, signal_id)
+        payload = await effects.database.call(Signal.objects.values_list("payload", flat=True).get, id=signal_id)
     return {} if payload is None else payload
 
 
