@@ -1,19 +1,15 @@
-"""When a failed call is made again: by the model's RetryPolicy, or by the site's settings."""
+"""Retries of failed calls, by the model's RetryPolicy or the site's settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    ModelError,
-    RetryPolicy,
-    TransientError,
-)
+from ravi_django.kernel import ModelError, RetryPolicy, TransientError
 
 
 def site_policy() -> RetryPolicy:
-    """For tools, and for models that have none of their own."""
+    """The policy of tools, and of models without their own."""
     return RetryPolicy(
         max_attempts=max(1, int(conf.MAX_ATTEMPTS)), base_s=float(conf.RETRY_BASE_S), max_s=float(conf.RETRY_MAX_S)
     )
@@ -25,8 +21,8 @@ def policy_of(model: Any) -> RetryPolicy:
 
 
 def again(error: TransientError | ModelError, policy: RetryPolicy, failures: int) -> TransientError | None:
-    """What sends the run back for another call, after so many failures in a row before this one; None when this one
-    is final."""
+    """The error that has the run call again, after `failures` failures in a row before this one; None if this one is
+    final."""
     if failures + 1 >= policy.max_attempts or not policy.retries(error):
         return None
     if isinstance(error, ModelError):

@@ -1,7 +1,6 @@
-"""What a run may spend on tools: calls, time and bytes of results. Over a cap a call is an error, and the run goes on.
+"""Caps of a run's tools: calls, time and bytes of results. Over a cap a call is an error, and the run goes on.
 
-The sums are read from the journal, so they are a generation's: after `continue_as_new` a run has its caps again. The
-budget bounds the whole run.
+The sums come from the journal of one generation, so `continue_as_new` resets them. The budget limits the whole run.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,24 +16,22 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    Tool,
-)
+from ravi_django.kernel import Tool
 from ravi_django.runtime.journal.entries import Recorded
 
 KIND = "tool.call"
-WAITED = "waited_s"  # in a row's result: how much of its time was no work of the tool's own
+WAITED = "waited_s"  # in a row's result: the seconds that the call waited, see `Stopwatch`
 
 
 @dataclass(slots=True)
 class Spent:
-    """By the calls that are recorded and those made in this lease; recalled calls are not counted anew."""
+    """Sums over the recorded calls and those made in this lease; a recalled call is not counted again."""
 
     calls: int = 0
-    seconds: float = 0.0  # of the calls' own work
-    bytes: int = 0  # of results, as the model was given them
+    seconds: float = 0.0  # without waiting
+    bytes: int = 0  # of results, as the model got them
     by_tool: Counter[str] = field(default_factory=Counter)  # calls
-    asked: Counter[str] = field(default_factory=Counter)  # calls that people are asked about now
+    asked: Counter[str] = field(default_factory=Counter)  # calls that wait for an approval now
 
     @classmethod
     def of(cls, rows: Iterable[Recorded]) -> Spent:
@@ -56,7 +53,7 @@ class Spent:
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
-        """While people are asked about a call."""
+        """Around the wait for an approval of a call."""
         self.asked[name] += 1
         try:
             yield
@@ -64,11 +61,11 @@ class Spent:
             self.asked[name] -= 1
 
     def refusal(self, tool: Tool) -> str | None:
-        """Words for the model when a call that was begun goes beyond a cap."""
+        """The error text for the model if a call that was begun exceeds a cap."""
         return self._refusal(tool, self.calls, self.by_tool[tool.name])
 
     def refusal_to_ask(self, tool: Tool) -> str | None:
-        """The same for a call that people would be asked about, behind all that they are asked about already."""
+        """The same for a call that needs an approval, counted after all that wait for one."""
         ahead = self.by_tool[tool.name] + self.asked[tool.name]
         return self._refusal(tool, self.calls + self.asked.total() + 1, ahead + 1)
 
@@ -80,12 +77,12 @@ class Spent:
             (self.bytes >= conf.MAX_TOOL_BYTES, f"{conf.MAX_TOOL_BYTES} bytes of tool results"),
         )
         return next(
-            (f"the run's limit of {what} is reached; answer with what you have" for over, what in limits if over), None
+            (f"the run's limit of {cap} is reached; answer with what you have" for over, cap in limits if over), None
         )
 
 
 def weight(content: list[dict[str, Any]]) -> int:
-    """Bytes of content blocks, as JSON has them: texts as they are, anything else encoded."""
+    """Bytes of content blocks: of texts in UTF-8, of other values as JSON."""
     total = 0
     for block in content:
         for value in block.values():
@@ -100,13 +97,13 @@ def weight(content: list[dict[str, Any]]) -> int:
 
 
 class Stopwatch:
-    """The time of a call without what it waited for: people, children, calls inside of it, a free thread."""
+    """Times a call. `waited` is the time that it waited for people, children, inner calls or a free thread."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
-        self._waits = 0  # under way
+        self._waits = 0  # that have not ended
         self._since = 0.0
-        self._waited = 0.0
+        self.waited = 0.0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -118,39 +115,35 @@ class Stopwatch:
         finally:
             self._waits -= 1
             if not self._waits:
-                self._waited += time.monotonic() - self._since
+                self.waited += time.monotonic() - self._since
 
     def carry(self, seconds: float) -> None:
-        """Own time of before."""
+        """Add time of an earlier lease."""
         self._begun -= seconds
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self._begun
 
-    @property
-    def waited(self) -> float:
-        return self._waited
 
-
-_watch: ContextVar[Stopwatch | None] = ContextVar("ravi_stopwatch", default=None)  # of the call that this code is in
+_watch: ContextVar[Stopwatch | None] = ContextVar("ravi_stopwatch", default=None)  # of the call around this code
 
 
 def own_time() -> float:
-    """Seconds of the call that this code is in, so far."""
+    """Seconds that the call around this code has taken, without waiting."""
     watch = _watch.get()
     return 0.0 if watch is None else watch.elapsed - watch.waited
 
 
 def carry(seconds: float) -> None:
-    """The call that this code is in has taken so much before, in another lease."""
+    """Add time that the call around this code took in an earlier lease."""
     if (watch := _watch.get()) is not None:
         watch.carry(seconds)
 
 
 @contextmanager
 def watched() -> Iterator[Stopwatch]:
-    """Around a call; the one around it does not pay for it too."""
+    """Time a call; for an outer call this is waiting."""
     with waiting():
         watch = Stopwatch()
         token = _watch.set(watch)
@@ -162,12 +155,9 @@ def watched() -> Iterator[Stopwatch]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Around what is no work of the tool call that this code belongs to."""
+    """Around time that the call around this code waits."""
     watch = _watch.get()
-    if watch is None:
-        yield
-        return
-    with watch.paused():
+    with nullcontext() if watch is None else watch.paused():
         yield
 
 
