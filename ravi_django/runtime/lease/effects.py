@@ -34,8 +34,7 @@ from ravi_django.runtime.lease import facts as lease_facts
 from ravi_django.runtime.lease.appender import Appender, Write
 from ravi_django.runtime.lease.caps import Spent
 from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
-from ravi_django.runtime.lease.gate import Gate, NotRecorded, Stop, Wait
-from ravi_django.runtime.lease.refusals import NotDue, NotStanding, TooManyRequests
+from ravi_django.runtime.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
 from ravi_django.runtime.streams import frames
 from ravi_django.runtime.streams.frames import Source
 from ravi_django.runtime.streams.publisher import Publisher

@@ -1,7 +1,7 @@
-"""The gate between an agent's code and the world, for one lease: what may begin, what waits, how it all stops.
+"""The gate of one lease between an agent's code and its effects: it starts, parks and stops them.
 
 An outcome that ends the lease (retry, block, suspend, drain, lost) is never raised into the agent's code as an ordinary
-exception, which it could swallow: the call is parked, other open effects finish and are recorded, and then
+exception, which the code could swallow: the call is parked, other open effects finish and are recorded, and then
 SuspendInterrupt unwinds every parked task.
 """
 
@@ -36,17 +36,33 @@ from ravi_django.runtime.lease.paths import inside as _inside
 
 log = logging.getLogger("ravi.gate")
 
-UNWIND_S = 1.0  # after an unwinding has begun, the agent's main task gets this long to see it
-LOOK_S = 1.0  # between two looks at code that waits for something outside of the run
-FOREIGN_S = 10.0  # after so long in one line, a warning
+UNWIND_S = 1.0  # for the agent's main task to end after an unwinding has begun
+LOOK_S = 1.0  # between two checks of code that waits for something outside of the run
+FOREIGN_S = 10.0  # after so long in one line, a warning is logged
 
 
 class NotRenewed(LeaseLostError):
-    """The lease may be over: what was about to begin has not begun."""
+    """The lease may be over: the effect has not begun."""
 
 
 class NotRecorded(LeaseLostError):
-    """The database has refused the rows of an effect, for a reason that no repetition changes."""
+    """The database has refused the rows of an effect for a permanent reason."""
+
+
+class NotDue(Exception):
+    """Raised in a write's transaction: the ask must not time out now. `until`: its new deadline; None: it has ended."""
+
+    def __init__(self, until: datetime | None) -> None:
+        self.until = until
+        super().__init__()
+
+
+class NotStanding(Exception):
+    """Raised in a write's transaction: the sticky decision was revoked or replaced after it was read."""
+
+
+class TooManyRequests(Exception):
+    """Raised in a write's transaction: the run has as many requests of this kind, through this tool, as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +70,9 @@ class Stop:
     """Why the lease ends before the agent does."""
 
     class Kind(IntEnum):
-        """The first reason stays, but a drain and a suspension give way to those below."""
+        """The first reason stays, but DRAIN and SUSPEND are replaced by those below."""
 
-        DRAIN = auto()  # the worker ends: what an open tool call needs to finish may still begin
+        DRAIN = auto()  # the worker ends: effects inside of open tool calls may still begin
         SUSPEND = auto()
         RETRY = auto()
         CONTINUE = auto()
@@ -67,20 +83,20 @@ class Stop:
 
     kind: Kind
     error: Exception | None = None
-    messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: what the next generation begins with
-    carries: dict[str, Any] | None = None  # and is given before all others
-    trail: dict[str, int] | None = None  # the publications behind it, see `hops_of` in `lease/inbox.py`
+    messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: the first messages of the next generation
+    carries: dict[str, Any] | None = None  # of CONTINUE: a message that comes before those
+    trail: dict[str, int] | None = None  # see `trail_of` in `lease/inbox.py`
     handoff: Handoff | None = None  # of HANDOFF
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A condition that a call waits for. Any one that is met wakes the run."""
+    """A condition that a call waits for. The run wakes when one of its waits is met."""
 
     kind: str  # message, timer, signal, child or request, as `waiting_on` shows it
     name: str  # of the signal, or the id of the run or the request
-    met: Callable[[], Any]  # what has come of it; None while nothing has
-    until: datetime | None = None  # met then, at the latest
+    met: Callable[[], Any]  # returns the result of the wait, None while it is not met
+    until: datetime | None = None  # the wait is met at this time at the latest
 
     def shown(self) -> dict[str, Any]:
         named = "name" if self.kind in ("signal", "timer") else "id"
@@ -95,19 +111,19 @@ class Gate:
         self.facts = facts
         self.token = CancellationToken()
         self.renewed_at = lease.asked_at  # set by the heartbeat
-        self.gives_up = False  # the process has drained: an append that fails is not repeated
-        self.repeats = 0  # appends that have failed and are repeated
+        self.gives_up = False  # the process has drained: a failed append is not repeated
+        self.repeats = 0  # failed appends that are being repeated
         self.stop: Stop | None = None
-        self.unwinding = False  # SuspendInterrupt is on its way through the agent's code
-        self.on_stuck: Callable[[], None] = lambda: None  # ends a run whose main task waits for what was unwound
-        self._open: set[object] = set()  # effects under way
-        self._parked: list[Parked] = []  # in the order in which they came
-        self._cut: list[Parked] = []  # waits whose tool call's time ran out: the tool waits on, in the next lease
+        self.unwinding = False  # SuspendInterrupt unwinds the agent's code
+        self.on_stuck: Callable[[], None] = lambda: None  # cancels a main task that waits for unwound tasks
+        self._open: set[object] = set()  # effects that have begun and not ended
+        self._parked: list[Parked] = []  # in the order of parking
+        self._cut: list[Parked] = []  # waits of tool calls that timed out: the tool waits again in the next lease
         self.suspended_on: list[Wait] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._look_again: asyncio.TimerHandle | None = None
-        self._same: tuple[object, float] = (None, 0.0)  # what keeps the run here, and since when
-        self._named: set[str] = set()  # lines that wait for something outside of the run
+        self._same: tuple[object, float] = (None, 0.0)  # the reason that the run cannot suspend, and since when
+        self._named: set[str] = set()  # lines of code with a foreign wait that were logged
         self.branches = Branches(self._at_rest)
         self.turnstile = Turnstile(lease.run.next_seq, journal, self.branches)
         journal.alone = lambda: self.branches.alone
@@ -116,14 +132,14 @@ class Gate:
         self.claimed_at = expires - timedelta(seconds=conf.LEASE_S) if expires else datetime.now(UTC)
 
     def present(self) -> datetime:
-        """Now, by the database's clock: its time of the claim, and how long that is ago."""
+        """Now, by the database's clock: the time of the claim plus the time since."""
         return clock.fixed() or self.claimed_at + timedelta(seconds=time.monotonic() - self.lease.asked_at)
 
     # --------------------------------------------------------------------------------------------- perform
 
     @asynccontextmanager
     async def performing(self) -> AsyncIterator[None]:
-        """Around an effect that is made now. What ends the lease does not come out of here as an exception."""
+        """Around an effect that is made now. An error that ends the lease parks the call and is not raised."""
         await self._may_begin()
         try:
             with self.busy():
@@ -139,7 +155,7 @@ class Gate:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Around work of the runtime itself: the run is not idle meanwhile."""
+        """Around work of the runtime, during which the run is not idle."""
         work = object()
         self._open.add(work)
         inside = _inside.set((*_inside.get(), work))
@@ -152,7 +168,7 @@ class Gate:
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
-        """Around the wait between two tries of an append: the run begins no new effect, and is not idle."""
+        """Around the repetition of an append: the run begins no new effect and is not idle."""
         self.repeats += 1
         try:
             yield
@@ -174,31 +190,31 @@ class Gate:
 
     @property
     def nested(self) -> bool:
-        """Whether this code is inside of an open effect."""
+        """Whether this code runs inside of an open effect."""
         return bool(_inside.get())
 
     def must_park(self, *, nested: bool) -> bool:
-        """What an open tool call needs to finish may begin while the worker drains, and nothing else."""
+        """While the worker drains, only effects inside of an open tool call may begin."""
         return self.stop is not None and not (nested and self.stop.kind == Stop.Kind.DRAIN)
 
     @property
     def is_awake(self) -> bool:
-        """Whether the last renewal of the lease is young enough to act on it."""
+        """Whether the last renewal of the lease is recent enough to act on it."""
         return bool(time.monotonic() - self.renewed_at <= conf.LEASE_S * 0.8)
 
     def check_awake(self) -> None:
-        """Right before an external call: a worker that was asleep must not act on a lease that may be over. Raises
-        NotRenewed."""
+        """Call it right before an external call: a worker that was asleep must not act on a lease that may be over.
+        Raises NotRenewed."""
         if not self.is_awake:
             raise NotRenewed(self.lease.run_id, self.lease.epoch)
 
     # --------------------------------------------------------------------------------------------- wait
 
     async def wait(self, wait: Wait) -> Any:
-        """Park until the condition is met; returns what has come of it. The run may suspend meanwhile: then this does
-        not return, and another lease's replay comes here again.
+        """Park until the wait is met; returns its result. If the run suspends first, this never returns: the next
+        lease's replay waits here again.
 
-        Nothing is met while recorded results are left: what happened first in the first execution comes first.
+        No wait is met while recorded results are left: those came first in the first execution.
         """
         while True:
             self.token.check()
@@ -207,7 +223,7 @@ class Gate:
             await self._park(wait)
 
     def poke(self) -> None:
-        """Something may have come of the waits: look."""
+        """Check again whether waits are met."""
         self._moved()
         for parked in [] if self.journal.replaying else list(self._parked):
             if parked.wait is not None and not parked.future.done():
@@ -218,7 +234,7 @@ class Gate:
         return [parked.wait for parked in self._parked if parked.wait is not None]
 
     def _set_alarm(self) -> None:
-        """A timer may be due while other effects still keep the run here."""
+        """Wake for a timer that is due while other effects keep the run from suspending."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -231,8 +247,8 @@ class Gate:
     # --------------------------------------------------------------------------------------------- stop
 
     def check_may_go_on(self) -> None:
-        """Unwind code that only looks by between two effects when the lease has to end. While an effect is open
-        elsewhere in the run it goes on: the unwinding would tear that one down."""
+        """Unwind code between two effects if the lease has to end. Not while another effect of the run is open: the
+        unwinding would cancel it."""
         if self.stop is None or self._open:
             return
         self._begin_unwinding()
@@ -246,11 +262,11 @@ class Gate:
             self.unwinding = True
 
     def drain(self) -> None:
-        """Start no new effect; what is open may finish and be recorded."""
+        """Start no new effect; open ones may finish and be recorded."""
         self._stop_with(Stop(Stop.Kind.DRAIN))
 
     async def end(self, stop: Stop) -> None:
-        """Never returns: the lease ends as `stop` says, once no effect is open."""
+        """End the lease by `stop` once no effect is open. Never returns."""
         self._stop_with(stop)
         await self.park()
 
@@ -260,7 +276,7 @@ class Gate:
         self._moved()
 
     async def park(self) -> None:
-        """Never returns: wait for the unwinding."""
+        """Wait for the unwinding. Never returns."""
         await self._park(None)
 
     async def _park(self, wait: Wait | None) -> None:
@@ -280,7 +296,7 @@ class Gate:
             self._moved()
 
     def _all_wait(self, waiting: Sequence[Parked]) -> bool:
-        """Whether every open effect waits for a call of its own that is one of these."""
+        """Whether every open effect waits for one of these calls, made inside of it."""
         return not self.repeats and self._open <= {effect for one in waiting for effect in one.inside}
 
     def _moved(self) -> None:
@@ -290,9 +306,9 @@ class Gate:
             self.branches.ask()
 
     def _at_rest(self, at_rest: bool) -> None:
-        """Hand out the next result. When nothing but waits is left, suspend."""
+        """Hand out the next result. Suspend when only waits are left."""
         if self.branches.main is not None and self.branches.main.done():
-            return  # the code is over, and about to be closed
+            return  # the code has ended
         waiting = [*self._parked, *self.turnstile.waiting]
         if self.turnstile.hand_out() or not at_rest:
             self.branches.ask()
@@ -305,7 +321,7 @@ class Gate:
                 self._named.add(line)
                 words = "run %s is kept in memory by a wait that is no call of ctx: %s"
                 log.warning(words, self.lease.run_id, line, extra={"action": "run.foreign_wait"})
-        elif self.journal.replaying:  # nobody asks for the next result
+        elif self.journal.replaying:  # no call asks for the next result
             if self._lasts(self.journal.next_seq, self.journal.stall_s) and not self.journal.pass_next():
                 self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled()))
                 self._give_up_turns()
@@ -313,16 +329,16 @@ class Gate:
             self._stop_with(Stop(Stop.Kind.SUSPEND))
 
     def _give_up_turns(self) -> None:
-        """Whatever waits for its turn is unwound with the parked calls: its turn does not come."""
+        """Unwind the calls that wait for their turn, with the parked ones."""
         if given_up := self.turnstile.give_up():
             self._parked += given_up
             self._moved()
 
-    def _lasts(self, what: object, seconds: float) -> bool:
-        """Whether this has kept the run here for so long; looks again."""
+    def _lasts(self, reason: object, seconds: float) -> bool:
+        """Whether this reason has kept the run from suspending for so long; schedules another check."""
         loop = asyncio.get_running_loop()
-        if self._same[0] != what:
-            self._same = (what, loop.time())
+        if self._same[0] != reason:
+            self._same = (reason, loop.time())
         if self._look_again is not None:
             self._look_again.cancel()
         self._look_again = loop.call_later(min(seconds, LOOK_S), self.branches.ask)
@@ -338,12 +354,12 @@ class Gate:
 
     @property
     def waits(self) -> bool:
-        """Whether the effect that this code is inside of waits for a parked call of its own."""
+        """Whether the innermost effect around this code waits for a parked call made inside of it."""
         inside = _inside.get()
         return bool(inside) and any(inside[-1] in parked.inside for parked in [*self._parked, *self._cut])
 
     def close(self) -> None:
-        """The agent's code is over: whatever it left behind begins nothing more."""
+        """The agent's code has ended: tasks that it left begin no effect."""
         self.branches.main = None
         for timer in (self._alarm, self._look_again):
             if timer is not None:
@@ -353,23 +369,23 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """Who takes a run over, and what it begins with."""
+    """The agent that takes a run over, and its first messages."""
 
     path: str  # of the call that hands over
-    agent: str  # the address of who takes over
+    agent: str  # the address of the new agent
     version: int | None  # of its spec; None: it is code
-    messages: tuple[dict[str, Any], ...]  # the task, then those that the run was given and did not come to
-    metadata: dict[str, Any]  # the run's: an agent that is a row is given its own variables
-    trail: dict[str, int] = field(default_factory=dict)  # the publications behind it, see `hops_of` in `lease/inbox.py`
+    messages: tuple[dict[str, Any], ...]  # the task, then the run's messages that were not answered
+    metadata: dict[str, Any]  # of the run, with the variables of an agent that is stored in the database
+    trail: dict[str, int] = field(default_factory=dict)  # see `trail_of` in `lease/inbox.py`
 
 
 class ToolPaused(BaseException):
-    """A tool has returned a pause. No error: it goes past the middlewares around the call, which has the attempt
-    closed; of a transactional tool it is closed already, by `closing`."""
+    """A tool has returned a pause. Not an error: it passes the middlewares around the call, and the call then closes
+    the attempt. `closing` has closed that of a transactional tool already."""
 
     def __init__(self, pause: Any, closing: Any = None) -> None:
         self.pause, self.closing = pause, closing
         super().__init__(type(pause).__name__)
 
 
-HANDOFF = "run.handoff"  # the kind of its row, and of a refusal
+HANDOFF = "run.handoff"  # the kind of a handoff's row, refused or not

@@ -25,8 +25,7 @@ from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, storable
 from ravi_django.runtime.lease.appender import Write
-from ravi_django.runtime.lease.gate import Stop
-from ravi_django.runtime.lease.refusals import NotStanding
+from ravi_django.runtime.lease.gate import NotStanding, Stop
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rights, site_rules, standing
 from ravi_django.runtime.people import rows as people_rows

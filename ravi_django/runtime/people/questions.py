@@ -16,7 +16,7 @@ from ravi_django.kernel.checks import check_seconds
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease.appender import Write
-from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
+from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import REPLY, check_name, moment, payload_of
 from ravi_django.runtime.people import requests

@@ -23,8 +23,7 @@ from ravi_django.kernel import Addressees
 from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
-from ravi_django.runtime.lease.gate import Wait
-from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.gate import NotDue, Wait
 from ravi_django.runtime.people import rights, site_rules
 from ravi_django.runtime.people import rows as people_rows
 from ravi_django.runtime.streams.hidden import MARK, without_owner

@@ -18,7 +18,7 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
-from ravi_django.runtime.lease.refusals import NotDue, TooManyRequests
+from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.people.records import log_entry, record, record_all, tell
 from ravi_django.runtime.people.standing import stick
 from ravi_django.runtime.runs.waking import require, touch

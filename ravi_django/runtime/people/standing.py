@@ -16,7 +16,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import write_audit
-from ravi_django.runtime.lease.refusals import NotStanding
+from ravi_django.runtime.lease.gate import NotStanding
 from ravi_django.runtime.people import rights
 from ravi_django.users import permits
 

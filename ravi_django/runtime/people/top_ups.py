@@ -22,8 +22,7 @@ from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
-from ravi_django.runtime.lease.gate import Wait
-from ravi_django.runtime.lease.refusals import TooManyRequests
+from ravi_django.runtime.lease.gate import TooManyRequests, Wait
 from ravi_django.runtime.people import requests, site_rules
 from ravi_django.runtime.people.rows import answer_request, waiting_for, write_request
 from ravi_django.runtime.runs.waking import lock, touch

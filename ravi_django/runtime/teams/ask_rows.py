@@ -18,7 +18,7 @@ from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.append import append_rows, appending, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.gate import NotDue
 from ravi_django.runtime.runs.sessions import active_root, create_run
 from ravi_django.runtime.runs.waking import lock, locking, require, touch
 from ravi_django.runtime.teams import slots

@@ -14,8 +14,7 @@ from ravi_django.models import Ask, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.effects import Effects
-from ravi_django.runtime.lease.gate import Wait
-from ravi_django.runtime.lease.refusals import NotDue
+from ravi_django.runtime.lease.gate import NotDue, Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import moment
 from ravi_django.runtime.teams import ask_rows

@@ -10,7 +10,7 @@ from pydantic import Field
 from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext, TextBlock, ToolExecutionResult
 from ravi_django.kernel.checks import check_whole
-from ravi_django.runtime.lease.refusals import TooManyRequests
+from ravi_django.runtime.lease.gate import TooManyRequests
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import questions
 
