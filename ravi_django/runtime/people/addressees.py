@@ -1,6 +1,6 @@
-"""Addresses and users: by which addresses a user is meant, and whom an address means.
+"""The addresses of a user, and the users of an address.
 
-A site's own user model need not have groups, permissions or a name that is a text.
+A site's own user model may lack groups, permissions and a user name that is a text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 
 from ravi_django.users import has
 
-READ = 2_000  # users that are looked at for one address; one more says that there are more
+READ = 2_000  # users that are read for one address
 
 
 def has_active_field() -> bool:
@@ -35,7 +35,7 @@ def active_users() -> QuerySet[Any]:
 
 
 def of_users(users: Sequence[Any], to: str | None) -> dict[Any, list[str]]:
-    """By which addresses each of the users is meant: a constant number of queries, none for what `to` is not."""
+    """The addresses of each user, in a constant number of queries. `to`: only those needed to compare with it."""
     found = {user.pk: [f"user:{user.get_username()}", *(["staff"] if has(user, "is_staff") else [])] for user in users}
     if to is None or to.startswith("group:"):
         for pk, name in _groups(list(found)):
@@ -57,7 +57,7 @@ def _groups(pks: list[Any]) -> Iterable[tuple[Any, str]]:
 
 
 def _permissions(users: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """As Django's own backend gives them, of all at once; from other backends of each user in turn."""
+    """The permissions of the users: with Django's own backend of all at once, else of each in turn."""
     model = get_user_model()
     if not _is_djangos_own(model):
         for user in users:
@@ -71,8 +71,7 @@ def _permissions(users: Sequence[Any]) -> Iterator[tuple[Any, str]]:
 
 
 def cache_permissions(users: Collection[Any]) -> None:
-    """Read the permissions of all these users at once, to where Django's own backend keeps those of each: `has_perm`
-    then asks nothing. Does nothing for other backends."""
+    """Fill the permission caches of Django's own backend for all these users at once. Nothing for other backends."""
     if not _is_djangos_own(get_user_model()):
         return
     plain = [user for user in users if not has(user, "is_superuser")]
@@ -89,7 +88,7 @@ def _is_djangos_own(model: Any) -> bool:
 
 
 def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
-    """The active users whom an address of a run of this owner means; of superusers those alone who are meant."""
+    """The active users of an address, for a run of this owner."""
     model: Any = get_user_model()
     active = active_users()
     kind, _, name = to.partition(":")
@@ -105,21 +104,27 @@ def users_at(to: str, owner_id: Any) -> QuerySet[Any]:
                 found = active.filter(pk__in=_holders(name))
             case _ if has_field("is_staff"):
                 found = active.filter(is_staff=True)
-            case _:  # a property, as in the user model of Django's documentation
+            case _:  # `is_staff` is a property, as in Django's documentation
                 found = active.filter(pk__in=[user.pk for user in active.iterator() if has(user, "is_staff")])
-    except (ValueError, TypeError, DjangoValidationError, FieldError):  # no such user name or field in this model
+    except (
+        ValueError,
+        TypeError,
+        DjangoValidationError,
+        FieldError,
+    ):  # an invalid user name, or the model has no such field
         found = active.none()
     meant: QuerySet[Any] = found.order_by("pk").distinct()
     return meant
 
 
 def _holders(permission: str) -> set[Any]:
-    given = (
-        backend.with_perm(permission, is_active=True if has_active_field() else None, include_superusers=False)
-        for backend in _backends()
-        if hasattr(backend, "with_perm")
-    )
-    return {pk for users in given for pk in users.values_list("pk", flat=True)[: READ + 1]}
+    active = True if has_active_field() else None
+    found = set()
+    for backend in _backends():
+        if hasattr(backend, "with_perm"):
+            users = backend.with_perm(permission, is_active=active, include_superusers=False)
+            found.update(users.values_list("pk", flat=True)[: READ + 1])
+    return found
 
 
 def _backends() -> list[Any]:
@@ -127,6 +132,6 @@ def _backends() -> list[Any]:
 
 
 def holders_are_known() -> bool:
-    """Whether every backend can say who has a permission. Django's own needs the rows of PermissionsMixin."""
+    """Whether every backend has `with_perm`. Django's own needs the tables of PermissionsMixin."""
     has_rows = issubclass(get_user_model(), PermissionsMixin)
     return has_rows and all(hasattr(backend, "with_perm") for backend in _backends())

@@ -1,6 +1,6 @@
 """The site's settings about people: RAVI["ADDRESSEES"], ["TENANT_OF"], ["MAY_ANSWER"] and ["LANGUAGE_OF"].
 
-A hook that fails gives nobody anything.
+A hook that fails allows nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ravi_django.models import HumanRequest
 
 log = logging.getLogger("ravi.people")
 
-LONGEST = 100  # a tenant's name, as the rows have it
+LONGEST = 100  # characters of a tenant's name
 UNKNOWN = "your tenant is not known at present; try again later"
 
 OF_KIND: dict[str, Any] = {  # unless RAVI["ADDRESSEES"] says otherwise
@@ -33,7 +33,7 @@ OF_KIND: dict[str, Any] = {  # unless RAVI["ADDRESSEES"] says otherwise
 
 
 def addressees(kind: str, tool: str = "", risk: str = "") -> Addressees | None:
-    """Whom the site's settings name for requests of this kind ("budget" is one here); None: nobody."""
+    """The addresses in RAVI["ADDRESSEES"] for requests of this kind, or of the kind "budget". None: nobody."""
     given = {**OF_KIND, **conf.ADDRESSEES}.get(kind)
     if isinstance(given, Mapping) and not set(given) & {"to", "steps"}:
         given = next((given[key] for key in (tool, risk, "*") if key in given), None)
@@ -41,7 +41,7 @@ def addressees(kind: str, tool: str = "", risk: str = "") -> Addressees | None:
 
 
 def faults(setting: Any) -> Iterator[str]:
-    """What is wrong with RAVI["ADDRESSEES"], in words that name the place."""
+    """Errors in RAVI["ADDRESSEES"], with their place."""
     if not isinstance(setting, Mapping):
         yield f" is {setting!r}, not a dict of addresses by kind"
         return
@@ -59,8 +59,8 @@ def faults(setting: Any) -> Iterator[str]:
 
 
 def tenants_of(user: Any) -> Collection[str] | None:
-    """The tenants whose requests `user` may see; None: all. Without RAVI["TENANT_OF"], that of runs without one. A
-    hook that raises, or that gives something else, gives none."""
+    """The tenants whose requests `user` may see; None: all. Without RAVI["TENANT_OF"] the tenant "". No tenant if the
+    hook raises or returns another type."""
     if users.has(user, "is_superuser"):
         return None
     try:
@@ -70,22 +70,24 @@ def tenants_of(user: Any) -> Collection[str] | None:
 
 
 def own_tenants(user: Any) -> Collection[str] | None:
-    """The tenants that `user` belongs to by RAVI["TENANT_OF"], which a superuser is asked about too; None: all, or the
-    site does not say. Raises ForbiddenError when the hook fails: what is done in a wrong tenant is worse."""
+    """The tenants of `user` by RAVI["TENANT_OF"], also for a superuser. None: all, or there is no hook. Raises
+    ForbiddenError when the hook fails."""
     return _tenants(user, unsaid=None)
 
 
 def tenant_for(user: Any) -> str:
-    """The tenant of what `user` makes on a surface where none is named: the one that RAVI["TENANT_OF"] gives, when that
-    is exactly one; else "". Raises ForbiddenError as `own_tenants` does, and for what cannot be a tenant's name."""
+    """The tenant of new rows of `user`: the one of RAVI["TENANT_OF"] if it returns exactly one, else "". Raises
+    ForbiddenError as `own_tenants`, and for an invalid name."""
     return only_one(own_tenants(user))
 
 
 def only_one(theirs: Collection[str] | None) -> str:
-    """The one tenant of `own_tenants`, else ""."""
+    """The tenant of `own_tenants` if it is exactly one, else ""."""
     only = next(iter(theirs)) if theirs is not None and len(theirs) == 1 else ""
     if len(only) > LONGEST or "\0" in only:
-        log.error("RAVI['TENANT_OF'] gave %.200r, which is no name", only, extra={"action": "people.hook_failed"})
+        log.error(
+            "RAVI['TENANT_OF'] returned %.200r, which is no valid name", only, extra={"action": "people.hook_failed"}
+        )
         raise ForbiddenError(UNKNOWN)
     return only
 
@@ -98,7 +100,7 @@ def _tenants(user: Any, unsaid: Collection[str] | None) -> Collection[str] | Non
             return None
         theirs = {found} if isinstance(found, str) else set(found)
         if not all(isinstance(tenant, str) for tenant in theirs):
-            raise TypeError(f"it gave {found!r}")
+            raise TypeError(f"it returned {found!r}")
     except Exception as error:
         log.exception("RAVI['TENANT_OF'] failed: the user has no tenant", extra={"action": "people.hook_failed"})
         raise ForbiddenError(UNKNOWN) from error
@@ -106,7 +108,7 @@ def _tenants(user: Any, unsaid: Collection[str] | None) -> Collection[str] | Non
 
 
 def allows(user: Any, request: HumanRequest) -> bool:
-    """RAVI["MAY_ANSWER"](user, request): what is not True refuses."""
+    """RAVI["MAY_ANSWER"](user, request): only True allows."""
     try:
         hook = _hook("MAY_ANSWER")
         return hook is None or hook(user, request) is True
@@ -116,14 +118,13 @@ def allows(user: Any, request: HumanRequest) -> bool:
 
 
 def language_of(user: Any) -> str:
-    """What is written to `user` in: RAVI["LANGUAGE_OF"](user), else the site's LANGUAGE_CODE. A worker writes it, which
-    has no request that says so."""
+    """The language of e-mails to `user`: RAVI["LANGUAGE_OF"](user), else the site's LANGUAGE_CODE."""
     try:
         hook = _hook("LANGUAGE_OF")
         code = None if hook is None else hook(user)
         return get_supported_language_variant(code) if code else settings.LANGUAGE_CODE
     except Exception:
-        log.exception("RAVI['LANGUAGE_OF'] failed: it is the site's", extra={"action": "people.hook_failed"})
+        log.exception("RAVI['LANGUAGE_OF'] failed: LANGUAGE_CODE is used", extra={"action": "people.hook_failed"})
         return settings.LANGUAGE_CODE
 
 

@@ -1,4 +1,4 @@
-"""Decisions that stand for a session: finding one for a call, using it with a record, and revoking it."""
+"""Sticky decisions of a session: finding one for a call, using it with a record, and revoking it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,20 @@ from ravi_django.users import permits
 
 
 def on(run: Run, request: HumanRequest) -> StickyDecision | None:
-    """What stands for this call, whose `request` is not made then. An approval stands while whoever gave it could
-    approve this very call: as they are now, with these arguments, of these addressees. A denial stands."""
+    """The session's decision for this call, or None. A denial always applies. An approval applies only while its giver
+    could still approve this call, with these arguments and addresses."""
     found = standing(run.session_id, run.agent, request.tool, Risk(request.risk))
-    if found is None or found.action == "deny" or _could_be_given(found, request):
+    if found is None or found.action == "deny":
         return found
-    return None
-
-
-def _could_be_given(decision: StickyDecision, request: HumanRequest) -> bool:
-    if decision.decided_by_id is None:
-        return not decision.decided_by_name  # the site's operator; not somebody whose user was deleted
-    return rights.could_answer(decision.decided_by, request)
+    if found.decided_by_id is None:
+        is_valid = not found.decided_by_name  # the site's operator; not a user who was deleted
+    else:
+        is_valid = rights.could_answer(found.decided_by, request)
+    return found if is_valid else None
 
 
 def revocable(user: Any) -> QuerySet[StickyDecision]:
-    """Those that `user` may take back: their own, and with `ravi.change_stickydecision` all."""
+    """The decisions that `user` may revoke: their own, and with `ravi.change_stickydecision` all."""
     if user is None:
         return StickyDecision.objects.all()
     present = rights.as_now(user)
@@ -49,10 +47,10 @@ def revocable(user: Any) -> QuerySet[StickyDecision]:
 
 
 def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecision]:
-    """From now on people are asked again; a call that is deciding on one at this moment comes before or after. Returns
-    those that stood until now. `by` is None for the site's own operator.
+    """Revoke decisions: from now on people are asked again. Returns those that were valid until now. `by` is None for
+    the site's own operator.
 
-    Raises NotFoundError for one that `by` may not see, ForbiddenError for one that they may only see.
+    Raises NotFoundError for a decision that `by` may not see, ForbiddenError for one that they may only see.
     """
     ids = {decision.pk for decision in decisions}
     if others := ids.difference(revocable(by).filter(pk__in=ids).values_list("pk", flat=True)):
@@ -60,15 +58,17 @@ def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecisi
         one = next(iter(others))
         if present is None or not permits(present, "ravi.view_stickydecision"):
             raise NotFoundError(f"there is no standing decision {one}")
-        raise ForbiddenError(f"standing decision {one} is for whoever gave it, and ravi.change_stickydecision")
+        raise ForbiddenError(
+            f"you may not revoke standing decision {one}: you did not give it, and lack ravi.change_stickydecision"
+        )
     return revoke_standing(ids, by=by)
 
 
-_NO_RUN = UUID(int=0)  # of a decision that has outlived the run in which it was given
+_NO_RUN = UUID(int=0)  # for a decision whose run is deleted
 
 
 def standing(session_id: UUID, agent: str, tool: str, risk: Risk) -> StickyDecision | None:
-    """What was decided on this tool in this session, for calls of this risk or a higher one."""
+    """The valid decision on this tool in this session, for calls of this risk or a higher one."""
     covering = [one.value for one in Risk if one.rank >= risk.rank]
     rows = StickyDecision.objects.filter(session_id=session_id, agent=agent, tool=tool, revoked_at=None)
     found: StickyDecision | None = rows.filter(risk__in=covering).first()
@@ -76,7 +76,7 @@ def standing(session_id: UUID, agent: str, tool: str, risk: Risk) -> StickyDecis
 
 
 def revoke_standing(decision_ids: Iterable[UUID], *, by: Any) -> list[StickyDecision]:
-    """Take them back, each with its record. Returns those that stood until now."""
+    """Revoke them, each with its record. Returns those that were valid until now."""
     with transaction.atomic():
         return _revoke(
             StickyDecision.objects.filter(id__in=decision_ids), by, None if by is None else by.get_username()
@@ -84,7 +84,7 @@ def revoke_standing(decision_ids: Iterable[UUID], *, by: Any) -> list[StickyDeci
 
 
 def stick(decision: StickyDecision) -> None:
-    """In the caller's transaction: the newest one holds, in place of the one before."""
+    """In the caller's transaction: write it, and revoke the earlier one."""
     same = {"session_id": decision.session_id, "agent": decision.agent, "tool": decision.tool}
     before = StickyDecision.objects.filter(**same)
     _revoke(before, decision.decided_by, decision.decided_by_name, replaced_by=str(decision.id))
@@ -102,17 +102,17 @@ def _revoke(decisions: QuerySet[StickyDecision], by: Any, name: str | None, **mo
 def _revoked(decision: StickyDecision, more: dict[str, str]) -> AuditRecord:
     owner = {"owner_id": decision.session.owner_id, "tenant": decision.session.tenant}
     run_id = _NO_RUN if decision.request is None else decision.request.run_id
-    told = {"tool": decision.tool, "risk": decision.risk, **more}
-    return _record("standing_revoked", f"{decision.id}:revoked", decision, told, run_id=run_id, **owner)
+    detail = {"tool": decision.tool, "risk": decision.risk, **more}
+    return _record("standing_revoked", f"{decision.id}:revoked", decision, detail, run_id=run_id, **owner)
 
 
-def _record(name: str, key: str, decision: StickyDecision, told: dict[str, str], **columns: Any) -> AuditRecord:
+def _record(name: str, key: str, decision: StickyDecision, more: dict[str, str], **columns: Any) -> AuditRecord:
     detail = {
         "decision": str(decision.id),
         "request": None if decision.request_id is None else str(decision.request_id),
         "action": decision.action,
         "by": decision.decided_by_name,
-        **told,
+        **more,
     }
     return AuditRecord(
         key=hashlib.sha256(f"standing:{key}".encode()).hexdigest(),
@@ -127,11 +127,11 @@ def _record(name: str, key: str, decision: StickyDecision, told: dict[str, str],
 
 @appending
 def use_standing(lease: Lease, *, decision: StickyDecision, request: HumanRequest) -> None:
-    """Record a call that a standing decision decides on, with its place in the audit log; `request` is the one that is
-    not made for it. Raises NotStanding, and nothing is written."""
+    """Append the row of a call that the decision allows or denies, with its audit record. `request` is the request that
+    is not made. Raises NotStanding when the decision was revoked."""
     if not StickyDecision.objects.select_for_update(no_key=True).filter(id=decision.id, revoked_at=None).exists():
         raise NotStanding
     run = lease.run
     key = f"{run.id}:{run.generation}:{request.path}"
-    told = {"tool": request.tool, "risk": request.risk, "arguments_hash": request.arguments_hash}
-    write_audit(_record("standing", key, decision, told, owner_id=run.owner_id, tenant=run.tenant, run_id=run.id))
+    call = {"tool": request.tool, "risk": request.risk, "arguments_hash": request.arguments_hash}
+    write_audit(_record("standing", key, decision, call, owner_id=run.owner_id, tenant=run.tenant, run_id=run.id))
