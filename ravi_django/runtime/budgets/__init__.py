@@ -1,4 +1,4 @@
-"""What trees, users and tenants may use: accounts, reservations and sums.
+"""Budgets of trees, users and tenants: accounts, reservations and sums.
 
 Owns BudgetAccount and Reservation. It must survive a worker that dies with a reservation: the reservation is freed, and
 a budget is overspent by at most one call. Read `ledger.py` first.

@@ -1,8 +1,7 @@
-"""Which budgets a run is under: its tree's, its user's day and its tenant's day.
+"""The budgets of a run: of its tree, of its user's day and of its tenant's day.
 
-A run that is under none costs nothing for it: the tree's limits are on the root's row, which its lease has, and the
-daily ones are known to the process. The rows of DailyBudget are read at a process's first lease and with every
-heartbeat: an edit counts from the next one on.
+A run without a budget costs no query: its lease has the root's row with the limits of the tree, and the process knows
+the daily ones. The rows of DailyBudget are read at the first lease of a process and with every heartbeat.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from ravi_django.kernel import ExecutionBudget
 from ravi_django.models import BudgetAccount, DailyBudget, Run
 from ravi_django.runtime.db import clock
 
-DAYS = 31  # that an account of a day is kept
-LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
-_CENT = Decimal("0.00000001")  # what a row holds of a dollar
-_TOP = Decimal(10) ** 8 - 1  # dollars that a row can hold
+DAYS = 31  # how long the account of a day is kept
+UNITS = {"max_tokens": "tokens", "max_cost_usd": "cost", "max_turns": "turns"}  # an account has max_tokens, max_cost, …
+LIMITS = tuple(UNITS)
+_CENT = Decimal("0.00000001")  # dollars, the precision of a row
+_TOP = Decimal(10) ** 8 - 1  # dollars, the most that a row can hold
 
 Daily = Mapping[tuple[str, Any], Mapping[str, Any]]
 _daily: Daily | None = None  # rows by ("user", pk) and ("tenant", name); None: never read
@@ -32,21 +32,21 @@ _daily: Daily | None = None  # rows by ("user", pk) and ("tenant", name); None: 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A budget that a run is under. `limits` are by name, those that there are."""
+    """A budget of a run."""
 
     key: str
-    limits: Mapping[str, Decimal]
-    tree: UUID | None = None  # its root, of a tree's
+    limits: Mapping[str, Decimal]  # by the names in LIMITS
+    tree: UUID | None = None  # the root's id, for the budget of a tree
 
 
 def dollars(value: float | Decimal | None) -> Decimal:
-    """As a row holds them: half a unit of the last place goes up, as PostgreSQL rounds it."""
+    """Rounded as PostgreSQL rounds them: half a unit of the last place goes up."""
     exact = value if isinstance(value, Decimal) else Decimal(repr(value or 0.0))
     return min(exact, _TOP).quantize(_CENT, ROUND_HALF_UP)
 
 
 def accounts_of(run: Run, day: date | None = None) -> list[Account]:
-    """The budgets of a leased run, in the order of their keys; the daily ones on this day, UTC."""
+    """The budgets of a leased run, in the order of their keys. `day` is in UTC, by default today."""
     found = []
     if limits := limits_of((run.root or run).budget):
         found.append(Account(f"tree:{run.tree_id}", limits, tree=run.tree_id))
@@ -64,31 +64,44 @@ def limits_of(budget: Mapping[str, Any] | None) -> dict[str, Decimal]:
     return {name: Decimal(str(budget[name])) for name in LIMITS if budget.get(name) is not None}
 
 
+def states(
+    row: BudgetAccount, limits: Mapping[str, Decimal] | None = None
+) -> Iterator[tuple[str, Decimal, Decimal, Decimal]]:
+    """Name, limit, spent and reserved amount of each limit: of `limits`, or of the row's own."""
+    for name, unit in UNITS.items():
+        limit = getattr(row, f"max_{unit}") if limits is None else limits.get(name)
+        if limit is not None:
+            yield (
+                name,
+                Decimal(limit),
+                Decimal(getattr(row, f"spent_{unit}")),
+                Decimal(getattr(row, f"reserved_{unit}")),
+            )
+
+
 def _limits_a_day(kind: str, name: Any) -> dict[str, Decimal]:
-    """A row goes before the setting, whole: what it leaves empty has no limit."""
+    """A row replaces the whole setting: its empty columns are no limit."""
     own = (_daily or {}).get((kind, name))
     return limits_of((conf.DAILY_BUDGETS or {}).get(kind) if own is None else own)
 
 
 def learn() -> None:
-    """Before a process's first lease: read the daily budgets."""
+    """Read the daily budgets before the first lease of the process."""
     if _daily is None:
         refresh()
 
 
 def refresh() -> None:
-    """Read the daily budgets anew, off the way of any run."""
+    """Read the daily budgets again."""
     global _daily
-    found: dict[tuple[str, Any], dict[str, Any]] = {}
-    for owner, tenant, *limits in DailyBudget.objects.values_list("owner_id", "tenant", *LIMITS):
-        found["tenant" if owner is None else "user", tenant if owner is None else owner] = dict(
-            zip(LIMITS, limits, strict=True)
-        )
-    _daily = found
+    _daily = {
+        ("tenant", row["tenant"]) if row["owner_id"] is None else ("user", row["owner_id"]): row
+        for row in DailyBudget.objects.values("owner_id", "tenant", *LIMITS)
+    }
 
 
 def forget() -> None:
-    """For tests: the next has another database."""
+    """For tests: the next one has another database."""
     global _daily
     _daily = None
 
@@ -97,7 +110,7 @@ def forget() -> None:
 
 
 def old_accounts() -> QuerySet[BudgetAccount]:
-    """Of trees whose rows are deleted, and of days that are more than DAYS past."""
+    """Accounts of deleted trees, and of days that are more than DAYS ago."""
     keys = BudgetAccount.objects.order_by().values_list("key", flat=True)
     trees = {key: key.partition(":")[2] for key in keys.filter(key__startswith="tree:").iterator()}
     there = {str(run) for run in Run.objects.filter(parent=None).order_by().values_list("id", flat=True).iterator()}
@@ -108,7 +121,7 @@ def old_accounts() -> QuerySet[BudgetAccount]:
 
 
 def faults(setting: Any) -> Iterator[str]:
-    """What is wrong with RAVI["DAILY_BUDGETS"], in words that name the place."""
+    """Errors in RAVI["DAILY_BUDGETS"], with their place."""
     if not isinstance(setting, Mapping):
         yield f" is {setting!r}, not a dict of user and tenant"
         return
@@ -125,14 +138,12 @@ def faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
     for name, value in limits.items():
         if name not in LIMITS:
             yield f" has an unknown key {name!r}"
-        elif value is None:
-            continue
-        else:
+        elif value is not None:
+            is_cost = name == "max_cost_usd"
             try:
                 ExecutionBudget.model_validate({name: value}, strict=True)
-                sound = 0 <= value < 10**8 if name == "max_cost_usd" else value < 2**62
+                is_valid = 0 <= value < 10**8 if is_cost else value < 2**62
             except ValueError:
-                sound = False
-            if not sound:
-                wanted = "number of dollars" if name == "max_cost_usd" else "whole number above 0"
-                yield f"[{name!r}] is {value!r}, not a {wanted}"
+                is_valid = False
+            if not is_valid:
+                yield f"[{name!r}] is {value!r}, not a {'number of dollars' if is_cost else 'whole number above 0'}"

@@ -1,4 +1,4 @@
-"""What runs have used: sums over their rows, for REST and the admin."""
+"""Usage of runs: sums over their rows, for REST and the admin."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from django.db.models.functions import Cast, Coalesce, TruncDate
 
 from ravi_django.conf import conf
 from ravi_django.models import BudgetAccount, DailyBudget, Run
+from ravi_django.runtime.budgets.accounts import UNITS
 
 KEYS: dict[str, Any] = {
     "agent": F("agent"),
     "tenant": F("tenant"),
-    "user": Coalesce(Cast("owner_id", CharField()), Value("")),  # a null has no place in the order of pages
+    "user": Coalesce(Cast("owner_id", CharField()), Value("")),  # pages have no order with nulls
     "tree": Coalesce(F("root_id"), F("id")),
     "day": TruncDate("created_at", tzinfo=UTC),
 }
@@ -36,7 +37,7 @@ def grouped(rows: QuerySet[Run], by: str) -> QuerySet[Run, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a whole tree has used so far."""
+    """The usage of a whole tree."""
 
     runs: int
     live: int  # not ended
@@ -48,7 +49,6 @@ class TreeUsage:
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> TreeUsage:
-        """Of the rows of a tree."""
         rows = list(runs)
         return cls(
             runs=len(rows),
@@ -67,19 +67,18 @@ def tree_account(root_id: UUID) -> BudgetAccount | None:
 
 
 def today(user_id: Any, tenant: str) -> dict[str, Any]:
-    """The `day` (UTC), and the accounts of a `user` and a `tenant` for it: those that nothing has been charged to yet
-    have their limits all the same, and None stands where there is no limit and no account."""
+    """The `day` (UTC), and its accounts of the `user` and the `tenant`: unsaved ones with the limits before the first
+    charge, None without limits."""
     day = datetime.now(UTC).date()
     keys = {"user": f"user:{user_id}:{day}", "tenant": f"tenant:{tenant}:{day}"}
     accounts = BudgetAccount.objects.in_bulk(list(keys.values()))
     rows = DailyBudget.objects.filter(Q(owner_id=user_id) | Q(owner=None, tenant=tenant))
     given: dict[str, Any] = {"user" if row.owner_id else "tenant": vars(row) for row in rows}
-    limits = {**(conf.DAILY_BUDGETS or {}), **given}  # a row goes before the setting, whole
+    limits = {**(conf.DAILY_BUDGETS or {}), **given}  # a row replaces the whole setting
     return {"day": day, **{kind: accounts.get(key) or _unused(key, limits.get(kind)) for kind, key in keys.items()}}
 
 
 def _unused(key: str, limits: Mapping[str, Any] | None) -> BudgetAccount | None:
     if not limits:
         return None
-    tokens, cost, turns = (limits.get(name) for name in ("max_tokens", "max_cost_usd", "max_turns"))
-    return BudgetAccount(key=key, max_tokens=tokens, max_cost=cost, max_turns=turns)
+    return BudgetAccount(key=key, **{f"max_{unit}": limits.get(name) for name, unit in UNITS.items()})

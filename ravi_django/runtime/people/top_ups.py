@@ -1,7 +1,7 @@
-"""Ask a person for more budget for a tree: one request at a time. The answer raises the limits in its transaction.
+"""Requests for more budget for a tree, one at a time. The transaction of the answer raises the limits.
 
-`model_calls/admission.py` asks when a model call finds the budget used up. A run that waits looks again when it is
-woken: the account has what is left, the latest request has the decision.
+`model_calls/admission.py` asks when a model call finds no budget left. A waiting run looks again when it is woken: the
+account has the limits, and the latest request has the decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db.models import F, Q, QuerySet
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import TERMINAL, BudgetAccount, HumanRequest, JournalEntry, Run
-from ravi_django.runtime.budgets.accounts import LIMITS, dollars, faults_of_limits, limits_of
+from ravi_django.runtime.budgets.accounts import LIMITS, UNITS, dollars, faults_of_limits, limits_of, states
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
@@ -38,8 +38,8 @@ def is_top_up(request: HumanRequest) -> bool:
 
 
 async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool | None:
-    """The tree's one request, which is opened unless another run has. False: nobody may be asked, or it was denied.
-    None: another run was quicker, or there is room by now."""
+    """The open request of the tree; opens one if there is none. False: nobody may be asked, or the request was denied.
+    None: look again, another run opened one first or the budget has room now."""
     if not _may_ask(effects, path, account):
         return False
     pending = await effects.database.call(pending_top_up, effects.lease)
@@ -47,9 +47,9 @@ async def ask(effects: Effects, path: str, account: str) -> HumanRequest | bool 
 
 
 async def wait(effects: Effects, path: str, request: HumanRequest, seen: int) -> None:
-    """Until it is answered. `seen`: the run's wake_seq before it was asked."""
+    """Wait until the run is woken, by the answer or by the end of the request. `seen` is its `wake_seq` before."""
 
-    def met() -> bool | None:  # when it is answered, and when its run ends without that, who waits is woken
+    def met() -> bool | None:
         return True if effects.facts.wake_seq != seen else None
 
     await effects.wait(Wait("request", str(request.id), met), path)
@@ -96,7 +96,7 @@ async def _open(effects: Effects, path: str) -> HumanRequest | None:
 
 
 def note_closed(effects: Effects, path: str) -> None:
-    """For whoever watches: the run goes on, or ends, by what was answered."""
+    """Report in the stream that the request at `path` is answered."""
     for (place, attempt), request in effects.facts.requests.items():
         if place == path and request.tool == TOP_UP and request.answer:
             result = {"id": str(request.id), "answer": request.answer}
@@ -105,7 +105,7 @@ def note_closed(effects: Effects, path: str) -> None:
 
 
 def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
-    """The limits that this answer sets: those suggested, or the person's own. Raises InvalidInputError."""
+    """The limits of this answer: the suggested ones, or the person's. Raises InvalidInputError."""
     if action == "deny":
         if arguments:
             raise InvalidInputError("arguments go with approve or edit, not with deny", field="arguments")
@@ -118,13 +118,11 @@ def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
     return dict(given)
 
 
-USERS = 5  # runs that a request names
-_COLUMN = {"max_tokens": "max_tokens", "max_cost_usd": "max_cost", "max_turns": "max_turns"}
-_SPENT = {"max_tokens": "spent_tokens", "max_cost_usd": "spent_cost", "max_turns": "spent_turns"}
+USERS = 5  # runs in the text of a request
 
 
 def pending_top_up(lease: Lease) -> HumanRequest | bool | None:
-    """The tree's open request; False when the latest was denied, and nobody has retried a run since; None: ask."""
+    """The tree's open request. False: the latest was denied, and no run was retried since. None: ask."""
     latest = _requests(lease.run.tree_id).order_by("-id").first()
     if latest is None or latest.status not in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
         return None
@@ -139,11 +137,11 @@ def pending_top_up(lease: Lease) -> HumanRequest | bool | None:
 
 
 def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
-    """What a person is asked, and the limits that are suggested: as much again, for those that are used up."""
+    """The text of a request, and the limits that it suggests: as much again for each one that is used up."""
     root = lease.run.root or lease.run
     account = BudgetAccount.objects.get(key=f"tree:{root.id}")
     first = limits_of(root.budget)
-    used = {name: (limit, spent) for name, limit, spent in _states(account) if spent >= limit}
+    used = {name: (limit, spent) for name, limit, spent, _ in states(account) if spent >= limit}
     arguments = {
         name: _shown(name, max(limit, spent) + (first.get(name) or limit)) for name, (limit, spent) in used.items()
     }
@@ -158,16 +156,16 @@ def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
 
 
 def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, request: HumanRequest) -> int:
-    """Write the request with the row that announces it. Raises TooManyRequests when the tree has one, or when the
-    budget is not used up any more."""
+    """Write the request with the row that announces it. Raises TooManyRequests when the tree has an open one, or its
+    budget has room again."""
     store_big_values(entries)
     with transaction.atomic():
-        lock([lease.run.tree_id, lease.run_id])  # the root's: of two runs that ask at once one is second
+        lock([lease.run.tree_id, lease.run_id])  # the root's: of two runs that ask at once one waits
         first = append_rows(lease, entries, turns)
         if _requests(lease.run.tree_id).filter(status=HumanRequest.Status.PENDING).exists():
             raise TooManyRequests
         account = BudgetAccount.objects.get(key=f"tree:{lease.run.tree_id}")
-        if all(spent < limit for _, limit, spent in _states(account)):
+        if all(spent < limit for _, limit, spent, _ in states(account)):
             raise TooManyRequests
         write_request(request, lease.run)
         return first
@@ -176,7 +174,7 @@ def open_top_up(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn]
 def answer_top_up(
     request: HumanRequest, answer: dict[str, Any], limits: Mapping[str, Any], *, by: Any, version: int | None = None
 ) -> list[UUID]:
-    """Answer the request, raise the tree's limits and wake who waits for that, in one transaction. Returns the runs to
+    """Answer the request, raise the tree's limits and wake the waiting runs, in one transaction. Returns the runs to
     hint. Raises InvalidInputError for a limit that is used up already, NotFoundError and ConflictError."""
     with transaction.atomic():
         tree = Run.objects.values_list("root_id", flat=True).get(id=request.run_id) or request.run_id
@@ -194,22 +192,16 @@ def _raise(key: str, limits: Mapping[str, Any]) -> None:
     if not limits:
         return
     account = BudgetAccount.objects.select_for_update().get(key=key)
-    known = {name: spent for name, _, spent in _states(account)}
+    known = {name: spent for name, _, spent, _ in states(account)}
     changes = {}
     for name, value in limits.items():
         if name not in known:
-            raise InvalidInputError(f"the tree has no {name} to raise, but {', '.join(known)}", field="arguments")
+            raise InvalidInputError(f"the tree has no {name}; it has {', '.join(known)}", field="arguments")
         if Decimal(str(value)) <= known[name]:
             used = _shown(name, known[name])
             raise InvalidInputError(f"{name} must be above the {used} that are used already", field="arguments")
-        changes[_COLUMN[name]] = dollars(value) if name == "max_cost_usd" else int(value)
+        changes[f"max_{UNITS[name]}"] = dollars(value) if name == "max_cost_usd" else int(value)
     BudgetAccount.objects.filter(key=key).update(**changes)
-
-
-def _states(account: BudgetAccount) -> list[tuple[str, Decimal, Decimal]]:
-    """Each limit's name, the limit and what is spent."""
-    found = ((name, getattr(account, _COLUMN[name]), getattr(account, _SPENT[name])) for name in LIMITS)
-    return [(name, Decimal(limit), Decimal(spent)) for name, limit, spent in found if limit is not None]
 
 
 def _shown(name: str, value: Decimal) -> int | float:

@@ -1,4 +1,4 @@
-"""An at-most-once effect that was begun and has no result may have happened: nobody but a person can say."""
+"""Requests about uncertain effects: an at-most-once effect that was begun and has no result may have happened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime | None = None) -> dict[str, Any]:
-    """Wait for a person's decision on the effect of this entry's attempt: `{"outcome": …, "result"?: …}`."""
+    """Wait for a person's decision on this attempt: `{"outcome": …, "result"?: …}`."""
     effects = ctx.effects
     request_id = asked(effects, entry) or await _open(effects, entry, why, not_before)
 
@@ -40,7 +40,7 @@ async def decide(ctx: RunState, entry: Entry, why: str, *, not_before: datetime 
 
 
 def asked(effects: Effects, entry: Entry) -> str | None:
-    """The request about this attempt, once it is open."""
+    """The id of the request about this attempt, if it is open."""
     place = requests.place_of(entry.path, entry.attempt)
     opened = effects.journal.system(place)
     return effects.requested.get(place) or (opened.result["id"] if opened is not None else None)
@@ -70,13 +70,13 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
 
 
 def arguments_of(entry: Entry) -> Any:
-    """What was sent: a middleware may have changed what the model has asked for."""
+    """The arguments of the call, as changed by middleware."""
     request = entry.request or {}
     return request.get("ran_with", request.get("arguments"))
 
 
 def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool | None) -> datetime:
-    """Until then the worker that began the effect may still perform it: no effect begins behind the end of its lease.
+    """When the effect has ended in any case: no effect begins after the end of its lease, and each has a timeout.
     `begun` is None for a call of this lease whose timeout is over."""
     if begun is None:
         return effects.present() + timedelta(seconds=conf.LEASE_S)
@@ -91,7 +91,7 @@ def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool |
 
 
 def content_of(value: Any) -> list[Any]:
-    """What a person gave as a tool's result, as content blocks."""
+    """The result that a person gave, as content blocks."""
     if isinstance(value, list):
         try:
             return blocks_adapter.validate_python(value)
