@@ -104,8 +104,6 @@ class FakeContext:
     async def log(self, kind: str, data: Any = None) -> None:
         self.logged.append((kind, data))
 
-    _log = log
-
     def now(self) -> datetime:
         return self.clock
 

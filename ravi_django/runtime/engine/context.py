@@ -1,4 +1,4 @@
-"""What an agent's run is given: every effect asks the journal first, and is recorded before its result is used."""
+"""The context of an agent's code: effects are looked up in the journal, and recorded before their result is used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MAX_NAME = 200  # characters, as the journal's columns
 
 
 class DurableContext(RunState):
-    """The RunContext of one lease. See `kernel/contracts.py` for what the methods promise."""
+    """The RunContext of one lease. `kernel/contracts.py` documents the methods."""
 
     def __init__(self, agent: Agent, effects: Effects, meta: RunMeta) -> None:
         own = MiddlewarePipeline.of(getattr(agent, "middleware", None))
@@ -116,7 +116,7 @@ class DurableContext(RunState):
         return await waits.sleep_until_signal(self, name, until, or_message=or_message)
 
     async def receive(self) -> list[Message]:
-        """The messages that have come since those that the code was given; does not wait for any."""
+        """The messages that arrived after those that the code was given. Does not wait."""
         return await inbox.receive(self)
 
     def caused_by(self, message: Message) -> None:
@@ -157,14 +157,13 @@ class DurableContext(RunState):
         messages = tuple(body_of(self, self.agent_id, arg) for arg in args)
         carries = None if carry is None else body_of(self, self.agent_id, carry)
         given = len(messages) + (0 if unread is None else inbox.give_back(self, unread))
-        if self.effects.left_open():  # what may have happened is decided before it is forgotten
+        if self.effects.left_open():  # uncertain effects are decided before the journal starts again
             await uncertain.decide_left(self)
         trail = trail_of(self.hops, given)
         await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, trail=trail))
 
     def say(self, text: str) -> None:
-        """Show a piece of text to whoever watches; its row is written with the next commit. A replay says nothing
-        twice."""
+        """Stream a piece of text; its row is written with the next commit. A replay does not stream it again."""
         self.outputs.say(text)
 
     async def handoff(
@@ -175,7 +174,7 @@ class DurableContext(RunState):
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """End here without a reply: another agent goes on as this run. Never returns."""
+        """End without a reply: another agent continues this run. Never returns."""
         await handoff.hand_over(self, target, task, answers, closing)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
@@ -193,10 +192,7 @@ class DurableContext(RunState):
     async def log(self, kind: str, data: Any = None) -> None:
         check_text("kind", kind, MAX_NAME)
         path = self.path()
-        row = self.effects.journal.find(path)
-        if row is not None:
-            self.effects.identity(row, "log", kind, None)
-            self.effects.journal.take_now(row)
+        if self.effects.recall_now(path, "log", kind) is not None:
             return
         entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
         if begun is not None and begun.kind == decisions.KIND:
@@ -204,19 +200,17 @@ class DurableContext(RunState):
         else:
             self.effects.note(entry)
 
-    _log = log
-
     async def log_once(self, key: str, data: Any = None) -> None:
-        """`log`, but for once in the run's generation, wherever and however often the code comes by."""
+        """`log` once in the run's generation, however often and wherever it is called."""
         check_text("key", key, MAX_NAME)
         self.effects.note_once(Entry(kind="log", path=f"@once.{key}", name=key, result=data))
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The JSON value that `compute` gives, sync or async: once in the run, a replay has the recorded one."""
+        """The JSON value of `compute`, sync or async: computed once in the run, then recalled."""
         return await pins.pin(self, name, compute)
 
     def patched(self, name: str) -> bool:
-        """Whether this run takes the new branch of changed code: False for one that went by here before the change."""
+        """Whether this run takes the new branch of changed code: False if it passed here before the change."""
         if name not in self._patches:
             marker, journal = Entry(kind="patched", path=f"@patched.{name}", name=name), self.effects.journal
             passed = journal.replaying or journal.begun_and_not_in(self.effects.asked)
@@ -229,10 +223,7 @@ class DurableContext(RunState):
 
     def now(self) -> datetime:
         path = self.path()
-        row = self.effects.journal.find(path)
-        if row is not None:
-            self.effects.identity(row, "now", "", None)
-            self.effects.journal.take_now(row)
+        if (row := self.effects.recall_now(path, "now")) is not None:
             return datetime.fromisoformat(row.result)
         present = self.effects.present()
         self.effects.note(Entry(kind="now", path=path, result=present.isoformat()))
@@ -244,10 +235,10 @@ class DurableContext(RunState):
     def uuid(self) -> UUID:
         return UUID(bytes=self._seed("uuid")[:16], version=4)
 
-    def _seed(self, what: str) -> bytes:
+    def _seed(self, kind: str) -> bytes:
         run = self.effects.lease.run
-        maker = self.effects.journal.origin or run.id  # in the past that a fork shares, the run that recorded it
-        return hashlib.sha256(f"{maker}:{run.generation}:{self.path()}:{what}".encode()).digest()
+        maker = self.effects.journal.origin or run.id  # in rows that a fork has copied: the run that recorded them
+        return hashlib.sha256(f"{maker}:{run.generation}:{self.path()}:{kind}".encode()).digest()
 
     # ------------------------------------------------------------------------------------------- control
 

@@ -1,4 +1,4 @@
-"""Bodies by digest: instructions, tool schemas and agent specs are stored once, and named by rows ever after."""
+"""Instructions, tool schemas and agent specs are stored once as blobs; rows name them by digest."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ravi_django.runtime.journal import append
 
 _kept: OrderedDict[str, float] = OrderedDict()  # digests that this process has stored, and when
 _MOST = 10_000
-_TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune takes those that were not for a day
+_TRUSTED_S = 6 * 3600.0  # then they are stored again: the prune deletes unused blobs after a day
 
 
 async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callable[[], Any]]) -> None:
-    """Store what is new; `bodies` maps a digest to a function that gives the JSON value."""
+    """Store new bodies; `bodies` maps a digest to a function that returns the JSON value."""
     now = time.monotonic()
     new = [digest for digest in bodies if now - _kept.get(digest, -_TRUSTED_S) >= _TRUSTED_S]
     if not new:
@@ -36,5 +36,5 @@ async def keep(database: DatabaseThreads | CodeThreads, bodies: dict[str, Callab
 
 
 def forget() -> None:
-    """The database is another, or empty again (tests)."""
+    """For tests, after the database was emptied."""
     _kept.clear()

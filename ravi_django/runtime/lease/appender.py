@@ -1,7 +1,7 @@
-"""Commit the rows of effects: the one write that every journaled call costs.
+"""Commit the rows of effects: the one write of each journaled call.
 
-An append that is one statement goes over a connection of the event loop: no thread is woken for it, which would cost as
-much as the statement. Every other append, and one that fails there, goes to the database threads, which wait and retry.
+An append of one statement uses a connection of the event loop: to wake a thread would cost as much as the statement.
+All other appends, and those that fail there, go to the database threads, which wait and retry.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ravi_django.runtime.lease import paths
 
 log = logging.getLogger("ravi.appending")
 
-Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row: an append, or one with more beside it
+Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row; may write more in the same transaction
 
-REST_S = 5.0  # a connection that has failed is opened again after this time
+REST_S = 5.0  # before a failed connection is opened again
 
 
 class Appender:
-    """Used on the event loop's thread. `size`: connections of the loop."""
+    """Used on the event loop's thread. `size`: the number of the loop's connections."""
 
     def __init__(self, database: DatabaseThreads, size: int = 1) -> None:
         self.database = database
@@ -50,19 +50,19 @@ class Appender:
     async def append(
         self, lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write | None = None
     ) -> tuple[int | None, Exception | None, bool]:
-        """Append by `write`, once: a second try finds the rows of the first. A cancelled caller waits for the end too.
+        """Append with `write`, once: a second try finds the rows of the first. Waits for the end even if cancelled.
 
         Returns the seq of the first row, or the error, and whether the caller was cancelled meanwhile.
         """
         cancelled = False
-        mine = next((one for one in self.connections if one.is_idle), None)
-        if mine is None:
+        idle = next((one for one in self.connections if one.is_idle), None)
+        if idle is None:
             if wanted := next((one for one in self.connections if one.is_wanted), None):
                 wanted.open(self.database)
         elif write is None and not ledger.concerns(lease, entries):
             statement = fence.append_statement(lease, entries, turns)
             if statement is not None:
-                row, cancelled = await mine.execute(statement)
+                row, cancelled = await idle.execute(statement)
                 if row is not None:
                     try:
                         return statement.answer(row), None, cancelled
@@ -74,13 +74,13 @@ class Appender:
         return seq, error, cancelled or again
 
     def copy(self) -> Appender:
-        """With the same connections."""
+        """A copy with the same connections."""
         made = copy(self)
         made.database = copy(self.database)
         return made
 
     def close(self) -> None:
-        """Leave an append that is under way to the threads."""
+        """Close the connections. The threads repeat a running append."""
         for one in self.connections:
             one.close()
 
@@ -89,9 +89,9 @@ class LoopConnection:
     """One append at a time."""
 
     def __init__(self) -> None:
-        self._wrapper: Any = None  # Django's, which has made the connection and nobody else knows of
+        self._wrapper: Any = None  # Django's wrapper, which made the connection
         self._raw: Any = None  # psycopg's AsyncConnection on the same socket
-        self._begin: list[str] = []  # behind a pooler, each append is a transaction with limits of its own
+        self._begin: list[str] = []  # behind a pooler each append is a transaction with its own limits
         self._is_busy = False
         self._cancelled = False  # the caller, meanwhile
         self._rests_until = 0.0
@@ -103,13 +103,12 @@ class LoopConnection:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether to open it."""
         return self._raw is None and not (self._is_busy or self._closed) and time.monotonic() >= self._rests_until
 
     def open(self, database: DatabaseThreads) -> None:
-        """In the background."""
+        """Open it in the background."""
         self._is_busy = True
-        with paths.entered(None):  # it is no part of the run that asks
+        with paths.entered(None):  # not part of the run that appends
             self._opening = asyncio.create_task(self._open(database))
 
     async def _open(self, database: DatabaseThreads) -> None:
@@ -134,22 +133,22 @@ class LoopConnection:
                 self._drop()
 
     def _connect(self) -> None:
-        """On a database thread: as its own connection is, with the same limits on waiting."""
-        mine = connections[alias()]
-        mine.ensure_connection()
-        if mine.vendor != "postgresql":
+        """On a database thread: connect like the thread's own connection, with the same limits."""
+        own = connections[alias()]
+        own.ensure_connection()
+        if own.vendor != "postgresql":
             raise NotSupportedError("only PostgreSQL has a connection of the loop")
-        wrapper = mine.copy()
+        wrapper = own.copy()
         wrapper.inc_thread_sharing()
         wrapper.connect()
-        self._drop()  # one of a loop that has ended while it was opened
+        self._drop()  # the connection of a loop that has ended meanwhile
         self._wrapper = wrapper
-        if self._closed:  # meanwhile
+        if self._closed:
             self._drop()
 
     async def execute(self, statement: Statement) -> tuple[tuple[Any, ...] | None, bool]:
-        """The statement's row, empty where it has none; None when it failed, and may have happened all the same. And
-        whether the caller was cancelled meanwhile."""
+        """Returns the statement's row, or (), and whether the caller was cancelled meanwhile. The row is None if the
+        statement failed; it may have been committed."""
         self._is_busy, self._cancelled = True, False
         deadline = asyncio.get_running_loop().call_later(conf.HEARTBEAT_S, self._overdue)
         try:
@@ -187,7 +186,7 @@ class LoopConnection:
         return await cursor.fetchone() or ()
 
     async def _wait(self, exchange: Any, *args: Any, **kwargs: Any) -> Any:
-        """In place of psycopg's, which cancels the statement with its caller."""
+        """Replaces psycopg's `wait`, which cancels the statement with its caller."""
         from psycopg.waiting import wait_async
 
         while True:
@@ -197,23 +196,23 @@ class LoopConnection:
                 self._cancelled = True
 
     def _is_useless_after(self, error: Exception) -> bool:
-        """What the server refuses leaves the connection as it is, unless its prepared statements are no longer good."""
+        """An error of the server leaves the connection usable, unless its prepared statements are invalid now."""
         is_stale = getattr(error, "sqlstate", None) in ("0A000", "26000")
         return is_stale or is_disconnect(error) or bool(self._raw.pgconn.transaction_status)
 
     def _overdue(self) -> None:
-        """The server would have ended the statement before: the network has lost the connection."""
+        """The server would have cancelled the statement before: the network has lost the connection."""
         words = "no answer within %s s: the connection is closed"
         log.warning(words, conf.HEARTBEAT_S, extra={"action": "db.deadline"})
         self._shut()
 
     def _shut(self) -> None:
-        """The exchange under way reads the end."""
-        with suppress(Exception), socket.socket(fileno=os.dup(self._raw.pgconn.socket)) as its:
-            its.shutdown(socket.SHUT_RDWR)
+        """Have the running statement read the end of the connection."""
+        with suppress(Exception), socket.socket(fileno=os.dup(self._raw.pgconn.socket)) as copied:
+            copied.shutdown(socket.SHUT_RDWR)
 
     def _drop(self) -> None:
-        """Close it. Django's own `close` refuses to be called on an event loop's thread."""
+        """Close the connection. Django's own `close` cannot be called on an event loop's thread."""
         self._rests_until = time.monotonic() + REST_S
         if self._wrapper is not None:
             with suppress(Exception):
@@ -231,7 +230,7 @@ class LoopConnection:
 
 @cache
 def _numbered(sql: str) -> bytes:
-    """With the server's own placeholders."""
+    """The statement with the server's placeholders."""
     first, *rest = sql.split("%s")
     return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
 
@@ -239,7 +238,7 @@ def _numbered(sql: str) -> bytes:
 def append_repeatable(
     lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = journal_append.append
 ) -> int:
-    """Append; when the answer to an earlier try was lost on the way, finding our own row is success."""
+    """Append. If an earlier try was committed and its answer lost, return the seq of its row."""
     try:
         return ledger.settled(lease, entries, partial(write, lease, entries, turns))
     except IntegrityError:

@@ -1,6 +1,5 @@
-"""Taking leases: one conditional UPDATE, which raises the epoch. The worker that matches the row has the run.
-
-Who may write a run: what a claim gives, which runs can be claimed, and the heartbeats that move the expiry.
+"""Claims and heartbeats. A claim is one conditional UPDATE that raises the epoch: the worker whose UPDATE matches the
+row has the lease.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _CALM = Q(crashes__lt=SUSPECT - 1) | Q(crashes=SUSPECT - 1) & ~Q(status=Status.R
 
 
 def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None, suspects: bool = True) -> Lease | None:
-    """Take the lease of a claimable run of one of these agents (None: any), or of one that is a row; None when
-    another worker has it or there is nothing to do. Without `suspects`, none that would have crashed twice in a row."""
+    """Take the lease of a claimable run of one of these agents (None: any), or of an agent stored in the database. None
+    if another worker has it or there is nothing to do. Without `suspects`, not of a run with two crashes in a row."""
     known = None if agents is None else list(agents)
     if postgres.in_use():
         return _claim_postgres("one", owner, known, suspects, run_id)
@@ -38,8 +37,9 @@ def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None, s
 
 
 def claim_next(owner: str, agents: Iterable[str], suspects: bool = True, *, only_expired: bool = False) -> Lease | None:
-    """Take a claimable run of these agents, or of one that is a row: one with an expired lease, else with a due timer,
-    else the ready one with the earliest `claim_at`. SKIP LOCKED only avoids waiting; the condition is the guard."""
+    """Take a claimable run of these agents, or of an agent stored in the database: one with an expired lease, else with
+    a due timer, else the ready one with the earliest `claim_at`. SKIP LOCKED only avoids waits; the condition is the
+    guard."""
     known = list(agents)
     if postgres.in_use():
         return _claim_postgres("expired" if only_expired else "any", owner, known, suspects)
@@ -52,7 +52,7 @@ def claim_next(owner: str, agents: Iterable[str], suspects: bool = True, *, only
 
 
 def waits_as_suspect(run_id: UUID | str) -> bool:
-    """Whether the run can be claimed by a process that drives no other suspect."""
+    """Whether the run can only be claimed by a process that drives no other suspect."""
     return Run.objects.filter(claimable(), ~_CALM, id=run_id).exists()
 
 
@@ -84,13 +84,13 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
 
 
 def _of(known: list[str] | None, suspects: bool) -> Q:
-    """Runs that this process can drive: by its code, or by a spec, which every process can read."""
+    """Runs that this process can drive: of its registered agents, and of agents stored in the database."""
     agents = Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
     return agents if suspects else agents & _CALM
 
 
 def _with_relatives(run: Run, owner: str, expired_at: datetime | None) -> Lease:
-    """The lease of a run just claimed. Root and parent of a child are rare, and dear: rows as wide as the run's."""
+    """The lease of a claimed run. Only a child needs its root and parent: their rows are as wide as the run's."""
     wanted = {key for key in (run.root_id, run.parent_id) if key is not None}
     above = Run.objects.in_bulk(wanted) if wanted else {}
     run.root = above.get(run.root_id)
@@ -100,7 +100,7 @@ def _with_relatives(run: Run, owner: str, expired_at: datetime | None) -> Lease:
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
 
-# As `claimable`, `ready`, `timed`, `expired`, `_CALM` and `_of` say it; a test compares them.
+# The same as `claimable`, `ready`, `timed`, `expired`, `_CALM` and `_of`; a test compares them.
 _DUE = f"(wake_at IS NULL OR wake_at <= {NOW} OR (%(release)s::text <> '' AND for_release = %(release)s::text))"
 _MAY_GO_ON = "(paused_at IS NULL OR cancel_requested_at IS NOT NULL)"
 _READY = f"status = 'pending' AND {_MAY_GO_ON} AND {_DUE}"
@@ -109,9 +109,9 @@ _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
 _AGENTS = "SELECT jsonb_array_elements_text(%(agents)s::jsonb) AS agent"
 _ALLOWED = f"(%(suspects)s::boolean OR crashes + (status = 'running')::int < {SUSPECT})"
 _KNOWN = f"(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL OR agent IN ({_AGENTS})) AND {_ALLOWED}"
-_KEY = "CASE WHEN agent_version IS NULL THEN agent ELSE '' END"  # as the index of ready runs has it
+_KEY = "CASE WHEN agent_version IS NULL THEN agent ELSE '' END"  # the expression of the index of ready runs
 _LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
-# The agents in the order of their earliest runs: runs of other agents are not read, however many there are.
+# Agents in the order of their earliest runs: no run of another agent is read.
 _HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} AND {_ALLOWED} ORDER BY claim_at, id LIMIT 1"
 _PARTS = {
     "expired": f"id FROM ravi_run WHERE {_EXPIRED} AND {_KNOWN} ORDER BY lease_expires_at LIMIT 1 {_LOCK}",
@@ -126,7 +126,7 @@ _PARTS = {
 def _claim_postgres(
     part: str, owner: str, known: list[str] | None, suspects: bool, run_id: UUID | str | None = None
 ) -> Lease | None:
-    """One statement: which run, the claim, and the row as claimed with its session."""
+    """Pick and claim a run in one statement, which returns the claimed row with its session."""
     params: dict[str, str | None] = {
         "now": postgres.present(),
         "owner": owner,
@@ -147,14 +147,14 @@ def _claim_postgres(
     return None
 
 
-# A worker that was seen since the end of its lease lives: the run is not to blame.
+# A worker that was seen after the end of its lease lives: the run did not crash it.
 _CRASHED = """status = 'running' AND NOT EXISTS (
       SELECT FROM ravi_workerprocess alive WHERE alive.name = lease_owner AND alive.seen_at > lease_expires_at
     )"""
 
 
 def _statement(part: str, told: bool) -> str:
-    """`part`: the run with an id ("one"), the first "expired" one, or the first of "any" part."""
+    """`part`: "one" claims the run with an id, "expired" the first expired one, "any" the first of any part."""
     picked, which = "", "id = %(run)s::uuid"
     if part != "one":
         parts = _PARTS.values() if part == "any" else [_PARTS[part]]
@@ -175,8 +175,8 @@ SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")},
 FROM taken JOIN ravi_session session ON session.id = taken.session_id"""  # noqa: S608
 
 
-# `before` is the run as the statement found it. It may have had to wait for the row: only the count, which is the row's
-# own, says that it was taken from a dead worker.
+# `before` is the run when the statement began. The statement may have waited for the row since: only the row's own
+# count of crashes shows that it was claimed from a dead worker.
 _TOLD = f""", before AS (
   SELECT id, crashes, lease_owner FROM ravi_run WHERE %(which)s AND status = 'running'
 ), told AS (
@@ -198,12 +198,12 @@ def claimable() -> Q:
 
 
 def _may_go_on() -> Q:
-    """It is not paused; a paused run that is to be cancelled has to learn of it."""
+    """Not paused, or to be cancelled."""
     return Q(paused_at=None) | Q(cancel_requested_at__isnull=False)
 
 
 def _due() -> Q:
-    """Its time has come; a run that waits for a worker of a release need not wait for anything else there."""
+    """Due by its time, or waiting for a worker of this release."""
     due = Q(wake_at__isnull=True) | Q(wake_at__lte=clock.now())
     return due | Q(for_release=conf.RELEASE) if conf.RELEASE else due
 
@@ -214,24 +214,24 @@ def ready() -> QuerySet[Run]:
 
 
 def timed() -> QuerySet[Run]:
-    """Suspended runs whose time has come, the longest overdue first."""
+    """Suspended runs with a due timer, the longest overdue first."""
     return Run.objects.filter(_may_go_on(), status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at")
 
 
 def expired() -> QuerySet[Run]:
-    """Running runs whose lease is over: their worker is gone, or has let go."""
+    """Running runs with an expired lease."""
     return Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by("lease_expires_at")
 
 
 def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:
-    """Where the database has it; SQLite silently ignores it. A transaction that signals a run does not lock it."""
+    """Skip locked rows where the database can. A transaction that signals a run does not count as a lock."""
     if connection.features.has_select_for_update_skip_locked:
         return rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
     return rows
 
 
 def abandon(lease: Lease) -> None:
-    """Leave the lease to run out as one of a dead worker."""
+    """Have the lease expire like one of a dead worker."""
     held = Run.objects.filter(id=lease.run_id, lease_epoch=lease.epoch, lease_owner=lease.owner, status=Status.RUNNING)
     held.update(lease_owner=f"{lease.owner[:190]} failed")
 
@@ -239,12 +239,12 @@ def abandon(lease: Lease) -> None:
 def heartbeat(
     owner: str, leases: Sequence[tuple[UUID, int]], seen: Mapping[UUID, int] | None = None
 ) -> dict[UUID, str]:
-    """Renew all leases of a process in one UPDATE; says "ok", "cancel", "paused" or "lost" for each, and "woken" for
-    those with a wake-up after the one `seen`.
+    """Renew all leases of a process in one UPDATE; returns "ok", "cancel", "paused" or "lost" for each, and "woken" for
+    those with a wake-up after the one in `seen`.
 
-    One slow transaction must not cost the others their leases: rows that somebody has locked are skipped, and waited
-    for afterwards, one by one in the given order. Those that stay locked read "unknown". After half a beat the rest
-    reads "unreached", and should come first in the next.
+    A slow transaction on one run must not cost the others their leases: locked rows are skipped, and waited for
+    afterwards, one by one in the given order. Those that stay locked are "unknown". After half a heartbeat the rest is
+    "unreached", and should come first in the next heartbeat.
     """
     held = Run.objects.filter(id__in=[run_id for run_id, _ in leases], lease_owner=owner, status=Status.RUNNING)
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Recall what was recorded, record what was done: an agent's effects in one lease."""
+"""An agent's effects in one lease: recall their recorded results, record new ones."""
 
 from __future__ import annotations
 
@@ -62,30 +62,30 @@ class Effects(Gate):
         self.publisher = publisher
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
-        self.tell_paused: Callable[[Paused], None] = lambda paused: None  # whoever watches or drives that run
+        self.tell_paused: Callable[[Paused], None] = lambda paused: None  # called with a run that lost its slot
         self.source = Source.of(lease.run, lease.epoch)
-        self.inbox: list[tuple[int, Message]] = []  # of this generation, as far as it was read
+        self.inbox: list[tuple[int, Message]] = []  # messages of this generation that were read
         self.inbox_upto: int | None = None  # the last message that the code was given
-        self.inbox_limit: int | None = None  # of a backlog so many are read at a time
-        self.inbox_more = False  # there are others behind those that were read
-        self.carried: int | None = None  # the row of what the generation before has carried for this one
-        self.notes: list[Entry] = []  # ride on the next commit, in order
+        self.inbox_limit: int | None = None  # how many messages of a backlog are read at once
+        self.inbox_more = False  # there are messages after those that were read
+        self.carried: int | None = None  # the row of the message that the previous generation has carried
+        self.notes: list[Entry] = []  # written with the next commit, in order
         self.turns: list[NewTurn] = []
         self.used_approvals: set[int] | None = None  # see `decisions`
         self.attempts = lease.run.attempts  # transient failures in a row
-        self.on_progress: Callable[[], None] = lambda: None  # an effect is recorded that no worker had come past
+        self.on_progress: Callable[[], None] = lambda: None  # called when a crashed run has recorded a new effect
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
-        self._noted = noted  # system rows that are there already
+        self._noted = noted  # paths of system rows that are written
         self.deadline: datetime | None = None  # the run's own
         self.asked: set[str] = set()  # paths of the calls made in this lease
-        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects begun, and without a result
-        self.uncertain: dict[str, Entry] = {}  # of those, the ones that a person decides on
+        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects that have begun and have no result
+        self.uncertain: dict[str, Entry] = {}  # those of them that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
-        self.paused: dict[str, dict[str, Any]] = {}  # tool calls that go on behind a pause: the last one of each
-        self.summaries: set[int] = set()  # turns of this run that a strategy has stored which is no longer there
+        self.paused: dict[str, dict[str, Any]] = {}  # the last pause of each tool call that continues after one
+        self.summaries: set[int] = set()  # turns of this run that a removed compaction strategy has stored
         self._has_passed = False
         self.journal.on_passed = self._passed_over
-        self._given: set[int] = set()  # signals that a wait has taken
+        self._given: set[int] = set()  # signals that a wait or a message has taken
         self._refreshing = self._is_stale = False
 
     def begin_with(self, unread: Inbox, limit: int | None) -> None:
@@ -97,7 +97,7 @@ class Effects(Gate):
     async def recall(
         self, path: str, kind: str, name: str, arguments: Any, digests: dict[str, Any] | None
     ) -> Recorded | None:
-        """The recorded result of the call at `path`, in its turn; None when it has to be made."""
+        """The recorded result of the call at `path`, when it is its turn; None if the call has to be made."""
         self.asked.add(path)
         self.journal.pass_summaries(path, self.asked)
         if self._has_passed and not self.summaries:
@@ -118,8 +118,16 @@ class Effects(Gate):
             self.note_drift(path, changed)
         return row
 
+    def recall_now(self, path: str, kind: str, name: str = "") -> Recorded | None:
+        """`recall` for a row that need not wait for its turn, such as a recorded time."""
+        row = self.journal.find(path)
+        if row is not None:
+            self.identity(row, kind, name, None)
+            self.journal.take_now(row)
+        return row
+
     def identity(self, row: Recorded, kind: str, name: str, arguments: Any) -> None:
-        """Unwind and block the run when the journal has another call here."""
+        """Unwind and block the run if the journal has another call here."""
         try:
             check_identity(row, kind, name, arguments)
         except DeterminismError as error:
@@ -132,9 +140,9 @@ class Effects(Gate):
     async def record(
         self, entry: Entry, write: Write | None = None, *, then: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Commit an effect with the notes and turns before it; returns its seq, in the order of the rows. `write`
-        appends and does more in the same transaction: what it refuses is raised, and nothing is written. `then` is
-        awaited behind the commit, and by no replay. Raises LeaseLostError."""
+        """Commit an effect with the pending notes and turns; returns its seq when it is its turn in the order of rows.
+        `write` appends and writes more in the same transaction; its errors roll back both and are raised. `then` is
+        awaited after the commit, and not on a replay. Raises LeaseLostError."""
         entries, turns = self.take_pending(entry)
         with self.turnstile.committing():
             first, cancelled = await self._commit(entries, turns, write)
@@ -149,10 +157,9 @@ class Effects(Gate):
         return first + len(entries) - 1
 
     async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write | None) -> tuple[int, bool]:
-        """The first seq, and whether the caller was cancelled meanwhile."""
-        args = (self.lease, entries, turns, write)
+        """Returns the first seq, and whether the caller was cancelled meanwhile."""
         try:
-            first, cancelled = await self._append(*args)
+            first, cancelled = await self._append(self.lease, entries, turns, write)
         except (LeaseLostError, asyncio.CancelledError):
             raise
         except (CancellationError, SpawnDeniedError, NotDue, NotStanding, TooManyRequests) as error:
@@ -164,7 +171,7 @@ class Effects(Gate):
             self._stop_with(Stop(Stop.Kind.FAIL, error))
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         except Exception as error:
-            # Not recorded: going on would build on nothing. The lease runs out and the run is taken over.
+            # The effect is not recorded, so the code must not go on. The lease expires, and the run is claimed again.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             lost = LeaseLostError if may_pass(error) else NotRecorded
             raise lost(self.lease.run_id, self.lease.epoch) from error
@@ -175,8 +182,8 @@ class Effects(Gate):
         return first, cancelled
 
     async def _append(self, *args: Any) -> tuple[int, bool]:
-        """Repeat the append while the database does not answer: an effect that has happened must be on record. The
-        fence ends this, or the process. The run begins nothing new meanwhile."""
+        """Repeat the append while the database does not answer, until the fence refuses it or the process ends: an
+        effect that has happened must be recorded. The run begins no new effect meanwhile."""
         first, error, cancelled = await self.appender.append(*args)
         if error is not None:
             with self.repeating():
@@ -194,30 +201,30 @@ class Effects(Gate):
         return cast(int, first), cancelled
 
     def close_call(self, path: str) -> None:
-        """Of a tool, whose result is recorded."""
+        """Forget a tool call that has its result."""
         for calls in (self.started, self.uncertain, self.paused):
             calls.pop(path, None)
         self.journal.open_started.pop(path, None)
 
     def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
-        """Everything that has to be written now; nothing is left behind."""
+        """The entries to write now, with all pending notes and turns."""
         notes, self.notes = self.notes, []
         turns, self.turns = self.turns, []
         self.journal.number([*notes, *entries])
         return [*notes, *entries], turns
 
     def published(self, entries: list[Entry], first_seq: int) -> None:
-        """Send the durable frames of rows just written."""
+        """Send the durable frames of rows that were written."""
         for seq, entry in enumerate(entries, first_seq):
             if found := frames.durable(self.source, entry, seq):
                 self.publisher.emit(*found)
 
     def delta(self, type: str, text: str, *, call: str, attempt: str) -> None:
-        """Show a piece of text; see `frames.delta`."""
+        """Stream a piece of text; see `frames.delta`."""
         self.publisher.emit(frames.delta(self.source, type, text, call=call, attempt=attempt))
 
     def progress(self, step: AgentStep, content: Any = None, **marks: Any) -> None:
-        """Show what the agent does now."""
+        """Stream the agent's current step."""
         frame = frames.progress(self.source, step, content)
         frame.data |= marks
         self.publisher.emit(frame)
@@ -231,7 +238,7 @@ class Effects(Gate):
             self.notes.append(entry)
 
     def _passed_over(self, row: Recorded) -> None:
-        """A summary that the code no longer asks for."""
+        """Note a recorded summary that the code no longer asks for."""
         self._has_passed = True
         self.note_drift(row.path, ["strategy"])
 
@@ -239,9 +246,9 @@ class Effects(Gate):
         self.note_once(Entry(kind="replay.drift", path=f"@drift.{path}", result={"changed": changed}))
 
     async def refresh(self) -> None:
-        """Read what has happened to the run meanwhile, and look whether a wait is over."""
+        """Read the run's facts again, and check whether a wait is met."""
         self._is_stale = True
-        if self._refreshing:  # what is under way may have read before this
+        if self._refreshing:  # the running refresh may have read before this call: it reads again
             return
         self._refreshing = True
         try:
@@ -250,14 +257,14 @@ class Effects(Gate):
                 new = await self.database.call(lease_facts.facts, self.lease)
         finally:
             self._refreshing = False
-        if self.stop is not None:  # no wait is met any more: what is suspended must not count this as seen
+        if self.stop is not None:  # no wait is met any more: a suspension must not count these facts as seen
             return
         new.signals = [signal for signal in new.signals if signal[0] not in self._given]
         self.facts = new
         self.poke()
 
     def take_signal(self, name: str) -> tuple[int, Any] | None:
-        """The oldest unread signal of this name, for the one wait that takes it."""
+        """Take the oldest unread signal of this name: no other wait gets it."""
         for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
             if its_name == name:
                 del self.facts.signals[place]
@@ -266,27 +273,26 @@ class Effects(Gate):
         return None
 
     def untaken(self, signals: Iterable[int]) -> list[int]:
-        """Of these, the ones that no wait has taken."""
         return [signal_id for signal_id in signals if signal_id not in self._given]
 
     def forget_signals(self, signals: Iterable[int]) -> None:
-        """They are being read in another way: no wait takes them any more."""
+        """Take signals without a wait."""
         self._given.update(signals)
         self.facts.signals = [signal for signal in self.facts.signals if signal[0] not in self._given]
 
     @property
     def has_unread(self) -> bool:
-        """Whether the code was not given every message that was read."""
+        """Whether there are messages that the code was not given."""
         return self.inbox_more or (bool(self.inbox) and self.inbox[-1][0] > (self.inbox_upto or 0))
 
     async def wait(self, wait: Wait, path: str = "") -> Any:
-        """`Gate.wait`, for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""
+        """`Gate.wait` for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""
         self.check_may_wait(path)
         with caps.waiting():
             return await super().wait(wait)
 
     def check_may_wait(self, path: str) -> None:
-        """Raise InvalidInputError inside an at-most-once tool: it could not be called again after the wait."""
+        """Raise InvalidInputError inside an at-most-once tool: a wait would call it again."""
         for begun in self.started:
             if path.startswith(f"{begun}/"):
                 raise InvalidInputError(
@@ -297,28 +303,28 @@ class Effects(Gate):
 
     @cached_property
     def spent(self) -> Spent:
-        """What the run's tool calls have used."""
+        """The usage of the run's tool calls."""
         return Spent.of(self.journal.recorded(caps.KIND))
 
     # --------------------------------------------------------------------------------------------- the end
 
     @property
     def retains(self) -> bool:
-        """Whether all turns of the run outlive it. What generations before this one have noted is not known here."""
+        """Whether all turns of the run are known to outlive it. The notes of earlier generations are not known here."""
         return self.lease.run.generation == 0 and not any(path.startswith(RETENTION) for path in self._noted)
 
     def left_open(self) -> dict[str, Entry | Recorded]:
-        """At-most-once effects that were begun and have no result, by path."""
+        """At-most-once effects that have begun and have no result, by path."""
         return {**self.journal.open_started, **self.started, **self.uncertain}
 
     @property
     def last_attempt(self) -> bool:
-        """Whether one more transient error uses up the retries: then it is recorded, and the agent sees it."""
+        """Whether the next transient error is final: it is recorded, and the agent gets it."""
         return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
 
 
 async def _paused(seconds: float) -> bool:
-    """Whether the caller was cancelled meanwhile."""
+    """Sleep; returns whether the caller was cancelled meanwhile."""
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -332,4 +338,4 @@ def _summaries(lease: Lease) -> set[int]:
     return {index for index in found.values_list("index", flat=True) if index is not None}
 
 
-RETENTION = "@retention."  # and the agent: its turns of this run are kept for the run alone
+RETENTION = "@retention."  # path prefix before an agent's address: its turns of this run are deleted with the run

@@ -1,7 +1,7 @@
-"""Conversation history in the database: the turns of a session, by agent and session.
+"""Conversation history in the database: turns by agent and session.
 
 Appended turns are written with the run's next effect. A read is journaled as a position: turns do not change, so a
-replay reads the same ones. Clearing and counting are journaled too: a replay clears nothing again.
+replay reads the same ones. Clearing and counting are journaled too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ravi_django.runtime.lease.state import RunState, current_context
 
 
 class DjangoHistoryProvider:
-    """History provider over Session and Turn. Serves concurrent runs."""
+    """A HistoryProvider for any number of concurrent runs."""
 
     async def append(
         self, agent_id: AgentId, session_id: str, message: ChatMessage, *, run_id: str = "", index: int | None = None
@@ -45,7 +45,7 @@ class DjangoHistoryProvider:
         run_id: str = "",
         start: int | None = None,
     ) -> None:
-        """Store messages; one that is there already under (run, index) is left as it is."""
+        """Store messages; one that is stored already under (run, index) is skipped."""
         ctx = _context_of(run_id)
         if ctx is not None:
             ctx.remember(agent_id, session_id, messages, start)
@@ -53,8 +53,8 @@ class DjangoHistoryProvider:
             await sync_to_async(_append)(agent_id, session_id, messages, run_id, start)
 
     async def seed(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
-        """Store older turns unless there are some: of all processes that do so at once, one does. Inside a run they are
-        no turns of its own."""
+        """Store older turns unless the history has some; of several processes at once, one stores them. They do not
+        count as turns of the run."""
         ctx = _context_of(None)
         if ctx is not None:
             return await _seed_in(ctx, agent_id, session_id, messages)
@@ -72,7 +72,7 @@ class DjangoHistoryProvider:
         return found
 
     async def window(self, agent_id: AgentId, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
-        """See `agents.history.window_of`. At most two queries."""
+        """See `window_of` in `agents/memory/history.py`. At most two queries."""
         ctx = _context_of(None)
         if ctx is not None and str(ctx.session_id) == str(session_id):
             return await _read_in(ctx, agent_id, limit=limit, window=True)
@@ -80,7 +80,7 @@ class DjangoHistoryProvider:
         return found
 
     async def count(self, agent_id: AgentId, session_id: str) -> int:
-        """How many turns there are; inside a run, not counting the run's own."""
+        """The number of turns; inside a run, without the run's own."""
         ctx = _context_of(None)
         if ctx is None:
             return int(await sync_to_async(_turns(agent_id, session_id).filter(keeps=None).count)())
@@ -90,12 +90,12 @@ class DjangoHistoryProvider:
         await _clear(agent_id, session_id)
 
     async def clear_run(self, agent_id: AgentId, session_id: str, run_id: str) -> None:
-        """Forget a run's turns, also those that wait for its next commit."""
+        """Delete a run's turns, also those that wait for its next commit."""
         await _clear(agent_id, session_id, run_id)
 
     def drops_at_end(self, agent_id: AgentId, session_id: str) -> bool:
-        """Have the agent's turns go when the run ends that this code belongs to, however it does; False outside of
-        runs, where nobody would."""
+        """Have the agent's turns deleted when the current run ends in any way. Returns False outside of runs, and does
+        nothing."""
         ctx = _context_of(None)
         if ctx is not None:
             ctx.effects.note_once(Entry("history.retention", f"{RETENTION}{agent_id}", str(agent_id)))
@@ -104,9 +104,7 @@ class DjangoHistoryProvider:
 
 async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> int:
     path = ctx.path()
-    if (row := ctx.effects.journal.find(path)) is not None:
-        ctx.effects.identity(row, "history.count", str(agent_id), None)
-        ctx.effects.journal.take_now(row)
+    if (row := ctx.effects.recall_now(path, "history.count", str(agent_id))) is not None:
         return int(row.result["count"])
     own = Q(run_id=ctx.run_id, index__gte=ctx.effects.lease.run.turn_from)
     found = _turns(agent_id, session_id).filter(keeps=None).exclude(own)
@@ -117,7 +115,7 @@ async def _count_in_run(ctx: RunState, agent_id: AgentId, session_id: str) -> in
 
 
 async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) -> None:
-    """Inside a run an effect: in one commit with its row and the turns before it, so that it happens once."""
+    """Inside a run this is an effect, in one commit with its row and the turns before it."""
     ctx = _context_of(None)
     if ctx is None:
         turns = _turns(agent_id, session_id)
@@ -134,7 +132,7 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
 def read(
     agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, offset: int = 0, before: int | None = None
 ) -> list[ChatMessage]:
-    """One query, whatever the length of the conversation. `before` is a position: what came later is not seen."""
+    """One query, for any length of the conversation. `before` is a position: turns from there on are not read."""
     newest = _newest(agent_id, session_id, before).filter(keeps=None)
     page = newest[offset:] if limit is None else newest[offset : offset + limit]
     return close_dangling([_message(*row[1:]) for row in reversed(page)], at_end=offset <= 0)
@@ -143,15 +141,15 @@ def read(
 def read_window(
     agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, before: int | None = None
 ) -> list[ChatMessage]:
-    """See `agents.history.window_of`. One query; a second one for what lies before its page."""
+    """See `window_of` in `agents/memory/history.py`. One query, and one more for the turns before its page."""
     newest = _newest(agent_id, session_id, before)
     page = [*(newest if limit is None else newest[:limit])][::-1]
 
     def older() -> tuple[ChatMessage | None, ChatMessage | None]:
         rows = _newest(agent_id, session_id, page[0][0])
-        said, told = rows.filter(role=Role.USER).exclude(name__startswith=OURS), rows.filter(keeps__isnull=False)
-        either = Q(position=Subquery(said.values("position")[:1])) | Q(position=Subquery(told.values("position")[:1]))
-        both = [_message(*row[1:]) for row in rows.filter(either)]
+        users, summaries = rows.filter(role=Role.USER).exclude(name__startswith=OURS), rows.filter(keeps__isnull=False)
+        last = [Q(position=Subquery(some.values("position")[:1])) for some in (users, summaries)]
+        both = [_message(*row[1:]) for row in rows.filter(last[0] | last[1])]
         summary = next((message for message in both if keeps_of(message) is not None), None)
         return summary, next((message for message in both if is_users(message)), None)
 
@@ -185,7 +183,7 @@ def _append(
 
 
 def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessage]) -> tuple[bool, int]:
-    """Whether the turns were stored, and where the session's next turn goes. Counted under the session's lock."""
+    """Returns whether the turns were stored, and the position of the session's next turn. Takes the session's lock."""
     with transaction.atomic():
         Session.objects.filter(id=session_id).update(next_position=F("next_position"))  # a lock on every database
         empty = not _turns(agent_id, session_id).filter(keeps=None).exists()
@@ -195,14 +193,14 @@ def seed(agent_id: AgentId, session_id: str | UUID, messages: Sequence[ChatMessa
 
 
 def _context_of(run_id: str | None) -> RunState | None:
-    """The context of the run that this code runs in; None outside, or inside another run than `run_id`."""
+    """The context of the current run; None outside of runs, and inside another run than `run_id`."""
     ctx = current_context()
     return ctx if ctx is not None and run_id in (None, "", ctx.run_id) else None
 
 
 async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage]) -> bool:
-    """Turns that are older than the run, and no part of it: stored at once, unless the conversation has some. Who
-    reads the history after that sees them."""
+    """Store at once turns that are older than the run, unless the conversation has some: the run's next read has
+    them."""
     ctx.check_session(session_id)
     with ctx.effects.busy():
         seeded, end = await ctx.effects.database.call(seed, agent_id, session_id, messages)
@@ -213,16 +211,10 @@ async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: 
 async def _read_in(
     ctx: RunState, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False
 ) -> list[ChatMessage]:
-    """The session's earlier turns, or with `window` what a prompt begins with; the position is journaled, so a
-    replay reads the same ones."""
+    """The session's earlier turns, or with `window` those for a prompt. The position is journaled."""
     path = ctx.path()
-    row = ctx.effects.journal.find(path)
-    if row is not None:
-        ctx.effects.identity(row, "history.read", str(agent_id), None)
-        ctx.effects.journal.take_now(row)
-        position = row.result["position"]
-    else:
-        position = ctx.effects.lease.run.session.next_position
+    row = ctx.effects.recall_now(path, "history.read", str(agent_id))
+    position = ctx.effects.lease.run.session.next_position if row is None else row.result["position"]
     messages: list[ChatMessage] = []
     if position:  # a new conversation has nothing to read
         where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
@@ -240,7 +232,6 @@ async def _read_in(
 
 @appending
 def clear_turns(lease: Lease, *, session_id: UUID | str, agent: str, run_id: UUID | str | None = None) -> None:
-    """Forget an agent's turns in a session, or those of one run alone: what is there when the row is written, the
-    turns that come with it included."""
+    """Delete an agent's turns in a session, or only those of one run, including turns written with this row."""
     found = Turn.objects.filter(session_id=session_id, agent=agent)
     (found if run_id is None else found.filter(run_id=run_id)).delete()

@@ -1,8 +1,7 @@
-"""Results come back to the agent's code one after the other, in the order of their rows: recorded ones on replay, then
-those that this lease commits.
+"""Return results to the agent's code in journal order: recorded ones on replay, then those that this lease commits.
 
-Calls that race are answered in any order: their commits come back from several database threads, or in one turn of the
-loop. Each result waits until what follows from the one before it has happened, so a replay sees the same order.
+Concurrent commits finish in any order. Each result waits until the code has reacted to the result before it, so a
+replay sees the same order.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from ravi_django.runtime.lease.paths import Branches, Parked, inside
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A commit under way, whose seqs are not known yet."""
+    """A running commit, whose seqs are not known yet."""
 
-    begun: bool = True  # a transaction has no rows before its append, and holds up nobody until then
+    begun: bool = True  # False in a transaction before its append: no other result has to wait for it
 
     def begin(self) -> None:
         self.begun = True
 
 
 class Turnstile:
-    """Used on the loop's thread alone. `first` is the seq of the lease's next row."""
+    """Used only on the loop's thread. `first`: the seq of the lease's next row."""
 
     def __init__(self, first: int, journal: Journal, branches: Branches) -> None:
         self._next = first
@@ -41,7 +40,7 @@ class Turnstile:
 
     @contextmanager
     def committing(self, commit: Commit | None = None) -> Iterator[None]:
-        """Around a commit, until its seqs are known and `through` is called; or it has failed."""
+        """Around a commit, until `through` is called or the commit has failed."""
         commit = commit or Commit()
         self._under_way.add(commit)
         try:
@@ -49,20 +48,20 @@ class Turnstile:
         finally:
             self._under_way.discard(commit)
             if self._turns:
-                self._branches.ask()  # the commit's own call comes here first
+                self._branches.ask()  # after the commit's own call
 
     async def take(self, row: Recorded) -> None:
-        """Return when every result recorded before this one was handed out."""
+        """Wait until every result recorded before this one was handed out."""
         try:
             await self._turn(row.seq, set())
         except asyncio.CancelledError:
-            self._journal.take_now(row)  # the loser of a race, recorded all the same: those behind it must not wait
+            self._journal.take_now(row)  # it lost a race; results after it must not wait for it
             raise
         self._journal.take_now(row)
 
     async def through(self, first: int, count: int) -> None:
-        """Return when it is the turn of the `count` rows from `first`: those before them, which other calls of this
-        lease have committed or are about to, have come to who waited for them."""
+        """Wait for the turn of the `count` rows from `first`: until rows before them, committed by other calls of this
+        lease, were handed out."""
         before = {commit for commit in self._under_way if commit.begun} if first > self._next else set()
         try:
             if not self._branches.alone:
@@ -92,7 +91,7 @@ class Turnstile:
         return [parked for _, parked in self._turns.values()]
 
     def hand_out(self) -> bool:
-        """The code is at rest: let the first result through if it is its turn."""
+        """Hand out the first waiting result if it is its turn. The code is at rest."""
         seq = min(self._turns, default=None)
         if seq is None or not self._may_pass(seq, self._turns[seq][0]):
             return False
@@ -102,7 +101,7 @@ class Turnstile:
         return True
 
     def give_up(self) -> list[Parked]:
-        """What waits for its turn, which will not come."""
+        """Return the calls that wait for their turn, and forget them."""
         given_up = self.waiting
         self._turns.clear()
         return given_up

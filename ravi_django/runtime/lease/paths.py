@@ -1,10 +1,10 @@
-"""Names for the places in an agent's code where effects happen, the same on every replay.
+"""Paths: names for the places of effects in an agent's code, the same on every replay.
 
 Each asyncio task of a run has a path scope. The loop's task factory opens scopes in the order of creation, and a call
-takes the next number of its scope when it starts. So parallel calls keep their paths, whichever ends first.
+takes the next number of its scope when it starts. So parallel calls keep their paths, in whatever order they end.
 
 A callback belongs to a run when it runs in one of its scopes. The code is at rest when the event loop has no such
-callback ready: everything that follows from the last result has then happened.
+callback ready: the code has then done everything that follows from the last result.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Scope:
         self.calls = 0
         self.children = 0
         self.named: dict[str, int] = {}
-        self.branches = branches  # of the run: every task opened below is one
-        self.whole = whole or self  # the run's own scope, or that of the tool call which this one is in
-        self.is_given_up = False  # of a whole: nobody waits for the tool's code any more, its calls are refused
+        self.branches = branches  # tasks of the run
+        self.whole = whole or self  # the outermost scope: that of the run, or of the tool call around this scope
+        self.is_given_up = False  # of a whole: the tool call was given up, and its code may make no calls
 
     def next_path(self) -> str:
         if self.whole.is_given_up:
@@ -62,7 +62,7 @@ class Scope:
     def for_name(self, name: str, call_id: str) -> Scope:
         """A named scope; the same name a second time gets a suffix.
 
-        A task that names its place before anything else stands for that place: the name takes the task number's.
+        In a task that has made no call or task yet, the name replaces the number of the task.
         """
         if self.opener is not None and not (self.calls or self.children or self.named):
             return self.opener.for_name(name, call_id)
@@ -87,7 +87,7 @@ def current() -> Scope | None:
 
 @contextmanager
 def entered(scope: Scope | None) -> Iterator[None]:
-    """Number the calls inside in this scope; None keeps tasks made inside out of the run's numbering."""
+    """Number the calls inside by this scope. With None, tasks made inside do not belong to the run."""
     token = _scope.set(scope)
     try:
         yield
@@ -99,7 +99,7 @@ TaskFactory = Callable[..., asyncio.Future[Any]]
 
 
 def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Open a scope for every task that a run's code makes on this loop; returns a function that undoes it."""
+    """Open a scope for every task that a run's code makes on this loop; returns a function that restores the loop."""
     before: Any = loop.get_task_factory()
 
     def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any) -> asyncio.Future[Any]:
@@ -117,11 +117,11 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     return lambda: loop.set_task_factory(before)
 
 
-TURNS = 100  # of a foreign loop that does not show what is ready (uvloop): after so many the code counts as at rest
-SPIN_TURNS = 10_000  # code that polls with `sleep(0)` is never at rest: after so many it holds up no result
+TURNS = 100  # of a loop without a visible ready queue (uvloop): after so many the code counts as at rest
+SPIN_TURNS = 10_000  # after so many, code that polls with `sleep(0)` no longer delays results
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
-_MEANS = ("asyncio.locks", "asyncio.queues", "asyncio.taskgroups", "asyncio.tasks")
+_SYNCHRONIZERS = ("asyncio.locks", "asyncio.queues", "asyncio.taskgroups", "asyncio.tasks")
 
 inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
 _asking: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Branches, None]] = WeakKeyDictionary()
@@ -129,24 +129,24 @@ _asking: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Branches, None]] = We
 
 @dataclass(slots=True, eq=False)
 class Parked:
-    """A call that goes no further now: it waits, or the lease ends."""
+    """A call that waits, for a condition or for the end of the lease."""
 
     future: asyncio.Future[None]
-    inside: tuple[object, ...]  # the open effects around it: they wait for it
-    wait: Any = None  # its condition, a `gate.Wait`; None where no condition ends it
+    inside: tuple[object, ...]  # the open effects around it, which wait for it
+    wait: Any = None  # its condition, a `gate.Wait`; None if only the end of the lease ends it
 
 
 class Branches:
-    """The tasks of one lease. Used on the loop's thread alone.
+    """The tasks of one lease. Used only on the loop's thread.
 
-    `on_rest` is called after each `ask`, with True at rest, or with False behind code that spins.
+    `on_rest` is called after each `ask`: with True at rest, or with False if the code spins.
     """
 
     def __init__(self, on_rest: Callable[[bool], None]) -> None:
         self.main: asyncio.Task[Any] | None = None
-        self.others: dict[asyncio.Task[Any], Set[object]] = {}  # made by the code, each in its open effects
+        self.others: dict[asyncio.Task[Any], Set[object]] = {}  # made by the code, with the open effects around each
         self._on_rest = on_rest
-        self._turns = 0  # of the loop since it was asked
+        self._turns = 0  # of the loop since `ask`
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         self.others[task] = {*inside.get()}
@@ -155,21 +155,21 @@ class Branches:
     def _over(self, task: asyncio.Task[Any]) -> None:
         del self.others[task]
         if not task.cancelled() and isinstance(task._exception, SuspendInterrupt):
-            task.exception()  # the lease ended: asyncio logs no error of a task that nobody awaits
+            task.exception()  # the lease ended: asyncio need not log the error of a task that is not awaited
 
     @property
     def alone(self) -> bool:
-        """Whether the run has one task, which nothing can race with."""
+        """Whether the run has one task, so nothing runs concurrently."""
         return not self.others
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing of the code goes on but the callback that asks."""
+        """Whether no callback of the code is ready, except the current one."""
         ready = _ready(asyncio.get_running_loop())
         return ready is not None and self not in ready
 
     def ask(self) -> None:
-        """Have `on_rest` called, in a later turn of the loop."""
+        """Have `on_rest` called in a later turn of the loop."""
         self._turns = 0
         self._ask(asyncio.get_running_loop())
 
@@ -180,9 +180,9 @@ class Branches:
         _asking[loop][self] = None
 
     def outside(self, parked: Iterable[Parked], effects: Set[object]) -> str | None:
-        """The line of code that goes on when something outside of the run says so; None when all of it waits for these.
+        """The line of code that waits for something outside of the run; None if all code waits for these calls.
 
-        Tasks and timers that were made in an effect which is no longer open are left out.
+        Tasks and timers of an effect that is no longer open do not count.
         """
         tasks: dict[Any, Set[object]] = {self.main: set(), **self.others} if self.main else {}
         reached = _reached(one.future for one in parked)
@@ -198,7 +198,7 @@ class Branches:
 
 
 def _look(loop: asyncio.AbstractEventLoop) -> None:
-    """One pass over the loop for all runs that ask."""
+    """Check the ready callbacks once for all runs that have asked."""
     ready, asking = _ready(loop), _asking.pop(loop)
     try:
         while asking:
@@ -210,12 +210,12 @@ def _look(loop: asyncio.AbstractEventLoop) -> None:
             else:
                 branches._ask(loop)
     finally:
-        for branches in asking:  # a fault of one run
+        for branches in asking:  # left by the error of another run
             branches._ask(loop)
 
 
 def _ready(loop: Any) -> set[Branches | None] | None:
-    """The runs whose code goes on. A copy: other threads add to the original meanwhile."""
+    """The runs with a ready callback; None if the loop does not show it. Copied, as other threads add callbacks."""
     return {_of(handle) for handle in tuple(loop._ready)} if hasattr(loop, "_ready") else None
 
 
@@ -228,8 +228,9 @@ def _of(handle: Any) -> Branches | None:
 
 
 def _reached(futures: Iterable[Any]) -> set[Any]:
-    """The futures and tasks that go on, one after the other, when these are set: by their callbacks (of `gather`,
-    `wait`, a `TaskGroup`), or by a lock, queue or event of asyncio that a task among them has in a variable."""
+    """The futures and tasks that continue, one after the other, when these are set: through their callbacks (of
+    `gather`, `wait`, a `TaskGroup`), or through a lock, queue or event of asyncio in a variable of a task among
+    them."""
     reached: set[Any] = set()
     todo = [*futures]
     while todo:
@@ -247,11 +248,11 @@ def _reached(futures: Iterable[Any]) -> set[Any]:
     return reached
 
 
-def _waiters(means: Any) -> list[Any]:
-    """The futures inside of one of asyncio's means by which tasks wait for each other."""
+def _waiters(holder: Any) -> list[Any]:
+    """The futures inside of a lock, queue, event or task group of asyncio."""
     found: list[Any] = []
-    if type(means).__module__ in _MEANS and not isinstance(means, asyncio.Future):
-        for value in getattr(means, "__dict__", {}).values():
+    if type(holder).__module__ in _SYNCHRONIZERS and not isinstance(holder, asyncio.Future):
+        for value in getattr(holder, "__dict__", {}).values():
             held = value if isinstance(value, deque) else [value]
             found += [one for one in held if asyncio.isfuture(one) and not isinstance(one, asyncio.Task)]
             found += _waiters(value)
@@ -259,11 +260,11 @@ def _waiters(means: Any) -> list[Any]:
 
 
 def _stack(task: Any) -> list[FrameType]:
-    """The frames of a task that waits, the innermost last; `Task.get_stack` has only the first."""
+    """The frames of a waiting task, the innermost last; `Task.get_stack` returns only the first."""
     frames, at = [], task.get_coro()
     while at is not None:
         kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(at, f"{kind}_frame")), None)
-        if kind is None:  # a step of an async generator, say
+        if kind is None:  # for example a step of an async generator
             at = next((found for found in gc.get_referents(at) if hasattr(found, "ag_frame")), None)
             continue
         if (frame := getattr(at, f"{kind}_frame")) is not None:
@@ -273,7 +274,7 @@ def _stack(task: Any) -> list[FrameType]:
 
 
 def _line(*tasks: Any) -> str:
-    """The innermost line of the first task that has one which is neither a library's nor the runtime's."""
+    """The innermost line outside of libraries and of the runtime, of the first task that has one."""
     for frame in (frame for task in tasks if task is not None for frame in reversed(_stack(task))):
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
         if not (file.startswith(_LIBRARIES) or module.startswith("ravi_django.")):

@@ -1,4 +1,4 @@
-"""Values that are computed once in a run: instructions made when it begins, a rendered template."""
+"""Values that are computed once in a run, such as a rendered template."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ MAX_NAME = 200  # characters, as the journal's column
 
 
 async def pin(ctx: RunState, name: str, compute: Callable[[], Any]) -> Any:
-    """What `compute` gives, as JSON; recorded once in the run's generation, with the next commit. A replay has the
-    recorded value: it neither computes nor asks for what was done in computing. Tasks that pin one name at a time
-    have one computation, and what it raises."""
+    """The value of `compute` as JSON, recorded once in the run's generation, with the next commit. A replay returns the
+    recorded value without computing it. Concurrent tasks share one computation of a name, and its error."""
     check_text("name", name, MAX_NAME)
     while name not in ctx.pinned:
         under_way = ctx.pinning.get(name)
@@ -30,7 +29,7 @@ async def pin(ctx: RunState, name: str, compute: Callable[[], Any]) -> Any:
             raise InvalidInputError(f"computing the pinned value {name!r} asks for itself", field="name")
         else:
             await asyncio.wait([under_way.done])
-            if not under_way.done.cancelled():  # else who computed it was: then it is another's turn
+            if not under_way.done.cancelled():  # else its task was cancelled, and the next one computes
                 under_way.done.result()
     return ctx.pinned[name]
 
@@ -46,9 +45,9 @@ async def _first(ctx: RunState, name: str, compute: Callable[[], Any]) -> None:
     try:
         await _compute(ctx, name, compute)
     except (Exception, SuspendInterrupt) as error:
-        if not isinstance(error, StopIteration):  # no future takes it
+        if not isinstance(error, StopIteration):  # a future cannot hold it
             under_way.done.set_exception(error)
-            under_way.done.exception()  # it is raised here too: nobody needs to be told that nobody waits
+            under_way.done.exception()  # raised here too, so asyncio need not log it
         raise
     else:
         under_way.done.set_result(None)
@@ -73,7 +72,7 @@ async def _compute(ctx: RunState, name: str, compute: Callable[[], Any]) -> None
 
 
 def _raised_here(ctx: RunState, row: Recorded, prefix: str) -> bool:
-    """Whether the value was computed elsewhere, after a computation here had come to nothing: so it does again."""
+    """Whether a computation here failed before the value was computed in another place: then it fails here again."""
     place = _place_of(row)
     return place is not None and place != prefix and ctx.effects.journal.has_below(prefix)
 

@@ -1,4 +1,4 @@
-"""What one lease knows of its run: the attributes that features read and write, and where in the code it is.
+"""The state of a run in one lease: attributes that features read and write, and the current place in the code.
 
 `context.DurableContext` adds the methods that an agent calls.
 """
@@ -38,21 +38,19 @@ current: ContextVar[RunState | None] = ContextVar("ravi_context", default=None)
 
 
 def current_context() -> RunState | None:
-    """The context of the run that this code belongs to; None outside of runs."""
+    """The context of the run around this code; None outside of runs."""
     return current.get()
 
 
-# Fired by the agent's own code, which a replay runs again; the others only where something is really done.
+# Fired by the agent's own code, which a replay runs again. All others are fired only where an effect is made.
 _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, HookEvent.FLOW_END)
 MAX_PATH = 450
 _BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `place_after` in `tools/running.py`
-
-
 OUTPUT = "chat.output"
 
 
 class RunState:
-    """A run as its holder has it in memory, from the claim to the end of the lease."""
+    """A run in memory, from the claim to the end of the lease."""
 
     def __init__(self, agent: Agent, effects: Effects, meta: RunMeta, middleware: MiddlewarePipeline) -> None:
         run = effects.lease.run
@@ -68,24 +66,24 @@ class RunState:
         self.spawn_budget: SpawnBudget | None = getattr(agent, "spawn_budget", None)
         self.middleware = middleware
         self.hooks = Hooks.of(getattr(agent, "hooks", None))
-        self.output: Any = None  # what was replied last
+        self.output: Any = None  # the last reply
         self.replied = False
-        self.given: list[Message] = []  # to this generation's code, so far
-        self.hops = 0  # publications behind what the code was given last
-        self.answered: set[str] = set()  # of those: the ids of the messages that were replied to
-        self.message_ids: dict[str, str] = {}  # of messages that a replay makes anew: the id that was sent
-        self.booted: dict[str, str] = {}  # child run: the message that it was started with
-        self.deciding = asyncio.Lock()  # calls that people have decided on go on in the order of their rows
+        self.given: list[Message] = []  # messages that this generation's code was given
+        self.hops = 0  # publications behind the messages that the code was given last, see `lease/inbox.py`
+        self.answered: set[str] = set()  # ids of the given messages that have a reply
+        self.message_ids: dict[str, str] = {}  # by the new id of a message that a replay makes: the id that was sent
+        self.booted: dict[str, str] = {}  # by child run: the message that it was started with
+        self.deciding = asyncio.Lock()  # calls with a person's decision continue in the order of their rows
         self.pinned: dict[str, Any] = {}  # see `pins`
         self.pinning: dict[str, Any] = {}  # values that a task computes now
-        self.turns_given = run.turn_from  # how many this lease's code has handed over
-        self.turns_known = run.next_turn  # history turns of this run that are stored or waiting to be
-        self._unnumbered = 0  # of those given: without a number of their own
+        self.turns_given = run.turn_from  # history turns that this lease's code has added
+        self.turns_known = run.next_turn  # history turns of this run that are stored or pending
+        self._unnumbered = 0  # turns that were added without `start`
         self.outputs = Outputs(self)
-        self._given_in: dict[str, int] = {}  # how many a tool's call has handed over, by its path
+        self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
-        """Tell the agent's hooks, unless a replay only passes by here. Never raises."""
+        """Call the agent's hooks, except for an event of a replay. Never raises."""
         if not self.hooks.listens_to(event) or (event in _OF_THE_CODE and self.effects.journal.replaying):
             return
         with paths.entered(None):  # a hook is no part of the run
@@ -93,11 +91,11 @@ class RunState:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of the tool call that this code belongs to."""
+        """A key of the tool call around this code, the same for each of its attempts."""
         scope = paths.current()
         run = self.effects.lease.run
         place = scope.prefix if scope is not None else ""
-        origin = None if "/" in place else self.effects.journal.origin  # a tool that runs is this run's own effect
+        origin = None if "/" in place else self.effects.journal.origin  # a running tool is this run's own effect
         above, slash, own = place.rpartition("/")
         place = above + slash + _BEHIND_PAUSE.sub("", own)
         return hashlib.sha256(f"{origin or run.id}:{run.generation}:{place}".encode()).hexdigest()
@@ -108,14 +106,14 @@ class RunState:
             yield
 
     def decided(self, name: str) -> bool | None:
-        """Whether the journal has a call right inside the scope `name` of here: a replay has to make it then, and must
-        not make it otherwise, whatever it would decide by itself. None: nothing is recorded beyond here, decide."""
+        """Whether the journal has a call in the next scope `name` here. Then a replay has to make the call, and
+        otherwise must not. None: nothing is recorded from here on, so the code decides."""
         if self.effects.journal.find(f"{self.here().peek(name)}1") is not None:
             return True
         return False if self.effects.journal.replaying else None
 
     def is_recorded(self) -> bool:
-        """Whether the next call here has its result in the journal: it does nothing then, but to give that."""
+        """Whether the journal has the result of the next call here."""
         return self.effects.journal.find(self.next_path()) is not None
 
     def next_path(self) -> str:
@@ -138,10 +136,10 @@ class RunState:
         return path
 
     def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int | None) -> None:
-        """Store turns with the next commit; those stored in an earlier lease are known by their index in the run.
+        """Store turns with the next commit. Turns of an earlier lease are recognized by their index in the run.
 
-        Without `start` they follow what this run's code has handed over before; those that have one are counted by
-        themselves, and these come in between.
+        Without `start` they follow the turns that this run's code has added before. Turns with a `start` are numbered
+        separately, and those without one come in between.
         """
         self.check_session(session_id)
         scope = paths.current()
@@ -153,7 +151,7 @@ class RunState:
         else:
             first = self.effects.lease.run.turn_from + self._unnumbered + start
         while messages and first in self.effects.summaries and keeps_of(messages[0]) is None:
-            first += 1  # the place of a summary that nobody hands over any more
+            first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
         for place, message in enumerate(messages, first):
@@ -162,17 +160,17 @@ class RunState:
                 self.turns_known += 1
 
     def turns_in(self, path: str) -> int:
-        """How many turns the tool's call at `path` has handed over so far."""
+        """The number of turns that the tool call at `path` has added so far."""
         return self._given_in.get(path, 0)
 
     def turns_of(self, path: str) -> int:
-        """How many turns the tool's call at `path` has handed over: for its row, since a replay does not run it."""
+        """Take the number of turns that the tool call at `path` has added, for its row: a replay does not run it."""
         given = self._given_in.pop(path, 0)
         self._count_in(path.rpartition("/")[0], given)
         return given
 
     def pass_turns(self, path: str, given: int) -> None:
-        """A recorded tool's call has handed over so many, in another lease."""
+        """Count the turns that a recorded tool call has added in another lease."""
         self.turns_given += given
         self._unnumbered += given
         self._count_in(path.rpartition("/")[0], given)
@@ -190,12 +188,12 @@ class RunState:
 
 
 class Outputs:
-    """One row takes every piece up to the commit that it rides on; what comes after that begins another."""
+    """`ctx.say`: one row collects all pieces until it is written; the next piece begins another row."""
 
     def __init__(self, ctx: RunState) -> None:
         self._ctx = ctx
-        self._entry: Entry | None = None  # takes more, while it is not written
-        self._recorded = 0  # characters of the row that a replay passes by, still to come
+        self._entry: Entry | None = None  # the row that is not written yet
+        self._recorded = 0  # characters of the recorded row that the replay has not reached
 
     def say(self, text: str) -> None:
         text = str(storable(text))
@@ -208,14 +206,11 @@ class Outputs:
         entry = self._entry
         if entry is None or not any(note is entry for note in effects.notes):
             path = self._ctx.path()
-            row = effects.journal.find(path)
-            if row is not None:
-                effects.identity(row, OUTPUT, "", None)
-                effects.journal.take_now(row)
+            if (row := effects.recall_now(path, OUTPUT)) is not None:
                 self._recorded = len(row.result["text"]) - len(text)
                 return
             entry = self._entry = Entry(OUTPUT, path, result={"text": ""})
             effects.note(entry)
         entry.result["text"] += text
-        attempt = f"{effects.lease.epoch}.said"  # said again in a later lease, it replaces what came of it before
+        attempt = f"{effects.lease.epoch}.said"  # the text of a later lease replaces this one
         effects.delta("text.delta", text, call=entry.path, attempt=attempt)

@@ -1,10 +1,10 @@
-"""Waiting for a time or a signal: recorded when it is over; until then the run may suspend and be nothing but rows."""
+"""Wait for a time or a signal. The end of a wait is recorded; until then the run may suspend."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.utils import timezone
 
@@ -15,21 +15,18 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
+from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import NOT_READ
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.inbox import hops_told
 from ravi_django.runtime.lease.state import RunState
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
-
 MAX_NAME = 200  # characters of a signal's name
-REPLY = "human_reply:"  # begins the names of signals that answer a question in a person's place
-PEOPLES = (REPLY, "hitl:")  # names that stand for what a person has said
+REPLY = "human_reply:"  # prefix of signals that answer a question in place of a person
+PEOPLES = (REPLY, "hitl:")  # prefixes of signals that carry a person's answer
 
 
 async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
-    """Wait for a time, or for as long as `when` says from now."""
     effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, "timer", "", None, None) is not None:
         return
@@ -42,10 +39,10 @@ async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
 async def sleep_until_signal(
     ctx: RunState, name: str, until: datetime | timedelta | None, *, or_message: bool = False
 ) -> Any:
-    """Wait for a signal of this name; one that came before is taken. Returns its payload, `{}` when it had none, and
-    None when `until` came first, or with `or_message` a message that the code was not given."""
+    """Wait for a signal of this name, or take one that arrived before. Returns its payload, `{}` if it has none; None
+    if `until` came first, or with `or_message` if there is a message that the code was not given."""
     check_name(name)
-    if name.startswith(PEOPLES):  # which the run's owner may send before the question, whatever its `public_signals`
+    if name.startswith(PEOPLES):  # the run's owner may send it before the question, without `public_signals`
         raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "signal", name, None, None)
@@ -72,14 +69,13 @@ async def sleep_until_signal(
 
 
 def _given(ctx: RunState, payload: Any) -> Any:
-    """Of a wait: what comes by a signal follows from no message, unless it tells of one."""
     if payload is not None:
-        ctx.hops = hops_told(payload)
+        ctx.hops = hops_told(payload)  # 0 unless the signal announces a publication
     return payload
 
 
 async def payload_of(effects: Effects, taken: tuple[int, Any]) -> Any:
-    """Of a signal that was taken: `{}` when it had none. One query where it was not read with the others."""
+    """The payload of a signal that was taken, `{}` if it has none. One query if it was not read before."""
     signal_id, payload = taken
     if payload is NOT_READ:
         payload = await effects.database.call(Signal.objects.values_list("payload", flat=True).get, id=signal_id)
@@ -91,7 +87,7 @@ def over(ctx: RunState, until: datetime) -> bool | None:
 
 
 def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
-    """The end of a wait, as it was first said: "in an hour" is not an hour after each replay."""
+    """The end of a wait, as first computed: "in an hour" must not move with each replay."""
     begun = ctx.effects.journal.started(path)
     if begun is not None and begun.request:
         return datetime.fromisoformat(begun.request["until"])
@@ -101,7 +97,7 @@ def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime |
 
 
 def moment(ctx: RunState, when: datetime | timedelta | float) -> datetime:
-    """A time or a duration (seconds, when it is a number) as a time in UTC. Raises InvalidInputError."""
+    """A time, or a duration from now (a number is in seconds), as a time in UTC. Raises InvalidInputError."""
     if isinstance(when, timedelta):
         return ctx.effects.present() + when
     if isinstance(when, datetime):
@@ -118,6 +114,6 @@ def check_name(name: Any) -> None:
 
 @appending
 def consume_signal(lease: Lease, *, signal_id: int) -> None:
-    """Append the row of a wait with the signal that ended it, which nobody else can read any more."""
+    """Append the row of a wait, and mark the signal that ended it as read."""
     if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
         raise LeaseLostError(lease.run_id, lease.epoch)
