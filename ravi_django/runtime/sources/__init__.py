@@ -1,4 +1,4 @@
-"""What brings news to agents: feeds, webhooks, directories, saved models and the event bus.
+"""Sources of items for agents: feeds, webhooks, directories, saved models and the event bus.
 
 Owns Source and SourceItem. It must survive a death between reading and delivering: each item is delivered once. Read
 `poll.py` first.

@@ -1,7 +1,4 @@
-"""What a source must be like to work, by its kind: said where it is edited, before it fails.
-
-Adding a source in Python.
-"""
+"""Add a source in Python, and check the fields of a source by its kind."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from ravi_django.kernel import AgentNotFoundError, InvalidInputError
 from ravi_django.kernel.secrets import secret_names
 from ravi_django.models import Session, Source
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
-from ravi_django.runtime.sources import rows as source_rows
 from ravi_django.runtime.sources import saves, secrets
 from ravi_django.runtime.sources.items import TODAY
 from ravi_django.runtime.sources.rows import MOVED, STATE
@@ -31,15 +28,15 @@ from ravi_django.users import permits
 Fault = tuple[str, str]  # the field, and what is wrong with it in words
 
 OPTIONS_BYTES = 64 * 1024
-LEAST_S = 60  # between two polls of somebody else's server
+LEAST_S = 60  # between two polls of another server
 EVERYWHERE = ("edits", "metadata", "max_items_a_day")
-WRITTEN_HERE = (STATE, MOVED, TODAY)  # options that nobody types, nor are they shown among those that are
-SECRET_LEAST, SECRET_MOST = 16, 150  # characters; the column holds two, and the comma between them
+WRITTEN_HERE = (STATE, MOVED, TODAY)  # options that only polls and deliveries write
+SECRET_LEAST, SECRET_MOST = 16, 150  # characters; the column holds two with a comma between them
 POLLED = frozenset({Source.Kind.FEED, Source.Kind.DROP, Source.Kind.ADAPTER})
 
 
 def faults_of(source: Source) -> Iterator[Fault]:
-    """What is wrong with a source that was typed in; its owner is who it will run as."""
+    """The faults of a source that a user has entered."""
     options = source.options
     if not isinstance(options, dict):
         yield "options", 'a JSON object like {"edits": true}'
@@ -49,7 +46,7 @@ def faults_of(source: Source) -> Iterator[Fault]:
     yield from _names(source.kind, typed(options))
     if source._state.adding:
         for name in written(options):
-            yield "options", f"{name} is written here, by what a source brings, and is not typed: leave it out"
+            yield "options", f"{name} is written here, by polls and deliveries: leave it out"
     try:
         check_name(source.signal)
     except InvalidInputError as error:
@@ -62,15 +59,13 @@ def faults_of(source: Source) -> Iterator[Fault]:
 
 
 def typed(options: Any) -> dict[str, Any]:
-    """The options without those that are written here."""
-    given = options if isinstance(options, dict) else {}
-    return {name: value for name, value in given.items() if name not in WRITTEN_HERE}
+    """The options without WRITTEN_HERE."""
+    return {name: options[name] for name in options if name not in WRITTEN_HERE} if isinstance(options, dict) else {}
 
 
 def written(options: Any) -> dict[str, Any]:
-    """Those alone."""
-    given = options if isinstance(options, dict) else {}
-    return {name: given[name] for name in WRITTEN_HERE if name in given}
+    """The options in WRITTEN_HERE."""
+    return {name: options[name] for name in WRITTEN_HERE if name in options} if isinstance(options, dict) else {}
 
 
 def _agent(source: Source) -> Iterator[Fault]:
@@ -91,7 +86,7 @@ def _agent(source: Source) -> Iterator[Fault]:
 
 def _options(options: dict[str, Any]) -> Iterator[Fault]:
     for place in secret_names(options):
-        yield "options", f"{place} looks like a key or a password, and is shown here: keep it in the environment"
+        yield "options", f"{place} looks like a key or a password, and options are shown: keep it in the environment"
     if not isinstance(options.get("edits", False), bool):
         yield "options", f"edits must be true or false, not {options['edits']!r}"
     if not _is_number(options.get("max_items_a_day", 1)):
@@ -101,12 +96,12 @@ def _options(options: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _names(kind: str, options: dict[str, Any]) -> Iterator[Fault]:
-    known = _NAMES.get(kind)
-    if known is None:  # an adapter's are its own
+    if kind not in _NAMES:  # an adapter has its own options
         return
+    known = (*EVERYWHERE, *_NAMES[kind])
     for name in options:
-        if name not in (*EVERYWHERE, *known):
-            yield "options", f"there is no option {name} of a {kind}; there are: {', '.join((*EVERYWHERE, *known))}"
+        if name not in known:
+            yield "options", f"there is no option {name} of a {kind}; there are: {', '.join(known)}"
 
 
 def _is_number(value: Any, most: float = math.inf) -> bool:
@@ -130,17 +125,13 @@ def _feed(source: Source) -> Iterator[Fault]:
 def _webhook(source: Source) -> Iterator[Fault]:
     if source.location:
         yield "location", "Leave it empty: the address to post to is made here."
-    if source.secret and source._state.adding:  # a row's may be two, with a comma between them
-        yield from _secret(source.secret)
+    secret = source.secret if source._state.adding else ""  # a saved one is encrypted
+    if secret and ("," in secret or not SECRET_LEAST <= len(secret) <= SECRET_MOST):
+        wanted = f"{SECRET_LEAST} to {SECRET_MOST} characters and no comma (it has {len(secret)} characters)"
+        yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
     if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
         yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
     yield from (("options", fault) for fault in fields.faults(source.options))
-
-
-def _secret(secret: str) -> Iterator[Fault]:
-    if "," in secret or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
-        wanted = f"{SECRET_LEAST} to {SECRET_MOST} characters and no comma (it has {len(secret)} characters)"
-        yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
 
 
 def _model(source: Source) -> Iterator[Fault]:
@@ -200,12 +191,11 @@ def add_source(
     secret: str = "",
     session: Session | UUID | None = None,
 ) -> Source:
-    """Have `agent` told of what is new at `location`, as a run of `user` (None: the system) in `session`, or in one
-    that its first item makes. `kind` is feed, webhook, model, drop or adapter; see docs/sources.md for their options.
+    """Deliver new items of `location` to `agent`, as a run of `user` (None: the system) in `session`, or in a session
+    that the first item creates. `kind` is feed, webhook, model, drop or adapter; docs/sources.md has their options.
 
     Raises InvalidInputError, whose `field` names what is wrong; nothing is written then.
     """
-
     if kind not in Source.Kind.values:
         raise InvalidInputError(f"kind must be one of {', '.join(Source.Kind.values)}, not {kind!r}", field="kind")
     source = Source(
@@ -229,11 +219,11 @@ def add_source(
         field, faults = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
     source.secret = secrets.seal(secret) if secret else ""
-    return source_rows.add_source(source)
+    clock.stamp(source).save(force_insert=True)
+    return source
 
 
 def _home(session: Session | UUID | None, user: Any, tenant: str) -> Session | None:
-    """One of the owner's own."""
     if session is None:
         return None
     wanted = session.id if isinstance(session, Session) else session

@@ -1,4 +1,4 @@
-"""Events become the signals of a run: an agent that aggregates what happens on the site."""
+"""Send the events of the bus to a run as signals."""
 
 from __future__ import annotations
 
@@ -26,28 +26,25 @@ async def feed_agent(
     group: str | None = None,
     after: str | None = None,
 ) -> str:
-    """Send a run, of an InformationAgent for one, each event of these types as a signal, whose payload is the event as
-    JSON: once, however often the event comes. Events about runs of its tree and about others of its agent are left
-    out: each would make the next, by itself or by what it makes another run do. What else the run sets going tells of
-    itself as anything does.
+    """Send a run, such as an InformationAgent's, each event of these types as a signal, once. The signal's payload is
+    the event as JSON. Events about runs of its tree, or of its agent, are left out, or each would cause the next.
 
     While the run has RAVI["SOURCE_UNREAD"] of these signals unread, the events wait on the bus.
 
-    Reads as the group `agent:<run>` unless told otherwise, so that it goes on where it was after a restart. Returns
-    the subscription's id; events for a run that has ended come to nothing.
+    The default group is `agent:<run>`, so that it goes on where it was after a restart. Returns the subscription's id;
+    events for a run that has ended are ignored.
     """
     run_id = str(run.id if isinstance(run, Run) else run)
     tree, agent = (str(run.tree_id), run.agent) if isinstance(run, Run) else await sync_to_async(_whose)(run_id)
 
-    async def tell(event: Event) -> None:
+    async def send(event: Event) -> None:
         if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
             await sync_to_async(_signal)(run_id, signal, event)
 
-    return await get_bus().subscribe(topic, tell, types=types, group=group or f"agent:{run_id}", after=after)
+    return await get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
 
 
 def _whose(run_id: str) -> tuple[str, str | None]:
-    """Its tree and its agent."""
     close_old_connections()
     run = Run.objects.only("root", "agent").filter(id=run_id).first()
     return (run_id, None) if run is None else (str(run.tree_id), run.agent)
@@ -55,7 +52,7 @@ def _whose(run_id: str) -> tuple[str, str | None]:
 
 def _signal(run_id: str, name: str, event: Event) -> None:
     payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
-    close_old_connections()  # a database that was restarted since must not fail every event from then on
+    close_old_connections()  # or a restart of the database would fail every event after it
     if unread.is_full(run_id, name):
         raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
     with suppress(IllegalTransitionError):

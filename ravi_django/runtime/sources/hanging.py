@@ -1,5 +1,5 @@
-"""A thread for one call that may hang, such as reading a directory whose server is away, and an event loop for one
-coroutine on the calling thread.
+"""A thread for one call that may hang, such as reading a directory on a server that does not answer, and an event loop
+for one coroutine on the calling thread.
 
 A call that is given up blocks neither other calls nor the end of the process: its thread is a daemon.
 """
@@ -20,28 +20,28 @@ _lock = threading.Lock()
 
 
 class Hangs(Exception):
-    """The call took too long, or the one before it hangs still."""
+    """The call took too long, or an earlier one still hangs."""
 
 
 async def on_own_thread(key: Hashable, function: Callable[[], T], within_s: float) -> T:
-    """Call it; raises what it raises, and Hangs after so many seconds. What was given up goes on, and until it ends
-    no other is begun under its key in this process: what hangs costs one thread, however often it is tried."""
+    """Call it; raises what it raises, and Hangs after so many seconds. A call that was given up goes on, and until it
+    ends no other begins under its key in this process: a call that hangs costs one thread, not one per try."""
     with _lock:
         if key in _at_work:
-            raise Hangs("an earlier call hangs in it still; see to the disk or the server that it is on")
+            raise Hangs("an earlier call still hangs in it; check the disk or the server that it is on")
         _at_work.add(key)
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
     try:
         threading.Thread(target=_call, args=(key, function, done), name="ravi-own", daemon=True).start()
-    except RuntimeError:  # no thread can be had
+    except RuntimeError:  # no more threads
         _leave(key)
         raise
     answer = asyncio.wrap_future(done)
     try:
         await asyncio.wait({answer}, timeout=within_s)
         if not answer.done():
-            raise Hangs(f"there was no answer within {within_s:g} s; see to the disk or the server that it is on")
+            raise Hangs(f"there was no answer within {within_s:g} s; check the disk or the server that it is on")
         return answer.result()
     finally:
         answer.cancel()
@@ -71,11 +71,11 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-END_S = 1.0  # what tasks that are left have, to hear that they are cancelled
+END_S = 1.0  # for tasks that are left to handle their cancellation
 
 
 def run_alone(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, but tasks that take no notice of being cancelled are left behind, where that waits for ever."""
+    """`asyncio.run`, which does not wait for tasks that ignore their cancellation."""
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)

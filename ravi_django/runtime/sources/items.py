@@ -1,9 +1,9 @@
-"""The items that a source has brought: which are known, which are new, and how many a day."""
+"""The rows of a source's items, and the limit of items a day."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,38 +15,38 @@ from ravi_django.models import Source, SourceItem
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
 
-A_DAY = 2_000  # items that are told, new or edited, of sources that strangers write
+A_DAY = 2_000  # items, new or edited, of feeds and webhooks
 TODAY = "told_today"  # the option that counts them: {date, items}
 ENOUGH = (
     "as many of its items were told today, new or edited, as its option max_items_a_day allows; the rest is taken "
     "tomorrow, if still there"
 )
-SEEN_S = 24 * 3600.0  # that an item is still there is written down so often
+SEEN_S = 24 * 3600.0  # between two writes of `seen_at`
 ROWS = 5_000  # deleted in one transaction, at most
 
 
-def items_known(source: Source, items: Sequence[Item]) -> Iterator[tuple[str, SourceItem]]:
-    found = SourceItem.objects.filter(source=source, identity__in=[item.identity for item in items])
-    return ((row.identity, row) for row in found)
+def items_known(source: Source, items: Sequence[Item]) -> dict[str, SourceItem]:
+    rows = SourceItem.objects.filter(source=source, identity__in=[item.identity for item in items])
+    return {row.identity: row for row in rows}
 
 
 def items_seen(rows: Collection[SourceItem]) -> None:
-    """They are still there: no query unless for one that was seen a day ago."""
+    """Note that they are still in the source: no query unless the last note is a day old."""
     before = (clock.fixed() or timezone.now()) - timedelta(seconds=SEEN_S)
     if old := [row.id for row in rows if row.seen_at < before]:
         SourceItem.objects.filter(id__in=old).update(seen_at=clock.now())
 
 
 def is_outdated(row: SourceItem, signed_at: datetime | None) -> bool:
-    """Whether words that were signed then are older than those that the item has: an old delivery sent again is no
-    edit."""
+    """Whether the row has a text that was signed later: an old delivery that is repeated is no edit."""
     return signed_at is not None and row.signed_at is not None and signed_at < row.signed_at
 
 
 def record_items(source: Source, items: Sequence[Item], signed_at: datetime | None = None) -> None:
-    """Whoever got past the lock fails here, by the constraint, and nobody is told twice."""
+    """Raises IntegrityError when another transaction has recorded one of them: no item is delivered twice."""
     present = clock.fixed()
-    rows = [
+    seen = {} if present is None else {"seen_at": present}
+    SourceItem.objects.bulk_create(
         SourceItem(
             source=source,
             identity=item.identity,
@@ -54,13 +54,10 @@ def record_items(source: Source, items: Sequence[Item], signed_at: datetime | No
             title=item.title,
             url=item.url,
             signed_at=signed_at,
+            **seen,
         )
         for item in items
-    ]
-    for row in rows:
-        if present is not None:
-            row.seen_at = present
-    SourceItem.objects.bulk_create(rows)
+    )
 
 
 def record_edits(rows: list[SourceItem], items: Sequence[Item], signed_at: datetime | None = None) -> None:
@@ -78,43 +75,37 @@ def item_body(source: Source, item: Item, revision: int) -> dict[str, Any]:
     return body
 
 
-# ----------------------------------------------------------------------------------------------------- so many a day
-
-
 def room_today(source: Source) -> int | None:
-    """How many items of it may still be told today (UTC); None: as many as there are."""
+    """How many more of its items may be delivered today (UTC); None: no limit."""
     most = most_a_day(source)
     return None if most is None else max(0, most - _told_today(source))
 
 
 def count_today(source: Source, told: int) -> None:
     if told and most_a_day(source) is not None:
-        counted = {"date": _today().isoformat(), "items": _told_today(source) + told}
+        counted = {"date": _today(), "items": _told_today(source) + told}
         source.options = {**source.options, TODAY: counted}
         Source.objects.filter(id=source.id).update(options=source.options)
 
 
 def most_a_day(source: Source) -> int | None:
-    given = source.options.get("max_items_a_day")
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return given
-    return A_DAY if source.kind in (Source.Kind.FEED, Source.Kind.WEBHOOK) else None
+    default = A_DAY if source.kind in (Source.Kind.FEED, Source.Kind.WEBHOOK) else None
+    return _count(source.options.get("max_items_a_day")) or default
 
 
 def _told_today(source: Source) -> int:
-    """Nonsense, which somebody else has written there, counts for nothing."""
     counted = source.options.get(TODAY)
-    if not isinstance(counted, dict) or counted.get("date") != _today().isoformat():
-        return 0
-    items = counted.get("items")
-    return items if isinstance(items, int) and not isinstance(items, bool) and items > 0 else 0
+    is_today = isinstance(counted, dict) and counted.get("date") == _today()
+    return _count(counted.get("items")) if is_today else 0
 
 
-def _today() -> date:
-    return (clock.fixed() or timezone.now()).date()
+def _count(value: Any) -> int:
+    """A whole number above 0, else 0: options may hold anything."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-# ------------------------------------------------------------------------------------------------------ letting go
+def _today() -> str:
+    return (clock.fixed() or timezone.now()).date().isoformat()
 
 
 def count_old_items(older_than_s: float) -> int:
@@ -123,9 +114,9 @@ def count_old_items(older_than_s: float) -> int:
 
 
 def prune_items(older_than_s: float) -> int:
-    """Delete those not seen for so long, while others of the source were: what is in its last answer stays, however
-    old that is. A model's stay, whose revisions count on; and GitHub's, whose signatures do not age. ROWS in one
-    transaction; returns how many."""
+    """Delete items that were not seen for so long, while others of the source were: what is in its last answer stays.
+    Items of models stay, because their revisions count on, and GitHub's, because its signatures do not expire. Deletes
+    ROWS in one transaction; returns the number of all."""
     gone = 0
     for source_id, before in _with_old(older_than_s):
         rows, last = _old(source_id, before, older_than_s), ""
@@ -136,8 +127,8 @@ def prune_items(older_than_s: float) -> int:
 
 
 def _with_old(older_than_s: float) -> list[tuple[UUID, datetime]]:
-    """The sources that have such items, and when the last of them was seen at most. One query, in which each item is
-    read once; the bound is a constant for those that follow."""
+    """The sources that have such items, with the latest `seen_at` of an item to delete. One query, which reads each
+    item once."""
     rows = SourceItem.objects.exclude(source__kind=Source.Kind.MODEL)
     rows = rows.exclude(source__in=Source.objects.filter(kind=Source.Kind.WEBHOOK, options__scheme="github"))
     by_source = rows.order_by().values("source").annotate(first=Min("seen_at"), latest=Max("seen_at"))

@@ -1,5 +1,5 @@
-"""Polling: sources that are due are read, their agents told, and the next time is set. Each source for itself: one that
-hangs or fails holds up no other."""
+"""Poll the sources that are due, deliver their items, and set the next time. A source that hangs or fails does not
+delay the others."""
 
 from __future__ import annotations
 
@@ -28,26 +28,25 @@ from ravi_django.runtime.sources.telling import UNREAD, UNREAD_S
 
 log = logging.getLogger("ravi.sources")
 
-BOUND_S = 50.0  # no poll begins later in a task; what has begun is seen through, and the next task begins beside it
-LOOK_S = 2.0  # while one takes its time, others become due
-WHOLE_S = 190.0  # of one poll, and RAVI["SOURCE_TIMEOUT_S"]: it is given up then, whatever it waits for
+BOUND_S = 50.0  # no poll begins later in a task; those that have begun finish while the next task begins
+LOOK_S = 2.0  # between two looks for more due sources
+WHOLE_S = 190.0  # of one poll, plus RAVI["SOURCE_TIMEOUT_S"]
 LEASE_S = 60.0  # a poller that is killed holds its sources for so long
-RENEWALS = 3  # of a lease, by who is alive
+RENEWALS = 3  # of each lease
 PER_HOST = 5  # polls of one server that wait for their turn
-AFTER_S = 30.0  # for what a poll does when its items are told: less than is left of its lease by then
+AFTER_S = 30.0  # for `Polled.after`: less than is left of the lease by then
 BACK_S = 24 * 3600.0  # the longest pause after failures
-AT_ONCE = 50  # runs of one sweep, for what those before have left unread
+AT_ONCE = 50  # runs of one sweep for unread items
 DB_THREADS = 2
 
 _at_work = threading.Lock()
-_servers: Counter[str] = Counter()  # that are being asked, in this process
+_servers: Counter[str] = Counter()  # running requests in this process
 _servers_lock = threading.Lock()
 
 
 def poll_due(limit: int | None = None, *, bound_s: float = BOUND_S) -> int:
-    """Poll what is due until nothing is, `limit` polls were made or `bound_s` seconds are over; returns how many were
-    made. While one takes what is due, a second call in the process returns at once. Polls that hang hold up neither: to
-    end one that hears of no end is left to the process's."""
+    """Poll due sources until none is left, `limit` polls were made or `bound_s` seconds are over; returns the number of
+    polls. While one call takes sources, a second call in the process returns at once."""
     if not _at_work.acquire(blocking=False):
         return 0
     polls = _Polls(limit, bound_s, _at_work.release)
@@ -64,8 +63,7 @@ def sweep() -> None:
 
 
 def sweep_unread() -> list[UUID]:
-    """Begin runs for what runs that have ended were told and have not read; one query where there is none. Returns
-    them; they are hinted."""
+    """Begin runs for unread items of ended runs; one query when there are none. Returns the runs, which are hinted."""
     begun = []
     for source_id in unread.left_unread(AT_ONCE):
         try:
@@ -87,9 +85,9 @@ class _Polls:
         self._give_up = self._begun + bound_s
         self._whole_s = WHOLE_S + float(conf.SOURCE_TIMEOUT_S)
         self._done_taking: Callable[[], None] | None = done_taking
-        self._room = 4 * int(conf.SOURCE_CONCURRENCY)  # some wait for their server's turn
+        self._room = 4 * int(conf.SOURCE_CONCURRENCY)  # some wait for their turn at a server
         self._pollers = pollers()
-        self._asked: Counter[str] = Counter()  # servers, by these polls
+        self._asked: Counter[str] = Counter()  # requests of these polls, by server
         self._held: dict[UUID, Source] = {}  # that are being read
         self._renewing = asyncio.Lock()
         self._made = 0
@@ -117,7 +115,7 @@ class _Polls:
             self._database.close()
 
     def takes_no_more(self) -> None:
-        """What is left to do holds up nobody."""
+        """Another call in this process may take sources now."""
         done_taking, self._done_taking = self._done_taking, None
         if done_taking is not None:
             done_taking()
@@ -127,7 +125,7 @@ class _Polls:
         return stopped_s is not None and stopped_s >= float(conf.DRAIN_S)
 
     async def _claimed(self, room: int) -> list[Source]:
-        """More work, when there is room for a good deal of it: each look is a query."""
+        """More sources, when there is room for many: each look is a query."""
         wanted = min(room, self._room if self._left is None else self._left)
         if self._left == 0 or time.monotonic() > self._give_up or background.stopped_s(self._begun) is not None:
             self.takes_no_more()
@@ -135,14 +133,12 @@ class _Polls:
         if wanted <= 0 or (room < self._room // 4 and wanted == room):
             return []
         found = await self._database.call(source_rows.claim_sources, list(self._pollers), wanted, LEASE_S)
-        full = await self._database.call(unread.full_sources, [source.id for source in found]) if found else set()
+        full = await self._database.call(unread.full_sources, [source.id for source in found])
         behind = [source for source in found if source.id in full]
         if behind:
             await self._database.call(source_rows.put_off, behind, UNREAD_S, UNREAD)
         taken = [source for source in found if source.id not in full and self._admit(source)]
-        if len(taken) + len(behind) < len(found):
-            kept = {source.id for source in taken} | full
-            crowd = [source for source in found if source.id not in kept]
+        if crowd := [source for source in found if source not in taken and source not in behind]:
             pause = 1.0 + PER_HOST * float(conf.SOURCE_GAP_S) * random.uniform(1, 2)  # noqa: S311
             await self._database.call(source_rows.put_off, crowd, pause)
         if self._left is not None:
@@ -151,8 +147,8 @@ class _Polls:
         return taken
 
     async def _renew(self) -> None:
-        """What is being read stays ours. What is being told does not become another's in that time, or is told once
-        all the same."""
+        """Renew the leases of the sources that are being read. A delivery is shorter than a lease, and an item is
+        delivered once all the same."""
         while True:
             await asyncio.sleep(LEASE_S / RENEWALS)
             async with self._renewing:
@@ -162,16 +158,16 @@ class _Polls:
                     log.warning("the sources are held no longer: %s", error, extra={"action": "sources.not_renewed"})
 
     async def _let_go(self, source: Source) -> None:
-        """It is read: from now on its lease keeps the time that it has."""
+        """Renew its lease no more."""
         async with self._renewing:
             self._held.pop(source.id, None)
 
     def _admit(self, source: Source) -> bool:
-        """Not so many of one server that they crowd out the others."""
+        """At most PER_HOST sources of one server."""
         server = _server(source)
         with _servers_lock:
             if server and (self._asked[server] >= PER_HOST or _servers[server] > self._asked[server]):
-                return False  # what this process began before is there still: one at a time
+                return False  # an earlier task in this process still asks it
             self._asked[server] += 1
             _servers[server] += 1
         return True
@@ -182,7 +178,7 @@ class _Polls:
             _servers[_server(source)] -= 1
 
     def _leave_all(self) -> None:
-        """Also what was taken and, by an error meanwhile, never begun."""
+        """Also of sources that were taken and, after an error, never polled."""
         global _servers
         with _servers_lock:
             _servers -= self._asked  # keeps what is above 0
@@ -214,7 +210,7 @@ class _Polls:
         await self._database.call(_read, source, polled)
 
     async def _within_bounds(self, source: Source) -> Polled:
-        """Code of the site's own may take no notice of being cancelled: it is not waited for."""
+        """Do not wait for an adapter that ignores its cancellation."""
         polling = asyncio.ensure_future(self._pollers[source.kind](source, self._polling))
         try:
             done, _ = await asyncio.wait({polling}, timeout=self._whole_s)
@@ -225,7 +221,7 @@ class _Polls:
         return polling.result()
 
     async def _written(self, source: Source, write: Callable[..., object], *args: object) -> None:
-        """A failure that cannot be written down is its source's alone; it comes again when its lease is over."""
+        """An error here fails only this source, which is due again when its lease ends."""
         try:
             await self._database.call(write, *args)
         except Exception:
@@ -241,12 +237,9 @@ def _server(source: Source) -> str:
         return ""
 
 
-# ------------------------------------------------------------------------------------------------------ the results
-
-
 def _tell(source: Source, polled: Polled) -> bool:
-    """The items first, and only then that they were read: a poll that is cut off in between is made again. False: what
-    is left of them is for later."""
+    """Deliver the items before the poll is recorded: a poll that dies in between is repeated. False: the rest of the
+    items comes later."""
     told = telling.tell(source, polled.items)
     if told.again_in_s:
         source_rows.put_off([source], _spread(told.again_in_s), told.error)
@@ -269,5 +262,5 @@ def _failed(source: Source, error: SourceError) -> None:
 
 
 def _spread(seconds: float) -> float:
-    """A little later, each by its own chance: not all at once for ever."""
+    """Up to a tenth later, so that sources do not stay due at the same time."""
     return seconds * random.uniform(1.0, 1.1)  # noqa: S311

@@ -1,8 +1,6 @@
-"""How a source is polled, by its kind.
+"""How a source is polled, by its kind: a feed, a directory of files, or the site's own adapter.
 
-Polling by the site's own code: the adapter that a source names.
-
-Polling a directory for files: they are told first, and put aside only then.
+The files of a directory are moved aside only after their items are delivered.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from ravi_django.runtime.sources.rows import STATE
 
 T = TypeVar("T")
 
-THREAD_S = 60.0  # what a poll does on a thread is given up after this
-PARSERS = 2  # feeds that are parsed at a time: that takes the CPU
-WAIT_S = 60.0  # that a feed waits for its turn to be parsed
+THREAD_S = 60.0  # of a poll's call on a thread
+PARSERS = 2  # feeds that are parsed at a time
+WAIT_S = 60.0  # of a feed until it is parsed
 
 
 class Polling:
-    """What the polls of one event loop share; close it in the end."""
+    """Shared by the polls of one event loop; close it in the end."""
 
     def __init__(self) -> None:
         self.fetcher = Fetcher(
@@ -45,15 +43,15 @@ class Polling:
     async def on_thread(
         self, source: Source, function: Callable[..., T], *args: Any, within_s: float | None = None
     ) -> T:
-        """Run what may hang, such as a disk, and knows no database, on a thread of its own. Raises SourceError after 60
-        seconds or `within_s`, and at once while what an earlier poll of the source began there has not ended."""
+        """Run a function that may hang and uses no database on its own thread. Raises SourceError after 60 seconds or
+        `within_s`, and at once while an earlier call for the source still runs."""
         try:
             return await on_own_thread(source.id, partial(function, *args), THREAD_S if within_s is None else within_s)
         except Hangs as error:
             raise SourceError(str(error)) from None
 
     async def on_parser(self, source: Source, function: Callable[..., T], *args: Any) -> T:
-        """`on_thread` for what takes the CPU: two at a time. Raises NotItsTurn when there is no room for 60 seconds."""
+        """`on_thread` for CPU work: two at a time. Raises NotItsTurn when it cannot begin within 60 seconds."""
         waiting = asyncio.timeout(WAIT_S)
         try:
             async with waiting, self._parsers:
@@ -74,8 +72,8 @@ _pollers: dict[str, Poller] = {}
 
 
 def register_poller(kind: str, poller: Poller) -> None:
-    """Have sources of this kind polled by `async (source, polling) -> Polled`. It raises SourceError when there is
-    nothing to be had; it writes nothing: what it returns is told and recorded for it, again after a crash."""
+    """Poll sources of this kind by `async (source, polling) -> Polled`. It raises SourceError when the poll fails, and
+    writes nothing: its result is delivered and recorded, and after a crash the poll is repeated."""
     _pollers[str(kind)] = poller
 
 
@@ -86,20 +84,17 @@ def pollers() -> dict[str, Poller]:
 async def poll_feed(source: Source, polling: Polling) -> Polled:
     found = await polling.fetcher.fetch(source.location, etag=source.etag, modified=source.modified)
     if found.body is None:
-        # A 304 may leave out what it says of the feed: then that stays true.
+        # A 304 may leave out the headers: then the stored ones stay.
         return Polled((), found.etag or None, found.modified or None, found.max_age, found.moved)
-    items = await polling.on_parser(source, parse, found.body, found.kind, found.url, _newest(source.options))
+    given = source.options.get("newest")
+    newest = min(max(given, 1), NEWEST) if isinstance(given, int) else NEWEST
+    items = await polling.on_parser(source, parse, found.body, found.kind, found.url, newest)
     return Polled(items, found.etag, found.modified, found.max_age, found.moved)
-
-
-def _newest(options: dict[str, Any]) -> int:
-    given = options.get("newest")
-    return min(max(given, 1), NEWEST) if isinstance(given, int) else NEWEST
 
 
 register_poller(Source.Kind.FEED, poll_feed)
 
-POLL_S = 120.0  # a poll that takes longer is given up: the source's lease ends not long after
+POLL_S = 120.0  # of an adapter's poll
 
 
 async def poll_adapter(source: Source, polling: Polling) -> Polled:
@@ -122,7 +117,7 @@ async def poll_adapter(source: Source, polling: Polling) -> Polled:
 
 register_poller(Source.Kind.ADAPTER, poll_adapter)
 
-AT_ONCE_BYTES = 16 * 1024 * 1024  # of items held in memory; what lies beyond is for the next poll
+AT_ONCE_BYTES = 16 * 1024 * 1024  # of items held in memory; the next poll takes the rest
 
 
 async def poll_drop(source: Source, polling: Polling) -> Polled:
@@ -156,7 +151,7 @@ def _taken(drop: Drop, names: Sequence[str], options: dict[str, object]) -> Sequ
 
 
 def _put_aside(location: str, taken: Sequence[Taken]) -> str:
-    """After a crash before this, the same files are read again, and known. Returns what went wrong, in words."""
+    """After a crash before this, the same files are read again, and known. Returns the errors."""
     wrong = [file.error for file in taken if file.error]
     try:
         drop = Drop(location, conf.DROP_ROOTS)

@@ -17,16 +17,8 @@ from ravi_django.models import Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
 
-STATE = "state"  # the option that an adapter's memory is kept in
-MOVED = "moved_from"  # the option that tells where a source was before
-
-
-def add_source(source: Source) -> Source:
-    """Write a new source's row."""
-    if (present := clock.fixed()) is not None:
-        source.created_at = present
-    source.save(force_insert=True)
-    return source
+STATE = "state"  # the option that holds an adapter's state
+MOVED = "moved_from"  # the option that holds a feed's address before it moved
 
 
 def _due(kinds: Collection[str]) -> QuerySet[Source]:
@@ -44,27 +36,20 @@ def any_source_due(kinds: Collection[str]) -> bool:
 
 
 def claim_sources(kinds: Collection[str], limit: int, lease_s: float) -> list[Source]:
-    """Take up to `limit` due sources for `lease_s` seconds; those that another is taking are left to it."""
+    """Take up to `limit` due sources for `lease_s` seconds, without those that another poller is taking."""
     with transaction.atomic():
         rows = _due(kinds).select_for_update(skip_locked=True, no_key=True)
-        ids = [row.id for row in rows.order_by(F("next_at").asc(nulls_first=True), "id").only("id")[:limit]]
-        if not ids:
-            return []
+        oldest = F("next_at").asc(nulls_first=True)
+        ids = [row.id for row in rows.order_by(oldest, "id").only("id")[:limit]]
         Source.objects.filter(id__in=ids).update(polling_until=clock.after(lease_s))
-        return list(Source.objects.filter(id__in=ids).order_by(F("next_at").asc(nulls_first=True), "id"))
+        return list(Source.objects.filter(id__in=ids).order_by(oldest, "id"))
 
 
 def renew_sources(sources: Sequence[Source], lease_s: float) -> None:
-    """Hold sources for longer, those that nobody else has taken; of each the time goes into its `polling_until`."""
-    if not sources:
-        return
-    held = Q()
-    for source in sources:
-        held |= _held(source)
+    """Hold sources for longer, those that no other poller has taken; the new time goes into their `polling_until`."""
     with transaction.atomic():
-        ids = list(
-            Source.objects.select_for_update(no_key=True).filter(held).order_by("id").values_list("id", flat=True)
-        )
+        rows = Source.objects.select_for_update(no_key=True).filter(_held(*sources)).order_by("id")
+        ids = list(rows.values_list("id", flat=True))
         Source.objects.filter(id__in=ids).update(polling_until=clock.after(lease_s))
         until = dict(Source.objects.filter(id__in=ids).values_list("id", "polling_until"))
     for source in sources:
@@ -72,47 +57,40 @@ def renew_sources(sources: Sequence[Source], lease_s: float) -> None:
 
 
 def put_off(sources: Sequence[Source], seconds: float, error: str = "") -> int:
-    """Give sources back unpolled, due again in so many seconds; with an `error` that says why it is no failure."""
-    held = Q()
-    for source in sources:
-        held |= _held(source)
-    if not sources:
-        return 0
-    said = {"error": _words(error)} if error else {}
-    return Source.objects.filter(held).update(polling_until=None, next_at=clock.after(seconds), **said)
+    """Give sources back unpolled, due again in so many seconds. An `error` here counts as no failure."""
+    words = {"error": _storable(error)} if error else {}
+    return Source.objects.filter(_held(*sources)).update(polling_until=None, next_at=clock.after(seconds), **words)
 
 
-def _words(text: str) -> str:
-    """Strangers' words may have what no row can hold."""
+def _storable(text: str) -> str:
     return str(storable(str(text)))[:2000]
 
 
-def _held(source: Source) -> Q:
-    return Q(id=source.id, polling_until=source.polling_until)
+def _held(*sources: Source) -> Q:
+    held = Q(id__in=[])
+    for source in sources:
+        held |= Q(id=source.id, polling_until=source.polling_until)
+    return held
 
 
 def source_polled(source: Source, polled: Polled, next_in_s: float) -> bool:
-    """Write down a poll whose items were told; False when the lease is somebody else's by now, who does it again."""
-    changes: dict[str, Any] = {"failures": 0, "error": _words(polled.note)}
+    """Write a poll whose items were delivered. False when another poller has the lease now, and repeats the poll."""
+    changes: dict[str, Any] = {"failures": 0, "error": _storable(polled.note)}
     if polled.etag is not None:
         changes["etag"] = polled.etag
     if polled.modified is not None:
         changes["modified"] = polled.modified
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if polled.state is None else {STATE: polled.state}
     if polled.location and polled.location != source.location:
         changes["location"] = polled.location
         options[MOVED] = source.location
-    if polled.state is not None:
-        options[STATE] = polled.state
     return _end(source, next_in_s, options, changes)
 
 
 def source_failed(source: Source, error: str, next_in_s: float, *, gone: bool = False) -> bool:
-    """Write down a poll that failed, or whose items nobody could be told of: they come again with the next."""
-    changes: dict[str, Any] = {"failures": F("failures") + 1, "error": _words(error)}
-    if gone:
-        changes["enabled"] = False
-    return _end(source, next_in_s, {}, changes)
+    """Write a poll that failed, or whose items could not be delivered: the next poll brings them again."""
+    off = {"enabled": False} if gone else {}
+    return _end(source, next_in_s, {}, {"failures": F("failures") + 1, "error": _storable(error), **off})
 
 
 def _end(source: Source, next_in_s: float, options: dict[str, Any], changes: dict[str, Any]) -> bool:
@@ -121,7 +99,7 @@ def _end(source: Source, next_in_s: float, options: dict[str, Any], changes: dic
         present = held.values_list("options", flat=True).first()
         if present is None:
             return False
-        if options:  # edited meanwhile, the others stay as they are now
+        if options:  # a person may have edited the other options meanwhile
             changes["options"] = {**present, **options}
         if "location" in changes and not held.filter(location=source.location).exists():
             del changes["location"]

@@ -1,7 +1,7 @@
-"""Saves of a site's models that sources wait for: noted in the saver's transaction, reported to agents after it.
+"""Saves of a site's models that sources wait for: noted in the saver's transaction, delivered to agents after it.
 
-A note is a row of its own: savers do not wait for each other. A report deletes its notes in the same transaction and
-reads the rows as they are then.
+A note is a row of its own: savers do not wait for each other. The delivery deletes its notes in the same transaction
+and reads the rows as they are then.
 
 A model that RAVI["SOURCE_MODELS"] does not name has no `post_save` receiver, and its saves cost nothing. For a named
 model each process asks at most every 5 seconds which sources there are.
@@ -14,7 +14,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -36,47 +37,43 @@ from ravi_django.runtime.sources.telling import BATCH, tell
 from ravi_django.runtime.sources.unread import full_sources
 from ravi_django.users import permits
 
-Read = Callable[[Source, Sequence[SourceItem]], Sequence[Item]]
+log = logging.getLogger("ravi.sources")
 
+KEPT_S = 7 * 86400.0  # for a note that cannot be delivered
+DECLARED_S = 5.0  # until a process knows of a source that another process has added
+LATE_S = 10.0  # the hint of an older note was lost
+AT_ONCE = 20  # sources of one sweep
+TASK = "ravi.tell_saves"
+_UID = "ravi.model_sources"
 
-KEPT_S = 7 * 86400.0  # that a save is kept for, while nobody can be told of it
+_declared: tuple[float, dict[str, tuple[UUID, ...]]] = (float("-inf"), {})
+_connected: set[type[models.Model]] = set()
 
 
 class Unreadable(Exception):
-    """What was saved cannot be told of as things are; the words are for the source's `error`."""
-
-
-def declared_models() -> dict[str, tuple[UUID, ...]]:
-    """The enabled sources of each model, by `app.model` in small letters."""
-    found: dict[str, tuple[UUID, ...]] = {}
-    rows = Source.objects.filter(kind=Source.Kind.MODEL, enabled=True).order_by("id")
-    for source_id, location in rows.values_list("id", "location"):
-        found[location.lower()] = (*found.get(location.lower(), ()), source_id)
-    return found
+    """The saved rows cannot be read; the message is for the source's `error`."""
 
 
 def note_save(source_ids: Iterable[UUID], pk: str, created: bool) -> None:
-    """In the saver's transaction, and a savepoint of ours in it: what fails here fails no save."""
-    present, untold = clock.fixed(), {"pk": pk, "created": created}
+    """In the saver's transaction, in a savepoint: an error here does not fail the save."""
+    present = clock.fixed()
+    seen = {} if present is None else {"seen_at": present}
     using = router.db_for_write(SourceItem)
     with transaction.atomic(using=using):
-        rows = [
-            SourceItem(source_id=source_id, identity=_nobody_elses(), untold=untold)
+        SourceItem.objects.bulk_create(
+            SourceItem(
+                source_id=source_id,
+                identity=hashlib.sha256(secrets.token_bytes(32)).hexdigest(),
+                untold={"pk": pk, "created": created},
+                **seen,
+            )
             for source_id in _kept(source_ids, using)
-        ]
-        if present is not None:
-            for row in rows:
-                row.seen_at = present
-        SourceItem.objects.bulk_create(rows)
-
-
-def _nobody_elses() -> str:
-    return hashlib.sha256(secrets.token_bytes(32)).hexdigest()
+        )
 
 
 def _kept(source_ids: Iterable[UUID], using: str) -> list[UUID]:
-    """Those that are there now, and stay until the saver has committed: the database looks at a note's source at the
-    commit, which would fail if it were gone by then. One that is being deleted is left out, and not waited for."""
+    """Lock the sources until the saver has committed: the commit would fail if a note's source were deleted by then. A
+    source that is being deleted is left out."""
     ids = list(source_ids)
     if connections[using].vendor != "postgresql":  # the writer is alone
         return list(Source.objects.using(using).filter(id__in=ids, enabled=True).values_list("id", flat=True))
@@ -89,19 +86,18 @@ _KEEP = f"SELECT id FROM {Source._meta.db_table} WHERE id = ANY(%s) AND enabled 
 
 
 def with_untold(older_than_s: float, limit: int) -> list[UUID]:
-    """Enabled sources with a note that is older: whoever was to tell of it is gone. Not those that take no more now;
-    and which of too many is left to chance, so that those of which nobody can be told keep nobody else out."""
+    """Enabled sources with a note that is older, without those whose run has too much unread. Of too many sources a
+    random choice, so that those that fail cannot block the others."""
     rows = SourceItem.objects.filter(untold__isnull=False, seen_at__lt=clock.after(-older_than_s))
     late = Source.objects.filter(id__in=rows.values("source_id"), enabled=True).order_by("?")
     found = list(late.values_list("id", flat=True)[: 10 * limit])
-    full = full_sources(found) if found else set()
+    full = full_sources(found)
     return [source_id for source_id in found if source_id not in full][:limit]
 
 
-def tell_saves(source_id: UUID, read: Read) -> int:
-    """Tell of a batch of notes, and take them away, in one transaction; `read` makes the items of them, under the
-    source's lock: of two at once the later one's are the newer. Returns how many were told; 0 when there are none, or
-    when nobody can be told now. They are kept for a week then, for somebody to fix it."""
+def tell_saves(source_id: UUID) -> int:
+    """Deliver a batch of notes and delete them, in one transaction and under the source's lock. Returns their number; 0
+    when there are none, or when they cannot be delivered: then they are kept for a week."""
     with transaction.atomic():
         locked = Source.objects.select_for_update(no_key=True, of=("self",)).select_related("owner")
         source = locked.filter(id=source_id, enabled=True).first()
@@ -111,65 +107,41 @@ def tell_saves(source_id: UUID, read: Read) -> int:
         if not notes:
             return 0
         try:
-            told = tell(source, read(source, notes))
+            is_told = not tell(source, _read(source, notes)).error
         except Unreadable as refusal:
             heard(source.id, f"{refusal}; what is saved meanwhile is kept for 7 days")
-            _drop_old(source)
-            return 0
-        if told.error:
-            _drop_old(source)
+            is_told = False
+        if not is_told:
+            SourceItem.objects.filter(source=source, untold__isnull=False, seen_at__lt=clock.after(-KEPT_S)).delete()
             return 0
         SourceItem.objects.filter(id__in=[note.id for note in notes]).delete()
         heard(source.id)
     return len(notes)
 
 
-def _drop_old(source: Source) -> None:
-    SourceItem.objects.filter(source=source, untold__isnull=False, seen_at__lt=clock.after(-KEPT_S)).delete()
-
-
 def heard(source_id: UUID, error: str = "") -> None:
-    """Something came, at a source that is not polled."""
+    """Write the result of a source that is not polled."""
     Source.objects.filter(id=source_id).update(checked_at=clock.now(), error=error, failures=int(bool(error)))
 
 
-log = logging.getLogger("ravi.sources")
-
-DECLARED_S = 5.0  # for so long a process may not have heard of a source that was added elsewhere
-LATE_S = 10.0  # a note that is older was lost sight of
-AT_ONCE = 20  # sources of one sweep
-
-_UID = "ravi.model_sources"
-TASK = "ravi.tell_saves"
-
-_declared: tuple[float, dict[str, tuple[UUID, ...]]] = (float("-inf"), {})
-_connected: set[type[models.Model]] = set()
-
-
-# ------------------------------------------------------------------------------------------------- what may be told
-
-
 def named_models() -> dict[str, type[models.Model]]:
-    """The models that RAVI["SOURCE_MODELS"] names, by `app.model` in small letters; what is not there is left out."""
-    found: dict[str, type[models.Model]] = {}
-    for name in _names():
-        for model in _models_of(name):
-            found[model._meta.label_lower] = model
-    return found
+    """The models that RAVI["SOURCE_MODELS"] names, by `app.model` in lower case, without those that do not exist."""
+    names = conf.SOURCE_MODELS if isinstance(conf.SOURCE_MODELS, list | tuple) else ()
+    return {model._meta.label_lower: model for name in names for model in _models_of(name)}
 
 
 def faults() -> Iterator[str]:
-    """What is wrong with RAVI["SOURCE_MODELS"], in words that name the place."""
+    """The faults of RAVI["SOURCE_MODELS"]."""
     if not isinstance(conf.SOURCE_MODELS, list | tuple):
         yield f" is {conf.SOURCE_MODELS!r}, not a list"
         return
     for name in conf.SOURCE_MODELS:
-        if not isinstance(name, str) or not list(_models_of(name)):
+        if not _models_of(name):
             yield f" names {name!r}, which is no model of an installed app that can be told of"
 
 
 def field_faults(model: type[models.Model], names: Any) -> Iterator[str]:
-    """What is wrong with the option `fields` for this model."""
+    """The faults of the option `fields` for this model."""
     if names is None:
         return
     if not isinstance(names, list):
@@ -182,35 +154,23 @@ def field_faults(model: type[models.Model], names: Any) -> Iterator[str]:
             yield f"{model._meta.label} has no field {name!r} that can be told of; there are: {known}"
 
 
-def _names() -> list[str]:
-    given = conf.SOURCE_MODELS
-    return [name for name in given if isinstance(name, str)] if isinstance(given, list | tuple) else []
-
-
-def _models_of(name: str) -> list[type[models.Model]]:
-    """Of `app.Model`, or of an app all. Not the app's own: what tells of its rows would write more of them."""
-    app, _, model = name.partition(".")
+def _models_of(name: Any) -> list[type[models.Model]]:
+    """The model `app.Model`, or all of an app. Not those of this app: a delivery writes their rows."""
     try:
+        app, _, model = name.partition(".")
         found = [apps.get_model(app, model)] if model else list(apps.get_app_config(app).get_models())
-    except (LookupError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return []
-    return [model for model in found if model._meta.app_label != "ravi" and not _is_composite(model)]
-
-
-def _is_composite(model: type[models.Model]) -> bool:
-    return len(getattr(model._meta, "pk_fields", ())) > 1
+    return [one for one in found if one._meta.app_label != "ravi" and len(getattr(one._meta, "pk_fields", ())) < 2]
 
 
 def _fields_of(model: type[models.Model]) -> list[models.Field[Any, Any]]:
-    """Columns, but those that go by the name of a key or a password."""
+    """The columns that are not named like a key or a password."""
     return [field for field in model._meta.concrete_fields if not is_secret(field.name)]
 
 
-# ------------------------------------------------------------------------------------------------------ the receiver
-
-
 def connect(**kwargs: Any) -> None:
-    """Have the named models' saves looked at, and no others; again when the settings change."""
+    """Receive the saves of the named models only; called again when the settings change."""
     if kwargs.get("setting", "RAVI") not in ("RAVI", "INSTALLED_APPS"):
         return
     for model in list(_connected):
@@ -241,12 +201,16 @@ def _on_save(sender: Any, instance: Any, created: bool, raw: bool, using: str, *
 
 
 def _sources_of(label: str) -> tuple[UUID, ...]:
+    """The enabled sources of a model."""
     global _declared
     until, known = _declared
     if time.monotonic() >= until:
         try:
             with transaction.atomic(using=router.db_for_read(Source)):
-                known = declared_models()
+                rows = Source.objects.filter(kind=Source.Kind.MODEL, enabled=True).order_by("id")
+                known = {}
+                for source_id, location in rows.values_list("id", "location"):
+                    known[location.lower()] = (*known.get(location.lower(), ()), source_id)
         except DatabaseError as error:  # the app's tables are not there yet
             log.warning("which models sources wait for is not known: %s", error, extra={"action": "saves.unknown"})
         _declared = (time.monotonic() + DECLARED_S, known)
@@ -261,7 +225,7 @@ def _forget(**kwargs: Any) -> None:
 def _note(source_ids: tuple[UUID, ...], pk: str, created: bool) -> None:
     try:
         note_save(source_ids, pk, created)
-    except Exception:  # whatever it is, the site's own save is not to fail by it
+    except Exception:  # the site's own save must not fail
         log.exception("a save of %s was not noted", pk, extra={"action": "saves.not_noted"})
         _forget()
         return
@@ -270,34 +234,31 @@ def _note(source_ids: tuple[UUID, ...], pk: str, created: bool) -> None:
 
 
 def _hint(source_id: UUID) -> None:
-    """One a transaction is enough, however many rows it saves."""
+    """At most one hint per transaction, however many rows it saves."""
     connection = connections[router.db_for_write(SourceItem)]
-    waiting = (function for _, function, *_ in connection.run_on_commit)
-    if not any(isinstance(function, _Hint) and function.source_id == source_id for function in waiting):
-        transaction.on_commit(_Hint(source_id), using=connection.alias, robust=True)
+    hint = _Hint(source_id)
+    if not any(function == hint for _, function, *_ in connection.run_on_commit):
+        transaction.on_commit(hint, using=connection.alias, robust=True)
 
 
+@dataclass(frozen=True)
 class _Hint:
-    def __init__(self, source_id: UUID) -> None:
-        self.source_id = source_id
+    source_id: UUID
 
     def __call__(self) -> None:
         background.hint(TASK, str(self.source_id))
 
 
-# ---------------------------------------------------------------------------------------------------------- telling
-
-
 def run(source_id: UUID | str) -> int:
-    """Tell of all saves that a source has waiting. Returns how many there were."""
+    """Deliver all saves of a source that wait. Returns their number."""
     told = 0
-    while found := tell_saves(UUID(str(source_id)), _read):
+    while found := tell_saves(UUID(str(source_id))):
         told += found
     return told
 
 
 def sweep() -> int:
-    """Hint what hints have been lost of. Returns how many sources that was."""
+    """Repeat lost hints. Returns the number of sources."""
     late = with_untold(LATE_S, AT_ONCE)
     for source_id in late:
         background.hint(TASK, str(source_id))
@@ -305,7 +266,7 @@ def sweep() -> int:
 
 
 def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
-    """An item for each row that was saved, as it is now; of one that was saved more than once, one item."""
+    """One item for each row that was saved, as it is now, however often it was saved."""
     model = named_models().get(source.location.lower())
     if model is None:
         raise Unreadable(f"RAVI['SOURCE_MODELS'] names no model {source.location}; name it there, or another here")
@@ -313,9 +274,9 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
         raise Unreadable(f"the owner, {source.owner}, may not see {model._meta.label}: {permission_of(model)}")
     saves: dict[str, tuple[bool, int]] = {}
     for note in notes:
-        said = note.untold or {}
-        was = saves.get(said["pk"], (False, 0))[0]
-        saves[said["pk"]] = (was or bool(said["created"]), note.id)
+        untold = note.untold or {}
+        was_created = saves.get(untold["pk"], (False, 0))[0]
+        saves[untold["pk"]] = (was_created or bool(untold["created"]), note.id)
     names = source.options.get("fields")
     chosen = [field for field in _fields_of(model) if isinstance(names, list) and field.name in names]
     try:
@@ -327,12 +288,12 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
 
 
 def permission_of(model: type[models.Model]) -> str:
-    """Without it nobody's agent is told of the model's rows."""
+    """The source's owner needs it."""
     return f"{model._meta.app_label}.view_{model._meta.model_name}"
 
 
 def _rows(model: type[models.Model], saves: dict[str, Any]) -> list[Any]:
-    """Those that are still there, in the order in which they were saved last."""
+    """Those that still exist, in the order of their last save."""
     pks = []
     for pk in saves:
         try:

@@ -1,7 +1,6 @@
-"""Secrets as rows hold them: encrypted with keys that are derived from SECRET_KEY and SECRET_KEY_FALLBACKS.
+"""Secrets of webhooks, encrypted with keys that are derived from SECRET_KEY and SECRET_KEY_FALLBACKS.
 
-The secrets of webhooks, encrypted: the newest first, at most two, so that a sender can be given another without a
-gap.
+A row holds at most two, the newest first, so that a sender can change its secret without a gap.
 """
 
 from __future__ import annotations
@@ -32,14 +31,6 @@ def opened(sealed: str) -> str | None:
         return None
 
 
-def sealed_anew(sealed: str) -> str | None:
-    """The same text, encrypted with the key of SECRET_KEY; None when no key opens it."""
-    try:
-        return _keys().rotate(sealed.encode()).decode()
-    except InvalidToken:
-        return None
-
-
 def _keys() -> MultiFernet:
     return _derived((settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 
@@ -56,11 +47,11 @@ def _derive(key: str | bytes) -> bytes:
 
 VALID = 2
 CLOSED = "No key opens the secret: put the old SECRET_KEY into SECRET_KEY_FALLBACKS, or make another secret."
-_NOBODYS = base64.urlsafe_b64encode(b"\x80" + bytes(88)).decode()  # a stranger's check takes as long as anybody's
+_NOBODYS = base64.urlsafe_b64encode(b"\x80" + bytes(88)).decode()  # the check of an unknown source takes as long
 
 
 def secrets_of(source: Source | None) -> list[str]:
-    """Of an enabled webhook; nobody else has any. A secret that no key opens is an error of its source."""
+    """The secrets of an enabled webhook, else none. A secret that no key opens is an error of its source."""
     if source is None or source.kind != Source.Kind.WEBHOOK or not source.enabled or not source.secret:
         opened(_NOBODYS)
         return []
@@ -71,47 +62,24 @@ def secrets_of(source: Source | None) -> list[str]:
 
 
 def rekey() -> tuple[int, list[UUID]]:
-    """Encrypt every secret with the key of SECRET_KEY: how many rows, and those that no key opens, left as they are."""
+    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the ids of those that no key
+    opens: they stay as they are."""
     written, closed = 0, []
     for source_id in list(Source.objects.exclude(secret="").order_by("id").values_list("id", flat=True)):
         with transaction.atomic():
-            row = _locked(source_id)
-            sealed = [sealed_anew(part) for part in row.secret.split(",")] if row else []
-            if None in sealed:
+            row = lock_hook(source_id)
+            if row is None:
+                continue
+            try:
+                sealed = [_keys().rotate(part.encode()).decode() for part in row.secret.split(",")]
+            except InvalidToken:
                 closed.append(source_id)
-            elif sealed:
-                Source.objects.filter(id=source_id).update(secret=",".join(map(str, sealed)))
-                written += 1
+                continue
+            Source.objects.filter(id=source_id).update(secret=",".join(sealed))
+            written += 1
     return written, closed
 
 
-def find_hook(source_id: UUID) -> Source | None:
-    found: Source | None = Source.objects.filter(id=source_id).first()
-    return found
-
-
-def add_secret(source_id: UUID, secret: str) -> bool:
-    """Put it before the present one, which stays valid; the one before that is not any more. False: no webhook."""
-    with transaction.atomic():
-        row = _locked(source_id)
-        if row is None:
-            return False
-        kept = [seal(secret), *row.secret.split(",")][:VALID]
-        Source.objects.filter(id=row.id).update(secret=",".join(filter(None, kept)))
-    return True
-
-
-def drop_old_secret(source_id: UUID) -> bool:
-    """Let the newest alone be valid. False: there was no other."""
-    with transaction.atomic():
-        row = _locked(source_id)
-        if row is None or "," not in row.secret:
-            return False
-        Source.objects.filter(id=row.id).update(secret=row.secret.split(",")[0])
-    return True
-
-
-def _locked(source_id: UUID) -> Source | None:
-    rows = Source.objects.select_for_update(no_key=True, of=("self",)).filter(id=source_id, kind=Source.Kind.WEBHOOK)
-    found: Source | None = rows.first()
-    return found
+def lock_hook(source_id: UUID) -> Source | None:
+    rows = Source.objects.select_for_update(no_key=True, of=("self",))
+    return rows.filter(id=source_id, kind=Source.Kind.WEBHOOK).first()

@@ -1,4 +1,4 @@
-"""What a source has brought is told to its agent: each item once, by a signal of its live run or by a new run."""
+"""Deliver a source's items to its agent: each once, as a signal to its live run or with a new run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,12 @@ from ravi_django.models import ACTIVE, Run, Session, Signal, Source, Status, uui
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import create_run, create_session
 from ravi_django.runtime.runs.waking import touch
-from ravi_django.runtime.sources.items import (
-    ENOUGH,
-    count_today,
-    is_outdated,
-    item_body,
-    items_known,
-    items_seen,
-    record_edits,
-    record_items,
-    room_today,
-)
+from ravi_django.runtime.sources import items as source_items
 from ravi_django.runtime.sources.unread import Unread, carry, full_sources, take_first, unread_in
 
 BATCH = 200  # items of one transaction
 UNREAD = "its run has as many items unread as RAVI['SOURCE_UNREAD'] allows; more are taken when it has read some"
-UNREAD_S = 60.0  # until it is looked again
+UNREAD_S = 60.0  # until the next try
 ENOUGH_S = 3600.0
 GONE = "it was switched off or deleted meanwhile"
 TRIES = 4  # a run that was found may end before it is locked
@@ -41,53 +31,52 @@ TRIES = 4  # a run that was found may end before it is locked
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What became of a source's items."""
+    """The result for a source's items."""
 
     new: int = 0
     changed: int = 0
-    runs_to_hint: tuple[UUID, ...] = ()  # told on commit already
-    error: str = ""  # why not all were told: of the others nothing is recorded, and they are to be told again
-    again_in_s: float = 0.0  # with an error that is no failure: seconds until it is worth while
+    runs_to_hint: tuple[UUID, ...] = ()  # hinted on commit already
+    error: str = ""  # why not all were delivered: nothing is recorded of the others, and they should come again
+    again_in_s: float = 0.0  # with an error that is no failure: seconds until the next try
 
 
 class _NotHere(Exception):
-    """The run that was found, or the room for a new one, is not there any more: look again."""
+    """The run that was found, or the room for a new one, is gone: look again."""
 
 
 def tell(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime | None = None) -> Told:
-    """Record what is new of `items`, oldest first, and tell the source's agent in the same transaction: a Signal of
-    the source's name to its live run, else one new run whose first message is the first item. One transaction for
-    200 items; inside a caller's, that one.
+    """Record the new ones of `items`, oldest first, and deliver them to the source's agent in the same transaction: as
+    a Signal of the source's name to its live run, else to one new run whose first message is the first item. One
+    transaction for 200 items, or the caller's.
 
-    What was told is never told again; an edit is when the source's option `edits` is true, as it is of a model's
-    saves, and not when it was signed (`signed_at`) before what the item says now. When the agent is not there or
-    switched off, the owner is not active, the run has too much unread or the source has brought enough for a day,
-    nothing more is recorded and the source's `error` says so.
+    A delivered item is never delivered again. Edits are, when the source's option `edits` is true (for models it is by
+    default), unless they were signed (`signed_at`) before the recorded text. When the agent is unknown or disabled, the
+    owner is not active, the run has too much unread or the source has brought enough for a day, nothing more is
+    recorded, and the source's `error` gives the reason.
     """
     source_id = source if isinstance(source, UUID) else source.id
-    new = changed = 0
-    runs: list[UUID] = []
+    told = Told()
     once = list({item.identity: item for item in items}.values())
     for start in range(0, len(once), BATCH):
-        told = _tell_batch(source_id, once[start : start + BATCH], signed_at)
-        new, changed = new + told.new, changed + told.changed
-        runs += told.runs_to_hint
+        more = _tell_batch(source_id, once[start : start + BATCH], signed_at)
+        runs = tuple(dict.fromkeys((*told.runs_to_hint, *more.runs_to_hint)))
+        told = replace(more, new=told.new + more.new, changed=told.changed + more.changed, runs_to_hint=runs)
         if told.error:
-            return Told(new, changed, tuple(dict.fromkeys(runs)), told.error, told.again_in_s)
-    return Told(new, changed, tuple(dict.fromkeys(runs)))
+            break
+    return told
 
 
 def _tell_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime | None) -> Told:
     with transaction.atomic():
-        # One at a time a source: of two that bring the same item the second finds it there.
+        # One at a time per source: of two that bring the same item the second finds its row.
         source = _locked(source_id)
         if source is None:
             return Told(error=GONE)
-        known = dict(items_known(source, items))
-        items_seen(known.values())
+        known = source_items.items_known(source, items)
+        source_items.items_seen(known.values())
         news = [item for item in items if item.identity not in known]
         edits = [item for item in items if item.identity in known and known[item.identity].digest != item.digest]
-        edits = [item for item in edits if not is_outdated(known[item.identity], signed_at)]
+        edits = [item for item in edits if not source_items.is_outdated(known[item.identity], signed_at)]
         if not news and not edits:
             return Told()
         addressee = _addressee(source)
@@ -96,29 +85,24 @@ def _tell_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime | No
         if full_sources([source.id]):
             return _refused(source, UNREAD, UNREAD_S)
         are_edits_told = source.options.get("edits", source.kind == Source.Kind.MODEL) is True
-        room = room_today(source)
+        room = source_items.room_today(source)
         news, left = _within(room, news)
-        if are_edits_told:  # of those that are left the words are not written down: they are edits tomorrow too
+        if are_edits_told:  # those beyond the limit are not recorded: they are edits tomorrow too
             edits, later = _within(None if room is None else room - len(news), edits)
             left += later
-        record_items(source, news, signed_at)
-        record_edits([known[item.identity] for item in edits], edits, signed_at)
-        bodies = [item_body(source, item, 1) for item in news]
+        source_items.record_items(source, news, signed_at)
+        source_items.record_edits([known[item.identity] for item in edits], edits, signed_at)
+        bodies = [source_items.item_body(source, item, 1) for item in news]
         if are_edits_told:
-            bodies += [item_body(source, item, known[item.identity].revision) for item in edits]
-        count_today(source, len(bodies))
-        run_id = _deliver(source, addressee.version, bodies) if bodies else None
-        told = Told(len(news), len(edits), () if run_id is None else (run_id,))
-        return replace(_refused(source, ENOUGH, ENOUGH_S), **_counts(told)) if left else told
+            bodies += [source_items.item_body(source, item, known[item.identity].revision) for item in edits]
+        source_items.count_today(source, len(bodies))
+        runs = (_deliver(source, addressee.version, bodies),) if bodies else ()
+        refused = _refused(source, source_items.ENOUGH, ENOUGH_S) if left else Told()
+        return replace(refused, new=len(news), changed=len(edits), runs_to_hint=runs)
 
 
 def _within(room: int | None, items: list[Item]) -> tuple[list[Item], list[Item]]:
-    """Those that there is room for, and the others."""
     return (items, []) if room is None else (items[:room], items[room:])
-
-
-def _counts(told: Told) -> dict[str, Any]:
-    return {"new": told.new, "changed": told.changed, "runs_to_hint": told.runs_to_hint}
 
 
 def _refused(source: Source, error: str, again_in_s: float = 0.0) -> Told:
@@ -132,8 +116,8 @@ def _locked(source_id: UUID) -> Source | None:
 
 
 def tell_unread(source_id: UUID) -> UUID | None:
-    """Begin a run for what the source's last one has left unread; None when there is nothing to begin, or nobody to
-    begin it with. The source's `error` says the latter."""
+    """Begin a run for the unread items of the source's last one; None when there are none, or when no run can begin.
+    The source's `error` gives the reason then."""
     with transaction.atomic():
         source = _locked(source_id)
         if source is None or source.home_id is None:
@@ -149,11 +133,8 @@ def tell_unread(source_id: UUID) -> UUID | None:
             return None
 
 
-# -------------------------------------------------------------------------------------------------- who is told
-
-
 def _addressee(source: Source) -> Any:
-    """The agent that a new run would be made with; a text says why there can be none."""
+    """The agent for a new run, or a text that says why there can be none."""
     from ravi_django.runtime.catalog import specs
 
     if source.owner is not None and not source.owner.is_active:
@@ -176,7 +157,7 @@ def _metadata(source: Source) -> dict[str, Any]:
 def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
     for _ in range(TRIES):
         try:
-            with transaction.atomic():  # undone, its locks go too: the next are taken with none of a run held
+            with transaction.atomic():  # a rollback releases the locks: the next try holds none
                 live = _live(source)
                 if live is not None:
                     _signal(source, live, bodies)
@@ -185,7 +166,7 @@ def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) 
         except _NotHere:
             continue
     left = source.home_id
-    _set_home(source, None)  # it is taken, by a run of somebody else's
+    _set_home(source, None)  # a run of another owner is active there
     run_id = _begin(source, version, bodies)
     if left is not None:
         carry(unread_in(source, left), run_id)
@@ -193,8 +174,8 @@ def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) 
 
 
 def _live(source: Source) -> UUID | None:
-    """The run that is to be told, locked. Outside of the source's own session it is one that waits for this very
-    signal, and that session is the source's from now on."""
+    """The locked run that gets the items. Outside of the source's session it is one that waits for this signal, and its
+    session becomes the source's."""
     found = None
     if source.home_id is not None:
         here = _runs(source).filter(session_id=source.home_id, status__in=ACTIVE)
@@ -204,7 +185,7 @@ def _live(source: Source) -> UUID | None:
         return None
     run_id, session_id = found
     locked = Run.objects.select_for_update(no_key=True, of=("self",)).filter(id=run_id, agent=source.agent)
-    if not locked.filter(status__in=ACTIVE).values_list("id").first():  # it has ended, or is another agent's now
+    if not locked.filter(status__in=ACTIVE).values_list("id").first():  # it has ended, or was handed to another agent
         raise _NotHere
     if session_id != source.home_id:
         if source.home_id is not None:
@@ -239,8 +220,8 @@ def _key(body: dict[str, Any]) -> str:
 
 
 def _begin(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
-    """A run in the source's session, with all that the ones before it have left unread, the oldest first. One that
-    would be queued behind another is none: that other may never end."""
+    """A run in the source's session, with the unread items of the runs before it, the oldest first. Raises _NotHere
+    when it would be queued behind another run, which may never end."""
     left, home_id = Unread(), source.home_id
     if home_id is None:
         home = Session(owner=source.owner, tenant=source.tenant, agent=source.agent, title=source.name)
@@ -248,7 +229,7 @@ def _begin(source: Source, version: int | None, bodies: list[dict[str, Any]]) ->
         _set_home(source, home_id)
     else:
         list(Session.objects.select_for_update(no_key=True).filter(id=home_id).values_list("id"))
-        left = unread_in(source, home_id)  # under the lock: none of these runs begins anew meanwhile
+        left = unread_in(source, home_id)  # under the lock: none of these runs is retried meanwhile
     run = Run(
         id=uuid7(),
         agent=source.agent,

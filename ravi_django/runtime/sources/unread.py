@@ -1,5 +1,4 @@
-"""What sources have told runs that have not read it: how much there is, and how it comes from an ended run to the
-next."""
+"""Items that runs have not read: how many there are, and how they move from an ended run to the next."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from ravi_django.models import ACTIVE, TERMINAL, InboxMessage, JournalEntry, Run
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.runs.waking import touch
 
-RUNS = 50  # of a session, the newest, that are looked at for what they have left
+RUNS = 50  # the newest of a session, whose unread items are moved
 LOOKED_AT = 200  # sources of one sweep
-AFTER_FAILURE_S = 300.0  # before the sweep begins another run behind one that failed; twice as long each time
+AFTER_FAILURE_S = 300.0  # from a run that failed until the sweep begins another; twice as long each time
 LONGEST_S = 24 * 3600.0
 _MOVED = 1_000  # signals of one statement
 
-# It failed by a budget before it had done anything: the item that it was begun with is not read.
+# It failed by a budget before it had done anything: its first item is not read.
 _DONE = JournalEntry.objects.filter(run=OuterRef("id")).exclude(kind__in=["run.started", "llm.call", "run.failed"])
 _UNTOUCHED = Q(
     ~Exists(_DONE),
@@ -37,21 +36,21 @@ _UNTOUCHED = Q(
 
 @dataclass(slots=True)
 class Unread:
-    """What ended runs have left."""
+    """Unread items of ended runs."""
 
-    boot: dict[str, Any] | None = None  # the message that the last one was begun with, when it did nothing at all
+    boot: dict[str, Any] | None = None  # the first message of the last one, when it has done nothing
     signals: list[tuple[int, str]] = field(default_factory=list)  # id and key, oldest first
 
 
 def unread_in(source: Source, session_id: UUID) -> Unread:
-    """What the agent's ended runs of this session have left, of all sources that tell it there."""
-    mine = {"agent": source.agent, "owner_id": source.owner_id, "tenant": source.tenant}
-    runs = Run.objects.filter(session_id=session_id, parent=None, **mine)
+    """The unread items of the agent's ended runs of this session, of all sources that deliver there."""
+    same = {"agent": source.agent, "owner_id": source.owner_id, "tenant": source.tenant}
+    runs = Run.objects.filter(session_id=session_id, parent=None, **same)
     newest = list(runs.order_by("-id").values_list("id", "status")[:RUNS])
     ended = [run_id for run_id, status in newest if status in TERMINAL]
     if not ended:
         return Unread()
-    names = {source.signal, *Source.objects.filter(home_id=session_id, **mine).values_list("signal", flat=True)}
+    names = {source.signal, *Source.objects.filter(home_id=session_id, **same).values_list("signal", flat=True)}
     rows = Signal.objects.filter(run_id__in=ended, consumed_at=None, name__in=names).exclude(key="")
     return Unread(_untouched(ended[0]), list(rows.order_by("id").values_list("id", "key")))
 
@@ -74,7 +73,7 @@ def take_first(unread: Unread) -> tuple[str, Any]:
 
 
 def carry(unread: Unread, run_id: UUID) -> None:
-    """Give the signals to another run, and wake it: in their order, before all that it is told from now on."""
+    """Move the signals to another run in their order, before all that it gets later, and wake it."""
     there = set(Signal.objects.filter(run_id=run_id).exclude(key="").values_list("key", flat=True))
     ids: list[int] = []
     twice: list[int] = []
@@ -84,17 +83,13 @@ def carry(unread: Unread, run_id: UUID) -> None:
     for start in range(0, len(ids), _MOVED):
         part = Signal.objects.filter(id__in=ids[start : start + _MOVED], consumed_at=None)
         part.update(run_id=run_id, woke=True)
-    if twice:
-        Signal.objects.filter(id__in=twice, consumed_at=None).update(consumed_at=clock.now())
+    Signal.objects.filter(id__in=twice, consumed_at=None).update(consumed_at=clock.now())
     if ids:
         touch([run_id])
 
 
-# ---------------------------------------------------------------------------------------------------- how much it is
-
-
 def _roots() -> QuerySet[Run]:
-    """Of the sources around this query."""
+    """Subquery of a query on sources."""
     return Run.objects.filter(session_id=OuterRef("home_id"), agent=OuterRef("agent"), parent=None)
 
 
@@ -103,25 +98,28 @@ def _newest(field: str, nth: int = 0) -> Subquery:
 
 
 def full_sources(source_ids: Collection[UUID]) -> set[UUID]:
-    """Those whose run, alive or the last one, has RAVI["SOURCE_UNREAD"] items of theirs unread. One query."""
-    most = max(1, int(conf.SOURCE_UNREAD))
+    """Those whose active or last run has RAVI["SOURCE_UNREAD"] of their items unread. One query."""
     alive = Subquery(_roots().filter(status__in=ACTIVE).values("id")[:1])
     rows = Source.objects.filter(id__in=source_ids, home__isnull=False)
     rows = rows.annotate(run=Coalesce(alive, _newest("id")))
     unread = Signal.objects.filter(run_id=OuterRef("run"), consumed_at=None, name=OuterRef("signal"))
-    return set(rows.filter(Exists(unread.order_by("id")[most - 1 : most])).values_list("id", flat=True))
+    return set(rows.filter(Exists(_beyond(unread))).values_list("id", flat=True))
 
 
 def is_full(run_id: UUID | str, name: str) -> bool:
-    """Whether a run that is alive has RAVI["SOURCE_UNREAD"] signals of this name unread."""
-    most = max(1, int(conf.SOURCE_UNREAD))
+    """Whether an active run has RAVI["SOURCE_UNREAD"] signals of this name unread."""
     rows = Signal.objects.filter(run_id=run_id, consumed_at=None, name=name).exclude(run__status__in=TERMINAL)
-    return rows.order_by("id")[most - 1 : most].exists()
+    return _beyond(rows).exists()
+
+
+def _beyond(unread: QuerySet[Signal]) -> QuerySet[Signal]:
+    most = max(1, int(conf.SOURCE_UNREAD))
+    return unread.order_by("id")[most - 1 : most]
 
 
 def left_unread(limit: int) -> list[UUID]:
-    """Sources whose last run has ended with items of theirs unread, and behind which it is time for another. In one
-    query; which of too many is left to chance, so that those that are to wait keep nobody else out."""
+    """Sources whose last run has ended with items unread, when it is time for another run. One query; of too many
+    sources a random choice, so that those that wait cannot block the others."""
     unread = Signal.objects.filter(run_id=OuterRef("id"), consumed_at=None, name=OuterRef(OuterRef("signal")))
     ended = Run.objects.filter(Exists(unread.exclude(key="")) | _UNTOUCHED, id=OuterRef("run"), status__in=TERMINAL)
     rows = Source.objects.filter(enabled=True, home__isnull=False)
