@@ -12,15 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
-from ravi_django.kernel import (
-    AgentId,
-    ControlPayload,
-    IllegalTransitionError,
-    InvalidInputError,
-    Message,
-    PermanentError,
-    RunHandle,
-)
+from ravi_django.kernel.contracts import RunHandle
+from ravi_django.kernel.errors import IllegalTransitionError, InvalidInputError, PermanentError
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import ControlPayload, Message
 from ravi_django.models import Run, Signal
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn

@@ -12,15 +12,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from ravi_django.capabilities.llm.errors import words
-from ravi_django.kernel import (
-    AgentMiddleware,
-    AgentRunContext,
+from ravi_django.kernel.canonical import canonical_json
+from ravi_django.kernel.errors import (
     CancellationError,
-    ChatContext,
-    ChatMiddleware,
-    Effect,
-    FunctionContext,
-    FunctionMiddleware,
     GuardrailError,
     LeaseLostError,
     MiddlewareTermination,
@@ -29,9 +23,17 @@ from ravi_django.kernel import (
     RateLimitedError,
     TransientError,
 )
-from ravi_django.kernel.canonical import canonical_json
-from ravi_django.kernel.middleware import CallNext
+from ravi_django.kernel.middleware import (
+    AgentMiddleware,
+    AgentRunContext,
+    CallNext,
+    ChatContext,
+    ChatMiddleware,
+    FunctionContext,
+    FunctionMiddleware,
+)
 from ravi_django.kernel.secrets import is_secret
+from ravi_django.kernel.tools import Effect
 from ravi_django.models import AuditRecord
 from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.journal.outbox import write_audit

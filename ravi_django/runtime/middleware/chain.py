@@ -15,28 +15,23 @@ from django.utils.module_loading import import_string
 
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    Agent,
+from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.content import TextBlock
+from ravi_django.kernel.contracts import Agent, RunContext
+from ravi_django.kernel.errors import (
     CancellationError,
-    ChatMessage,
-    ChatModel,
-    Effect,
-    GenerationOptions,
     GuardrailError,
     InvalidInputError,
     LeaseLostError,
-    Message,
     MiddlewareTermination,
     ModelError,
-    ModelResponse,
-    RunContext,
-    TextBlock,
-    Tool,
     ToolArgumentsError,
-    ToolExecutionResult,
     TransientError,
 )
+from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
+from ravi_django.kernel.messages import Message, ToolExecutionResult
 from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
+from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.gate import ToolPaused

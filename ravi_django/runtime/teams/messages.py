@@ -11,25 +11,21 @@ from pydantic_core import to_json
 
 from ravi_django.agents.tools.delegate import INHERITED, LATE
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    AgentId,
+from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.contracts import RunHandle
+from ravi_django.kernel.errors import (
     AgentNotFoundError,
-    ChatMessage,
-    ChatPayload,
     ConflictError,
-    ControlPayload,
-    DataPayload,
     ForbiddenError,
     IdempotencyMismatchError,
     InvalidInputError,
     KernelError,
-    Message,
     NotFoundError,
     PermanentError,
-    RunHandle,
     SpawnDeniedError,
 )
-from ravi_django.kernel.messages import PayloadBase
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import ChatPayload, ControlPayload, DataPayload, Message, PayloadBase
 from ravi_django.models import Run
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.prompts import variables_of

@@ -9,17 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    AgentId,
-    CancellationError,
-    HookEvent,
-    InvalidInputError,
-    Message,
-    Priority,
-    RunHandle,
-    SpawnBudget,
-    SpawnDeniedError,
-)
+from ravi_django.kernel.contracts import RunHandle
+from ravi_django.kernel.errors import CancellationError, InvalidInputError, SpawnDeniedError
+from ravi_django.kernel.hooks import HookEvent
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import Message
+from ravi_django.kernel.supervision import Priority, SpawnBudget
 from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import append_rows, store_big_values

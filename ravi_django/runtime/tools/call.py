@@ -11,21 +11,14 @@ import json
 from functools import partial
 from typing import Any
 
-from ravi_django.kernel import (
-    AgentId,
-    AgentNotFoundError,
-    AgentStep,
-    FinishAgentResult,
-    HookEvent,
-    HumanInput,
-    InvalidInputError,
-    Message,
-    Tool,
-    ToolArgumentsError,
-    ToolExecutionResult,
-)
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, is_too_deep
+from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError
+from ravi_django.kernel.flow import FinishAgentResult, HumanInput
+from ravi_django.kernel.hooks import HookEvent
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.stream import AgentStep
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, encode, storable
 from ravi_django.runtime.lease import caps

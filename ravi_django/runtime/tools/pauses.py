@@ -14,20 +14,14 @@ from functools import partial
 from typing import Any
 
 from ravi_django.agents.tools.delegate import outcome_as_result, without_late_reply
-from ravi_django.kernel import (
-    Addressees,
-    AgentId,
-    Effect,
-    HumanInput,
-    InvalidInputError,
-    Message,
-    PauseForChildResult,
-    PauseForInputResult,
-    RunHandle,
-    Tool,
-    ToolExecutionResult,
-)
 from ravi_django.kernel.checks import check_seconds
+from ravi_django.kernel.contracts import RunHandle
+from ravi_django.kernel.errors import InvalidInputError
+from ravi_django.kernel.flow import HumanInput, PauseForChildResult, PauseForInputResult
+from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.people import Addressees
+from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import caps

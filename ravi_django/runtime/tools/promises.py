@@ -17,15 +17,9 @@ from django.db import InterfaceError, OperationalError
 from ravi_django.capabilities.llm.errors import words
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel import (
-    CancellationError,
-    Effect,
-    LeaseLostError,
-    Tool,
-    ToolExecutionResult,
-    ToolRefused,
-    TransientError,
-)
+from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError
+from ravi_django.kernel.messages import ToolExecutionResult
+from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import uuid7
 from ravi_django.runtime.db.threads import may_pass
 from ravi_django.runtime.journal.entries import Entry

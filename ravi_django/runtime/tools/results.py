@@ -18,22 +18,24 @@ from pydantic_core import to_json
 from ravi_django.agents.react.calls import asks_for
 from ravi_django.capabilities.llm.errors import redact, words
 from ravi_django.conf import conf
-from ravi_django.kernel import (
+from ravi_django.kernel.content import (
     Block,
     CodeBlock,
     ContentBlock,
     DataBlock,
     ErrorBlock,
-    FinishAgentResult,
     TextBlock,
     ThinkingBlock,
-    Tool,
-    ToolExecutionResult,
     ToolResultBlock,
     ToolUseBlock,
     UIResourceBlock,
+    blocks_adapter,
+    blocks_json,
+    text_of,
 )
-from ravi_django.kernel.content import blocks_adapter, blocks_json, text_of
+from ravi_django.kernel.flow import FinishAgentResult
+from ravi_django.kernel.messages import ToolExecutionResult
+from ravi_django.kernel.tools import Tool
 from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
 
 MAX_ITEMS = 10_000  # taken of what only gives its items one by one: it may never end

@@ -14,14 +14,10 @@ from typing import Any
 from django.db import connections
 
 from ravi_django.capabilities.llm.errors import words
-from ravi_django.kernel import (
-    CancellationError,
-    PauseForChildResult,
-    PauseForInputResult,
-    Tool,
-    ToolExecutionResult,
-    ToolRefused,
-)
+from ravi_django.kernel.errors import CancellationError, ToolRefused
+from ravi_django.kernel.flow import PauseForChildResult, PauseForInputResult
+from ravi_django.kernel.messages import ToolExecutionResult
+from ravi_django.kernel.tools import Tool
 from ravi_django.runtime.lease import caps, paths
 from ravi_django.runtime.lease.caps import timeout_of
 from ravi_django.runtime.lease.gate import ToolPaused

@@ -11,18 +11,16 @@ from datetime import datetime
 from typing import Any
 
 from ravi_django.capabilities.llm.errors import words
-from ravi_django.kernel import (
+from ravi_django.kernel.content import blocks_json
+from ravi_django.kernel.errors import (
     CancellationError,
     DeterminismError,
-    Happened,
     LeaseLostError,
-    NotHappened,
     PermanentError,
-    Tool,
-    ToolExecutionResult,
     UncertainEffectError,
 )
-from ravi_django.kernel.content import blocks_json
+from ravi_django.kernel.messages import ToolExecutionResult
+from ravi_django.kernel.tools import Happened, NotHappened, Tool
 from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.journal.replay import check_identity
 from ravi_django.runtime.lease import paths

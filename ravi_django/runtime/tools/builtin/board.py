@@ -7,15 +7,11 @@ from typing import Annotated, Literal, cast
 from pydantic import Field
 
 from ravi_django.agents.tools.function_tool import FunctionTool
-from ravi_django.kernel import (
-    Effect,
-    InvalidInputError,
-    NotFoundError,
-    RunContext,
-    TextBlock,
-    Tool,
-    ToolExecutionResult,
-)
+from ravi_django.kernel.content import TextBlock
+from ravi_django.kernel.contracts import RunContext
+from ravi_django.kernel.errors import InvalidInputError, NotFoundError
+from ravi_django.kernel.messages import ToolExecutionResult
+from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import BoardTask
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.teams import board
