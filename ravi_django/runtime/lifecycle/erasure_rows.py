@@ -16,18 +16,13 @@ from django.db.models.fields.json import KT
 
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError
-from ravi_django.models import (
-    TERMINAL,
-    AuditRecord,
-    Blob,
-    Erasure,
-    HumanRequest,
-    JournalEntry,
-    Publication,
-    Run,
-    Session,
-    StickyDecision,
-)
+from ravi_django.models.audit import AuditRecord
+from ravi_django.models.journal import Blob, JournalEntry
+from ravi_django.models.people import HumanRequest, StickyDecision
+from ravi_django.models.run import TERMINAL, Run
+from ravi_django.models.session import Session
+from ravi_django.models.site import Erasure
+from ravi_django.models.social import Publication
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows

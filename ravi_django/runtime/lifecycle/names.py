@@ -23,18 +23,13 @@ from django.db.models import Model, Q, TextField
 from django.db.models.functions import Cast
 
 from ravi_django.db import transaction
-from ravi_django.models import (
-    TERMINAL,
-    AuditRecord,
-    Erasure,
-    HumanRequest,
-    JournalEntry,
-    OutboxEvent,
-    Publication,
-    Run,
-    Signal,
-    StickyDecision,
-)
+from ravi_django.models.audit import AuditRecord
+from ravi_django.models.journal import JournalEntry
+from ravi_django.models.people import HumanRequest, StickyDecision
+from ravi_django.models.run import TERMINAL, Run
+from ravi_django.models.site import Erasure, OutboxEvent
+from ravi_django.models.social import Publication
+from ravi_django.models.waiting import Signal
 from ravi_django.runtime.teams.slots import reached
 
 ROWS = 5_000  # read in one transaction

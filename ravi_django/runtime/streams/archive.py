@@ -1,7 +1,5 @@
-"""Ended trees: their sequence is kept, its tokens collapsed, in one compressed blob each.
-
-The event stream of a tree, as far as rows know about it.
-"""
+"""The archive of ended trees: the frames of each in one compressed blob, its tokens merged. Also the tree's rows of
+numbers and marks."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ MOST = 50  # trees in one transaction
 
 
 def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
-    """Keep what the buffer has of these trees, by id the epoch that they ended under; mark them published, and let the
-    buffer go of them before long."""
+    """Archive the buffer's frames of these trees (epoch of the end by id), mark the trees as published, and let the
+    buffer delete the frames soon."""
     trees = list(ended)
     for start in range(0, len(trees), MOST):
         some = {tree: ended[tree] for tree in trees[start : start + MOST]}
@@ -35,7 +33,7 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
 
 
 def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob | None, int]]:
-    """By tree its archive and its epoch. Not of one whose end the buffer has lost: the sweep publishes it again."""
+    """The archive and epoch by tree, without trees whose end the buffer has lost: the sweep publishes them again."""
     from ravi_django.runtime.streams.table import DatabaseBuffer
 
     if isinstance(buffer, DatabaseBuffer):  # its table is the archive
@@ -53,7 +51,7 @@ def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[
     while page and len(page) == PAGE:
         page = buffer.read(tree, frames[-1]["seq"], PAGE)
         frames += page or []
-    if frames and frames[0]["seq"] > 1:  # the buffer has lost what came before a retry
+    if frames and frames[0]["seq"] > 1:  # the buffer has lost the frames from before a retry
         frames = [*(frame for frame in archived(tree) if frame["seq"] < frames[0]["seq"]), *frames]
     return frames
 
@@ -63,9 +61,9 @@ def _blob(frames: list[dict[str, Any]]) -> Blob:
 
 
 def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False) -> Run | None:
-    """Reserve `count` event numbers above all that may have been used, so that a lost buffer never leads to a number
-    used twice. Returns the root, with the new mark; None when there is none, or `skip_locked` and another transaction
-    has locked its row."""
+    """Reserve `count` event numbers above all that may have been used: a lost buffer must not lead to a number used
+    twice. Returns the root, with the new mark; None without one, or with `skip_locked` when another transaction has
+    locked its row."""
     with transaction.atomic():
         root = Run.objects.select_for_update(no_key=True, skip_locked=skip_locked).filter(id=tree_id).first()
         if root is not None:
@@ -80,9 +78,8 @@ def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> boo
 
 
 def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
-    """The ends that these roots came to under their epochs are out; their frames, without the single tokens, are kept.
-    By tree the archive and the epoch. Returns those that were marked: not one that was retried since (its stream goes
-    on), nor one whose row another transaction has locked."""
+    """Mark the ends of these roots as published, by tree the archive and the epoch of the end. Returns the marked ones,
+    without those that were retried since or whose row another transaction has locked."""
     with transaction.atomic():
         if blobs := [blob for blob, _ in archives.values() if blob is not None]:
             save_blobs(blobs)

@@ -1,8 +1,8 @@
-"""The short-lived, numbered event buffer of each run tree: in Valkey or Redis, or in a table for a site without.
+"""The short-lived, numbered event buffer of each run tree: in Valkey or Redis, or in a table on a site without.
 
-Both are synchronous and safe from any thread. The numbers of a tree rise by one. Deltas of an older epoch than one
-already seen for their run are refused, so a zombie cannot stream. Durable frames follow from rows that the fence let
-in: they are taken whatever their epoch, once by their key. An end that a retry has overtaken is refused.
+Both are synchronous and safe from any thread. The numbers of a tree rise by one. The buffer refuses deltas of an older
+epoch than one that it has seen of the run, so a zombie cannot stream. It takes durable frames of any epoch, once by
+key: the fence has let their rows in. It refuses an end that a retry has overtaken.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from django.utils.module_loading import import_string
 from ravi_django.conf import broker_url, conf
 from ravi_django.runtime.streams.frames import Frame
 
-POLL_S = 5.0  # a hint may be lost: readers look again after this long anyway
-REQUESTS = "requests"  # topic of changed requests to people
+POLL_S = 5.0  # readers look again after this time: a hint may be lost
+REQUESTS = "requests"  # the topic of changed requests to people
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class Batch:
     frames: list[Frame]
     mark: int  # numbers up to here are reserved on the root's row
     fresh: bool  # nothing was ever published for this tree
-    restart: bool = False  # the buffer was lost: number on from the mark
-    writer: str = ""  # a batch whose answer was lost is sent again by its writer; its frames are counted
-    first: int = 0  # frames that the writer has sent before this batch
+    restart: bool = False  # the buffer was lost: continue from the mark
+    writer: str = ""  # counts its frames: a batch whose answer was lost is sent again
+    first: int = 0  # frames that the writer sent before this batch
     skip_locked: bool = False  # do not wait for another transaction that has locked the root's row
 
 
@@ -67,11 +67,11 @@ class EventBuffer(Protocol):
         ...
 
     def expire(self, trees: Sequence[str]) -> None:
-        """The trees have ended and are archived: let go of their frames before long."""
+        """The trees have ended and are archived: delete their frames soon."""
         ...
 
     def forget(self, trees: Sequence[str]) -> None:
-        """The rows of these trees are deleted: let go of all their frames now."""
+        """The rows of these trees are deleted: delete all their frames now."""
         ...
 
     def ping(self) -> None:
@@ -111,10 +111,9 @@ def get_buffer() -> EventBuffer:
     """The buffer of this site; one object a process and address."""
     url = stream_url()
     if url not in _buffers:
-        if url is None:
-            _buffers[url] = import_string("ravi_django.runtime.streams.table.DatabaseBuffer")()
-        else:
-            _buffers[url] = import_string("ravi_django.runtime.streams.valkey.ValkeyBuffer")(url)
+        name = "table.DatabaseBuffer" if url is None else "valkey.ValkeyBuffer"
+        made = import_string(f"ravi_django.runtime.streams.{name}")
+        _buffers[url] = made() if url is None else made(url)
     return _buffers[url]
 
 
@@ -124,7 +123,7 @@ def on_request_changed(**signal: Any) -> None:
 
 
 def forget_buffers() -> None:
-    """After a fork: connections of the parent are not ours."""
+    """After a fork: the connections belong to the parent."""
     _buffers.clear()
 
 

@@ -1,7 +1,7 @@
-"""What a websocket, SSE or polling client sees: plain JSON frames, numbered over the whole run tree by the buffer.
+"""The frames that websocket, SSE and polling clients see: plain JSON, numbered over the whole run tree by the buffer.
 
-Durable frames derive from journal rows, so that they can be made again after a crash; their key, (run, journal seq,
-index), lets the buffer drop the second copy. Deltas, and the starts of calls, live in the buffer alone.
+Durable frames derive from journal rows, so they can be made again after a crash. Their key, (run, journal seq, index),
+lets the buffer drop the second copy. Deltas, and the starts of calls, are in the buffer alone.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import nameless
 
-OUTSIDE = ("run.paused", "run.unpaused")  # rows that another than the run's own worker has written
+OUTSIDE = ("run.paused", "run.unpaused")  # rows that the run's own worker did not write
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who a frame is from; the same for all frames of one lease."""
+    """The run that a frame is from; the same for all frames of one lease."""
 
-    tree: str  # root run id: whose sequence numbers it
+    tree: str  # id of the root, which numbers the frames
     run: str
     agent: str
     parent: str | None
@@ -56,7 +56,7 @@ class Frame:
     key: str = ""  # set for durable frames
 
     def encoded(self) -> bytes:
-        """The body as JSON; what an agent put in that is no JSON goes as its text."""
+        """The body as JSON; values of an agent that are no JSON become text."""
         return encode(self.body())
 
     def body(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Frame:
         }
 
     def absorb(self, later: Frame) -> bool:
-        """Take in a later delta of the same call, so that many tokens cost one frame."""
+        """Append a later delta of the same call, so that many tokens cost one frame."""
         mine, its = self.data, later.data
         if (
             self.type != later.type
@@ -87,7 +87,7 @@ class Frame:
 
 
 def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:
-    """A piece of a model's text. A new `attempt` of the same `call` replaces what the former one said."""
+    """A piece of a model's text. A new `attempt` of the same `call` replaces the text of the earlier attempt."""
     return Frame(source, type, {"text": text, "call": call, "attempt": attempt})
 
 
@@ -96,13 +96,13 @@ def progress(source: Source, step: AgentStep, content: Any = None) -> Frame:
 
 
 def stream_done(source: Source, reason: str) -> Frame:
-    """The end of a tree's stream. A retry leads to another, of a later `attempt`: only the newest ends it."""
+    """The end of a tree's stream. A retry leads to another end, of a later `attempt`; only the newest one counts."""
     data = {"reason": reason, "attempt": str(source.epoch)}
     return Frame(source, "stream.done", data, key=f"{source.run}:done:{source.epoch}")
 
 
 def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
-    """The frames that follow from a journal row (an Entry just appended, or a row read back)."""
+    """The frames that follow from a journal row: an Entry that was just appended, or a JournalEntry."""
     found = [*_closed_by(entry), *_of_entry(entry)]
     place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
     is_hidden = hidden.is_marked(entry.kind, entry.request, entry.result, entry.name)
@@ -115,15 +115,15 @@ def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
 
 
 def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The requests that were open when the run ended, or began anew: nobody waits for their answers any more."""
+    """The requests that were open when the run or its generation ended: no code waits for their answers any more."""
     if not entry.kind.startswith("run.") or not isinstance(entry.result, dict):
         return []
     return [_closed({"id": request_id, "status": "cancelled"}) for request_id in entry.result.get("closed", ())]
 
 
 def authors(rows: Sequence[Any], sources: dict[Any, Source]) -> list[Source]:
-    """The source of each of these journal rows, oldest first. `sources` by run are those behind the last row; the call
-    makes them those before the first one. What a handed-over run did before is its former agent's."""
+    """The source of each of these journal rows, oldest first. `sources`, by run, are those after the last row; the call
+    changes them to those before the first. The rows before a handoff have the former agent."""
     found = []
     for row in reversed(rows):
         if row.kind == "run.handoff" and row.error is None:
@@ -146,11 +146,12 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             said = {"type": "text", "text": (entry.result or {}).get("text", "")}
             return [("completion", {"content": [said], "usage": {}, "cost": None, "call": entry.path})]
         case "tool.call":
-            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *_of_board(entry)]
+            task = (entry.result or {}).get("board")
+            return [_step(AgentStep.TOOL_RESULT, _tool_result(entry)), *([("board", {"task": task})] if task else [])]
         case "run.completed":
             return [_step(AgentStep.DONE, None)]
-        case "run.retried" if entry.error is None:  # by a person: no error, but a new start
-            asked = (entry.result or {}).get("opened", ())  # again: the failure had closed them
+        case "run.retried" if entry.error is None:  # by a person: a new start, no error
+            asked = (entry.result or {}).get("opened", ())  # opened again: the failure had closed them
             return [_step(AgentStep.STARTED, {"status": "retried"}), *(("request", nameless(one)) for one in asked)]
         case "run.failed" | "run.blocked" | "run.cancelled" | "run.retried":
             error = entry.error or {}
@@ -182,25 +183,20 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [_closed(result)]
         case "log" if entry.name == CURATED:
             return [_step(AgentStep.DONE, {"item": result})]
-        case "approval" if "id" in result:  # else nobody was asked
+        case "approval" if "id" in result:  # else no person was asked
             return [_closed(result)]
         case _:
             return []
 
 
-_UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by what is recorded as the answer's action
+_UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by the recorded action of the answer
 
 
 def _closed(result: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What became of a request; who answered it, its readers find."""
+    """How a request ended; its readers look up the answerer."""
     answer = result.get("answer") or result
     status = answer.get("status") or _UNANSWERED.get(answer.get("action", ""), "answered")
     return "request.closed", {"id": result.get("id"), "status": status}
-
-
-def _of_board(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-    task = (entry.result or {}).get("board")
-    return [] if task is None else [("board", {"task": task})]
 
 
 def _step(step: AgentStep, content: Any) -> tuple[str, dict[str, Any]]:
@@ -238,8 +234,8 @@ def _paused(entry: Any) -> dict[str, Any]:
 
 
 def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sequence as it is kept once the tokens have expired: neighbouring deltas of a call become one `text.delta`
-    that says which numbers it stands for, `from_seq` to `seq`."""
+    """The sequence as it is archived: neighbouring deltas of a call become one `text.delta` with the range of their
+    numbers, `from_seq` to `seq`."""
     kept: list[dict[str, Any]] = []
     for frame in frames:
         last = kept[-1] if kept else None

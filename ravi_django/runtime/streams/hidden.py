@@ -1,7 +1,7 @@
-"""What the owner of a run may not read: arguments and results of tools with `visible="staff"`.
+"""Values that the owner of a run may not read: arguments and results of tools with `visible="staff"`.
 
-Rows, turns, frames and requests are recorded whole, with `"hidden": true`. What a reader gets of them passes here, in
-their JSON form; a reader without the tool's code hides the same.
+Rows, turns, frames and requests are stored whole, with `"hidden": true`. Readers get them through this module, in JSON
+form. A process without the tool's code hides the same.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ log = logging.getLogger("ravi.tools")
 
 MARK = "hidden"
 WORDS = "shown to staff alone"
-_PARTLY = {"llm.call": "content", "run.retried": "opened"}  # where of the result
+_PARTLY = {"llm.call": "content", "run.retried": "opened"}  # the part of the result
 _OF_TOOLS = ("tool.call", "approval", "request.opened", "request.closed", "effect.checked")
 KINDS = (*_PARTLY, *_OF_TOOLS, "log")  # of journal rows that may have a mark
 _LOST = {"tool_use": "arguments", "tool_result": "content"}  # of a content block
-_DECISION = ("action", "by", "instead_of")  # of an answer; the rest may repeat what is hidden
+_DECISION = ("action", "by", "instead_of")  # of an answer; the rest may repeat hidden values
 
 
 def sees(user: Any) -> bool:
-    """Whether `user`, who may read a run, reads what is hidden from its owner."""
+    """Whether `user`, who may read a run, reads values that are hidden from its owner."""
     is_active = bool(getattr(user, "is_active", False))
     return is_active and (users.has(user, "is_staff") or users.has(user, "is_superuser"))
 
@@ -35,17 +35,17 @@ def sees(user: Any) -> bool:
 
 
 def of_tool(tool: Tool | None) -> dict[str, bool]:
-    """The mark for rows about a call of this tool; empty where it is visible to owners."""
+    """The mark for rows about a call of this tool; empty for a tool that is visible to owners."""
     return {MARK: True} if tool is not None and tool.visible == "staff" else {}
 
 
 def of_call(request: Any) -> dict[str, bool]:
-    """The same, by what a row of the call has recorded as its request."""
+    """The same, from the recorded request of the call."""
     return {MARK: True} if _has_mark(request) else {}
 
 
 def drop_words(error: Exception, tool: Tool) -> None:
-    """Of an error of the tool that is recorded as the run's, which the owner reads."""
+    """Remove the message of a tool's error that becomes the run's error, which the owner reads."""
     if of_tool(tool) and isinstance(error, TransientError):
         log.warning("%s: %s", tool.name, error, extra={"action": "tool.hidden_error"})
         error.args = (f"{tool.name}: {WORDS}",)
@@ -65,13 +65,13 @@ def _marked(block: ToolUseBlock, tools: ToolRegistry) -> ToolUseBlock:
 
 
 def without_owner(found: Addressees) -> Addressees:
-    """An owner is not asked to confirm what is hidden from them: the staff are."""
+    """Ask the staff instead of the owner, from whom the call is hidden."""
     steps = tuple(step.model_copy(update={"to": "staff"}) if step.to == "owner" else step for step in found.steps)
     return found.model_copy(update={"steps": steps})
 
 
 def is_marked(kind: str, request: Any, result: Any, name: str = "") -> bool:
-    """Whether something in a journal row is hidden. An agent's own entry may have the key too, and mean nothing."""
+    """Whether a journal row has something hidden. An agent's own entry may have the key too, without a meaning."""
     if kind in _PARTLY:
         return isinstance(result, dict) and any(map(_has_mark, result.get(_PARTLY[kind]) or ()))
     return (kind in _OF_TOOLS or (kind, name) == ("log", "approval")) and (_has_mark(request) or _has_mark(result))
@@ -132,15 +132,15 @@ def is_about(request: HumanRequest) -> bool:
 
 
 def hides(request: HumanRequest, user: Any, may_answer: bool) -> bool:
-    """Whether `user`, None for the site's operator, may not read what this request asks about: its run is theirs, and
-    others decide."""
+    """Whether `user` (None: the site's operator) may not read the subject of this request: they own the run, and others
+    decide."""
     if user is None or not is_about(request) or request.to == "owner":
         return False
     return bool(request.owner_id == user.pk) and not may_answer and not sees(user)
 
 
 def request_shown(shown: dict[str, Any]) -> dict[str, Any]:
-    """A request to people, for a user whom it is hidden from."""
+    """A request to people, for a user from whom it is hidden."""
     answer = shown.get("answer")
     kept = answer and {name: answer[name] for name in _DECISION if name in answer}
     lost = dict.fromkeys(("arguments", "choices", "questions"))

@@ -1,7 +1,7 @@
-"""The publisher: one thread a process, which takes frames from the running agents to the event buffer.
+"""The publisher: one thread a process, which sends frames of the running agents to the event buffer.
 
-Emitting never waits. Tokens are coalesced until the next flush, about 30 ms apart and further when flushing is slow.
-When the buffer is away, frames wait here for a while; what is lost is made again from the journal.
+Emitting never waits. Tokens are merged until the next flush, about 30 ms later, or more when flushing is slow. While
+the buffer is away, frames wait here for a while; lost ones are made again from the journal.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime.db.connections import limit_waits
 from ravi_django.runtime.db.threads import with_retry
-from ravi_django.runtime.streams import archive as streams_archive
-from ravi_django.runtime.streams.archive import archive
+from ravi_django.runtime.streams import archive
 from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame
 from ravi_django.runtime.streams.republish import RESERVE, durable_frames, restart
 
 log = logging.getLogger("ravi.publish")
 
-MAX_TREES = 20_000  # trees remembered; one that is forgotten is opened again by its next lease
+MAX_TREES = 20_000  # trees remembered; the next lease opens a forgotten one again
 ARCHIVE_S = 0.5  # how often ended trees are archived, at most
 MAX_PAUSE_S = 1.0  # between two flushes
 MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 
 
 class _Tree:
-    """What the publisher knows of a tree that this process streams for."""
+    """The state of a tree that this process streams for."""
 
     __slots__ = ("cut", "flying", "fresh", "mark", "name", "sent", "tried", "waiting")
 
@@ -42,10 +41,10 @@ class _Tree:
         self.mark = mark
         self.fresh = fresh
         self.waiting: list[Frame] = []
-        self.cut = False  # durable frames were left out: the journal makes them again
-        self.tried = 0  # how many of them, the first ones, an earlier flush has perhaps brought to the buffer
+        self.cut = False  # durable frames were dropped: make them again from the journal
+        self.tried = 0  # the first of them, which an earlier flush may have sent
         self.flying: list[Frame] = []  # on their way to the buffer
-        self.name = os.urandom(8).hex()  # of this process's part in the stream
+        self.name = os.urandom(8).hex()  # of this process's part of the stream
         self.sent = 0  # frames of that part that are in the buffer
 
     def take_off(self) -> None:
@@ -61,7 +60,7 @@ class _Tree:
 
 
 class Publisher:
-    """Start it with the engine, `emit` from any thread, `close` flushes."""
+    """Start it with the engine. `emit` works from any thread; `close` flushes."""
 
     def __init__(self, buffer: EventBuffer | None = None) -> None:
         self._buffer = buffer or get_buffer()
@@ -69,25 +68,25 @@ class Publisher:
         self._lock = threading.Lock()
         self._dirty = threading.Event()
         self._closing = False
-        self._hurry = threading.Event()  # somebody waits for the next flush
+        self._hurry = threading.Event()  # a caller waits for the next flush
         self._watchers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._ended: dict[str, int] = {}  # trees whose end is out, with its epoch; of the thread, then of `archive`
+        self._ended: dict[str, int] = {}  # ended trees and their epochs; used by the thread, then by `archive`
         self._archived_at = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="ravi-publish", daemon=True)
         self._thread.start()
 
     def open(self, run: Run) -> None:
-        """A lease of this run begins: learn which numbers its tree may use."""
+        """A lease of this run begins: note the numbers that its tree may use."""
         root = run.root or run
-        # An earlier lease that has recorded nothing is taken for one that has sent nothing.
+        # An earlier lease that has recorded nothing counts as one that has sent nothing.
         is_first = run.lease_epoch == 1 or (run.next_seq == 1 and run.event_mark <= RESERVE)
         fresh = run.root_id is None and (is_first or run.event_mark == 0)
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)
-            # What waits here since an earlier lease is the tree's first: the end of that lease came before the flush.
+            # Frames that wait here since an earlier lease are the tree's first ones.
             tree.fresh = tree.fresh and (fresh or bool(tree.flying or tree.waiting))
-            if len(self._trees) > MAX_TREES:  # those that ended elsewhere
+            if len(self._trees) > MAX_TREES:  # trees that ended in other processes
                 self._trees = {key: kept for key, kept in self._trees.items() if kept.waiting or kept is tree}
 
     def emit(self, *new: Frame) -> None:
@@ -103,17 +102,17 @@ class Publisher:
                     tree.waiting.append(frame)
                 else:
                     tree.cut = tree.cut or bool(frame.key)
-        if not self._dirty.is_set():  # setting it takes a lock, and between two flushes it is set already
+        if not self._dirty.is_set():  # `set` takes a lock; between two flushes it is set already
             self._dirty.set()
 
     async def begun(self, tree: str) -> None:
-        """Wait until the first frames of a tree are sent: another process would take them for lost."""
+        """Wait until the first frames of a tree are sent: another process would think that the buffer lost them."""
         if (known := self._trees.get(tree)) is not None and known.fresh:
             await self.sent(tree)
 
     async def sent(self, tree: str, timeout: float = 1.0) -> None:
-        """Wait until the frames emitted so far for a tree are sent: those of the run's next lease, which may be in
-        another process, come behind them. Gives up after `timeout` seconds without the buffer."""
+        """Wait until the frames emitted so far for a tree are sent: frames of the run's next lease, maybe in another
+        process, come after them. Gives up after `timeout` seconds without the buffer."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         with self._lock:
@@ -127,14 +126,14 @@ class Publisher:
             await asyncio.wait([flushed], timeout=left)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Flush what is waiting and stop the thread."""
+        """Flush the waiting frames and stop the thread."""
         self._closing = True
         self._hurry.set()
         self._dirty.set()
         self._thread.join(timeout)
 
     def archive(self) -> None:
-        """After `close`, on a thread with a connection: archive the trees that have ended."""
+        """After `close`, on a thread with a connection: archive the ended trees."""
         if not self._thread.is_alive():
             self._archive()
 
@@ -160,14 +159,14 @@ class Publisher:
                 log.warning("the event buffer failed: %s", error, extra={"action": "publish.failed"})
                 pause = MAX_PAUSE_S
                 self._dirty.set()
-            self._tell_flushed()
+            self._notify_flushed()
             if closing:
                 break
             self._hurry.wait(pause)
             self._hurry.clear()
         connections.close_all()
 
-    def _tell_flushed(self) -> None:
+    def _notify_flushed(self) -> None:
         with self._lock:
             watchers, self._watchers = self._watchers, []
         for loop, flushed in watchers:
@@ -175,7 +174,7 @@ class Publisher:
                 loop.call_soon_threadsafe(_set, flushed)
 
     def flush(self) -> None:
-        """Send everything queued, all trees in one round trip; puts back what could not be sent."""
+        """Send all queued frames, all trees in one round trip. Frames that could not be sent are queued again."""
         with self._lock:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
             for tree in trees.values():
@@ -192,22 +191,23 @@ class Publisher:
                     self._settle(trees[batch.tree], batch, outcome)
                 except Locked:
                     self._dirty.set()
-                except Exception as error:  # one tree's trouble is not the others'
+                except Exception as error:  # the other trees go on
                     failure = error
         finally:
             with self._lock:
                 for tree in trees.values():
-                    tree.turn_back()  # those that have not landed
+                    tree.turn_back()  # those that were not sent
         if failure is not None:
             raise failure
 
     def _archive(self) -> None:
-        """Trees that have ended since the last time, together: one by one they would cost as much as their runs."""
+        """Archive the trees that have ended since the last time, together: one by one they would cost as much as their
+        runs."""
         ended, self._ended = self._ended, {}
         self._archived_at = time.monotonic()
         try:
-            with_retry(archive, self._buffer, ended)
-        except Exception as error:  # the sweep does it again
+            with_retry(archive.archive, self._buffer, ended)
+        except Exception as error:  # the sweep repeats it
             log.warning("%d streams not archived: %s", len(ended), error, extra={"action": "publish.archive"})
 
     def _settle(self, tree: _Tree, batch: Batch, outcome: list[int] | Exception) -> None:
@@ -231,11 +231,11 @@ class Publisher:
         return None
 
     def _number_on(self, batch: Batch, *, is_lost: bool) -> list[int] | Exception:
-        """Reserve more numbers and append again. Drop the frames of a deleted tree, and of a lost one that has ended
+        """Reserve more numbers and append again. Drop the frames of a deleted tree, and of a lost tree that has ended
         and is archived."""
         dropped = [-1] * len(batch.frames)
         reserved = len(batch.frames) + RESERVE
-        root = with_retry(streams_archive.reserve_events, batch.tree, reserved, skip_locked=True)
+        root = with_retry(archive.reserve_events, batch.tree, reserved, skip_locked=True)
         if root is None:
             return Locked() if Run.objects.filter(id=batch.tree).exists() else dropped
         if is_lost and root.is_terminal and root.published_at is not None:

@@ -1,4 +1,4 @@
-"""Reading a run tree's events: one page, or following them. WebSocket, SSE and polling all come through here."""
+"""Read a run tree's events: one page, or follow them. WebSocket, SSE and polling use this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def page(
     tree: UUID | str, after: int = 0, limit: int = PAGE, *, whole: bool = False
 ) -> tuple[list[dict[str, Any]], bool]:
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
-    with what is hidden from owners, see `hidden.sees`."""
+    with values that are hidden from owners, see `hidden.sees`."""
     found, done = _page(tree, after, limit)
     return _shown(found, whole=whole), done
 
@@ -41,7 +41,7 @@ def _gap(frame: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
     found = _read(tree, after, limit)
     done = _is_end(tree, found, limit)
-    if done and not found:  # the last frames may have come between the look at them and the look at the root
+    if done and not found:  # the last frames may have come between the two reads
         found = _read(tree, after, limit)
         done = not found or _is_end(tree, found, limit)
     return found, done
@@ -51,14 +51,14 @@ def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
     found = get_buffer().read(str(tree), after, limit)
     if found is None:
         return archived(tree, after, limit)
-    if found and found[0]["seq"] > after + 1:  # what came before a retry may be in the archive alone
+    if found and found[0]["seq"] > after + 1:  # frames from before a retry may be in the archive alone
         earlier = [frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]]
         found = [*earlier, *found][:limit]
     return found
 
 
 def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
-    """The last frame is `stream.done` (or was read before), and the root is terminal: a retry goes on after it."""
+    """The last frame is `stream.done` (or was read before), and the root is terminal: a retry continues the stream."""
     if len(found) >= limit:
         return False
     if found and found[-1]["type"] != "stream.done":
@@ -66,14 +66,14 @@ def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
     root = Run.objects.only("status", "published_at", "lease_epoch").get(id=tree)
     if not root.is_terminal:
         return False
-    if found:  # the newest end: an earlier one was followed by a retry
+    if found:  # a retry followed an earlier end
         newest = str(root.lease_epoch)
         return bool(found[-1].get("attempt", newest) == newest)
     return root.published_at is not None
 
 
 def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
-    """The frames above `after` that were kept when the stream last ended."""
+    """The frames above `after` that were archived when the stream last ended."""
     root = Run.objects.select_related("archive").get(id=tree)
     if root.archive is None:
         return []
@@ -88,7 +88,7 @@ _TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("p
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The frames of a tree that a client asks for. The end of the stream and its gaps are always among them."""
+    """The frames of a tree that a client asks for. The end of the stream and its gaps are always included."""
 
     agent: str = ""  # an address
     topic: TopicId | None = None
@@ -110,7 +110,8 @@ EVERY = Only()
 
 
 def run_of_topic(topic: TopicId, run: str | None) -> UUID:
-    """The run whose tree has the topic's frames: a progress topic names it itself. Raises InvalidInputError."""
+    """The run whose tree has the topic's frames: `run`, or for a progress topic the run that it names. Raises
+    InvalidInputError."""
     if topic.type not in _TYPES:
         words = f"the topic must be {STREAM}/<agent key> or {PROGRESS}/<run id>, not {topic}"
         raise InvalidInputError(words, field="topic")
@@ -124,7 +125,7 @@ def run_of_topic(topic: TopicId, run: str | None) -> UUID:
 async def follow(
     tree: UUID | str, after: int = 0, *, whole: bool = False, only: Only = EVERY
 ) -> AsyncGenerator[dict[str, Any]]:
-    """The frames above `after`, as they come; ends after `stream.done`. `whole` as of `page`."""
+    """The frames above `after`, as they come; ends after `stream.done`. `whole`: see `page`."""
     async with get_buffer().watch(str(tree)) as hints:
         while True:
             found, done = await readers().call(page, tree, after, whole=whole)

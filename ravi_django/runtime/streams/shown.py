@@ -1,4 +1,4 @@
-"""What is told of a request to people, the same on every surface: REST, sockets, SSE, the terminal."""
+"""A request to people as every surface shows it: REST, sockets, SSE, the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASKED = ("request", "request.closed")  # frames about a request
 
 
 def request_shown(request: HumanRequest) -> dict[str, Any]:
-    """What is the same for everybody who sees it; whose it is (run, root, agent) the surfaces say."""
+    """The fields that are the same for every reader; the surfaces add run, root and agent."""
     about = request.about
     is_answered = request.status == HumanRequest.Status.ANSWERED
     return {
@@ -38,19 +38,20 @@ def request_shown(request: HumanRequest) -> dict[str, Any]:
 
 
 def name_of(request: HumanRequest) -> str | None:
-    """Who has answered it: the name stays when the user goes. None: nobody, or the site's operator."""
+    """The name of the person who answered. It stays when the user is deleted. None: nobody, or the site's operator."""
     if request.answered_by is not None:
         return str(request.answered_by.get_username())
     return (request.answer or {}).get("by") or None if isinstance(request.answer, dict) else None
 
 
 def nameless(request: dict[str, Any]) -> dict[str, Any]:
-    """As frames keep it: who is asked and who has answered are read from the request's row, where a name can go."""
+    """As frames store it: readers take the approvers and the answerer from the request's row, where a name can be
+    erased."""
     return {name: value for name, value in request.items() if name not in ("to", "answered_by")}
 
 
 def named(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Frames of a stream with who is asked now, and who has answered."""
+    """Frames of a stream with the present approvers and the answerer of each request."""
     ids = {frame["id"] for frame in frames if frame["type"] in ASKED}
     rows = HumanRequest.objects.select_related("answered_by").filter(id__in=ids) if ids else ()
     found = {str(row.id): row for row in rows}

@@ -1,4 +1,4 @@
-"""The event buffer as a table: for a small site without Redis. Readers poll."""
+"""The event buffer as a table, for a small site without Redis. Readers poll."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class DatabaseBuffer:
         for batch in batches:
             try:
                 outcomes.append(self._append(batch))
-            except DatabaseError as error:  # of this tree alone
+            except DatabaseError as error:  # the other trees go on
                 outcomes.append(error)
         return outcomes
 
     def _append(self, batch: Batch) -> list[int] | Exception:
-        """Under the root row's lock: the numbers have one writer at a time, and epochs are read from the rows."""
+        """Under the root row's lock: one writer of numbers at a time, and epochs are read from the rows."""
         with transaction.atomic():
             roots = Run.objects.filter(id=batch.tree)
             root = roots.select_for_update(no_key=True, skip_locked=batch.skip_locked)
             newest = root.values_list("lease_epoch", flat=True).first()
             if newest is None:
                 return Locked() if roots.exists() else [-1] * len(batch.frames)
-            end = f"{batch.tree}:done:{newest}"  # behind it only a later epoch of the root's goes on with the stream
+            end = f"{batch.tree}:done:{newest}"  # after it only a later epoch of the root continues
             runs = {frame.source.run for frame in batch.frames}
             epochs = {
                 str(key): value for key, value in Run.objects.filter(id__in=runs).values_list("id", "lease_epoch")
@@ -74,10 +74,10 @@ class DatabaseBuffer:
         return [self.read(tree, 0, limit) or [] for tree in trees]
 
     def expire(self, trees: Sequence[str]) -> None:
-        """Kept until the prune: the table is the archive."""
+        """They stay until the prune: the table is the archive."""
 
     def forget(self, trees: Sequence[str]) -> None:
-        """They went with the trees' rows."""
+        """They are deleted with the trees' rows."""
 
     def ping(self) -> None:
         connection.ensure_connection()
@@ -86,4 +86,4 @@ class DatabaseBuffer:
         return ticking(min(every_s, REQUESTS_TICK_S) if topic == REQUESTS else TICK_S)
 
     def hint(self, topic: str) -> None:
-        """Watchers go by the clock."""
+        """Watchers poll."""

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from ravi_django.conf import conf
 from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
 
-LINGER_S = 5.0  # a subscription connection outlives its last reader by this
+LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
 HINT_S = 0.5  # timeout of a hint about requests
 HINT_REST_S = 30.0
@@ -28,8 +28,8 @@ log = logging.getLogger("ravi.streams")
 # KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under,
 # w:<writer>: how many frames it has sent), stream of frames, set of durable keys.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, first,
-# then run, epoch, key, body for each frame. Behind its end only a later epoch of the root's goes on with a stream: what
-# another process still had of a child would come after "last". Who finds it restarted already has nothing to announce.
+# then run, epoch, key, body for each frame. After its end only a later epoch of the root continues a stream: frames of
+# a child in another process would come after the end. A restart of a stream that is there already appends nothing.
 _APPEND = """
 local n = redis.call('HGET', KEYS[1], 'n')
 if not n then
@@ -98,9 +98,7 @@ class ValkeyBuffer:
         pipe.exists(meta)
         pipe.xrange(stream, min=f"({after}-0" if after > 0 else "-", count=limit)
         exists, rows = pipe.execute()
-        if not exists:
-            return None
-        return _frames(rows)
+        return _frames(rows) if exists else None
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         pipe = self._client.pipeline(transaction=False)
@@ -123,7 +121,7 @@ class ValkeyBuffer:
         self._client.ping()
 
     def hint(self, topic: str) -> None:
-        """After a failure no hint is sent for HINT_REST_S: the caller has committed something and must not wait."""
+        """After a failure, send no hint for HINT_REST_S: the caller has committed and must not wait."""
         if time.monotonic() < self._no_hint_before:
             return
         try:
@@ -163,8 +161,8 @@ def _outcome(reply: Any) -> list[int] | Exception:
 class _Hub:
     """One subscription connection for all readers of an event loop, however many sockets it serves.
 
-    Readers only enter and leave their names, without an await: one that goes away at any moment leaves nothing
-    behind. A task of the hub's own keeps the subscriptions in step.
+    Readers register and unregister without an await, so one that is cancelled at any moment leaves nothing behind. A
+    task keeps the subscriptions up to date.
     """
 
     def __init__(self, url: str) -> None:
@@ -195,7 +193,7 @@ class _Hub:
             yield
 
     def _touch(self) -> None:
-        """The set of channels may have changed; no task is kept when there is none."""
+        """The set of channels may have changed. Without channels no task is kept."""
         self._changed.set()
         if self._keeper is None and self._watchers:
             self._keeper = asyncio.create_task(self._keep(), context=Context())
@@ -208,14 +206,14 @@ class _Hub:
 
     async def _keep(self) -> None:
         client = redis.asyncio.from_url(self._url, socket_connect_timeout=2, health_check_interval=15)
-        # The confirmation of a subscription is a hint too: what was published before it was not heard.
+        # The confirmation of a subscription is a hint too: earlier ones did not arrive.
         pubsub = client.pubsub(ignore_subscribe_messages=False)
         reader: asyncio.Task[None] | None = None
         subscribed: set[str] = set()
         me = asyncio.current_task()
         assert me is not None
         try:
-            # redis-py can swallow a cancellation, hence the question.
+            # redis-py can swallow a cancellation, so check for one.
             while not me.cancelling() and (self._watchers or await self._change_within(LINGER_S)):
                 self._changed.clear()
                 wanted = set(self._watchers)
@@ -224,7 +222,7 @@ class _Hub:
                         await pubsub.subscribe(*new)
                     if gone := subscribed - wanted:
                         await pubsub.unsubscribe(*gone)
-                except (redis.RedisError, OSError):  # readers go by the clock until it is back
+                except (redis.RedisError, OSError):  # readers poll until the server is back
                     await asyncio.sleep(RETRY_S)
                     continue
                 subscribed = wanted
@@ -247,8 +245,8 @@ class _Hub:
         return bool(self._watchers)
 
     async def _read(self, pubsub: Any) -> None:
-        """Turn published hints into events. redis-py reconnects and subscribes again by itself; what was missed
-        meanwhile is found by the readers' own clock."""
+        """Turn published hints into events. redis-py reconnects and subscribes again automatically; readers find missed
+        frames by polling."""
         me = asyncio.current_task()
         while me is not None and not me.cancelling():
             try:
