@@ -1,7 +1,7 @@
 """A journaled tool call, and the built-in tools that need the database (`builtin/`).
 
-Owns no table. It must survive a death between doing and recording: `promises.py` says what each kind of tool
-promises. Read `call.py` first.
+Owns no table. It must survive a death between the effect and its row: `promises.py` has the promise of each kind of
+tool. Read `call.py` first.
 """
 
 from ravi_django.kernel import Tool

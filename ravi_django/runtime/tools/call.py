@@ -1,7 +1,7 @@
-"""A journaled tool call. `promises` says what a crash means for it, `running` where its code runs, `results` what
-becomes of a result, and `lease/caps.py` what a run may spend.
+"""A journaled tool call. `promises` has the effect of a crash on it, `running` its code's execution, `results` its
+result, and `lease/caps.py` the limits of a run.
 
-A tool that hands over returns the next agent, in words for the model and as a value for the agent's code.
+A handoff tool returns the next agent, as text for the model and as a value for the agent's code.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from ravi_django.runtime.tools.uncertain import decided
 
 
 async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecutionResult:
-    """Whatever a tool does or fails to do comes back as a result; only what ends the lease does not."""
+    """Every outcome of a tool comes back as a result; only the end of the lease raises."""
     effects = ctx.effects
-    name = storable(name)[:200]  # a model may make one up that no column holds
+    name = storable(name)[:200]  # a model may invent one that no column holds
     call_id = ctx.here().call_id
     path = ctx.path()
-    if is_too_deep(arguments):  # before anything has to encode them; the same words in every replay
+    if is_too_deep(arguments):  # before they are encoded; the same text in every replay
         arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
     row = await effects.recall(path, KIND, name, arguments, None)
     if row is not None:
@@ -60,38 +60,38 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
             result = await decided(ctx, entry)
             if result is None:
                 result = await _through_pauses(ctx, entry, watch)
-            if entry.result is None:  # a transactional tool has recorded itself
+            if entry.result is None:  # else a transactional tool has recorded itself
                 if result.finish is not None:
                     result = await effects.database.call(checked, result)
                 result = await _kept(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
-                await effects.record(entry, then=partial(_tell_end, ctx, entry, result))
+                await effects.record(entry, then=partial(_call_end_hook, ctx, entry, result))
             else:
                 effects.close_call(path)
                 with caps.waiting():
-                    await _tell_end(ctx, entry, result)
+                    await _call_end_hook(ctx, entry, result)
         effects.spent.end(watch.elapsed - watch.waited, weight(entry.result["content"]))
     chain.raise_refused(entry.error)
     is_hidden = hidden.is_marked(KIND, entry.request, entry.result)
     return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
 
 
-async def _tell_end(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:
+async def _call_end_hook(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:
     await ctx.hook(HookEvent.TOOL_END, tool=entry.name, path=entry.path, is_error=result.is_error)
 
 
 async def _through_pauses(ctx: RunState, entry: Entry, watch: Stopwatch) -> ToolExecutionResult:
-    """One attempt after the other: a pause closes one, and what comes of it leads to the next."""
+    """One attempt after the other: a pause closes one, and its outcome leads to the next."""
     begun = ctx.effects.journal.started(entry.path)
-    if begun is not None and begun.result is not None:  # a transactional tool has committed; its middlewares run again
+    if begun is not None and begun.result is not None:  # a transactional tool has committed
         entry.attempt = begun.attempt
         ctx.pass_turns(f"{entry.path}/", begun.result.get("turns", 0))
         return await _made(ctx, entry, watch, _decode(begun, ""))
     pause = pauses.resumed(ctx, entry)
     while True:
-        told = None if pause is None else await pauses.outcome(ctx, entry, pause)
+        outcome = None if pause is None else await pauses.outcome(ctx, entry, pause)
         try:
-            return await _made(ctx, entry, watch, told)
+            return await _made(ctx, entry, watch, outcome)
         except ToolPaused as paused:
             closed = await pauses.close(ctx, entry, paused)
         if isinstance(closed, ToolExecutionResult):
@@ -100,22 +100,22 @@ async def _through_pauses(ctx: RunState, entry: Entry, watch: Stopwatch) -> Tool
 
 
 async def _made(
-    ctx: RunState, entry: Entry, watch: Stopwatch, told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, entry: Entry, watch: Stopwatch, outcome: HumanInput | ToolExecutionResult | None
 ) -> ToolExecutionResult:
-    """`told` is a person's input for the tool, after a pause; or a result that stands for what the tool would return: a
-    child's outcome, or what a transactional tool has committed."""
+    """`outcome` is a person's input for the tool, after a pause; or a result in place of the tool's own: a child's
+    outcome, or the result that a transactional tool has committed."""
     arguments = entry.request["arguments"]
-    if told is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it goes on, behind a wait
+    if outcome is None and not ctx.effects.journal.has_below(f"{entry.path}/"):  # else it continues after a wait
         await ctx.hook(HookEvent.TOOL_START, tool=entry.name, path=entry.path, arguments=arguments)
-    if isinstance(told, ToolExecutionResult) and not ctx.middleware.function:
-        return told
-    prepared = await _prepare(ctx, entry.name, arguments, told)
+    if isinstance(outcome, ToolExecutionResult) and not ctx.middleware.function:
+        return outcome
+    prepared = await _prepare(ctx, entry.name, arguments, outcome)
     if isinstance(prepared, str):
-        return told if isinstance(told, ToolExecutionResult) else error_result(prepared)
+        return outcome if isinstance(outcome, ToolExecutionResult) else error_result(prepared)
     tool, ready = prepared
     performing = partial(perform, keep=partial(_keep_checked, ctx, watch))
-    if isinstance(told, ToolExecutionResult):
-        performing = partial(_handed, told)
+    if isinstance(outcome, ToolExecutionResult):
+        performing = partial(_handed, outcome)
     if not ctx.middleware.function:
         return await performing(ctx, tool, ready, entry)
     return await chain.around_tool(
@@ -123,14 +123,14 @@ async def _made(
         tool,
         ready,
         entry,
-        prepare=lambda changed: _ready(ctx, tool, changed, told),
+        prepare=lambda changed: _ready(ctx, tool, changed, outcome),
         perform=performing,
         to_result=result_of,
     )
 
 
 async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> ToolExecutionResult:
-    """Stands for the tool, whose part has ended, at the end of its middlewares."""
+    """Takes the tool's place at the end of its middlewares: its part has ended."""
     return result
 
 
@@ -138,32 +138,32 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
 
 
 async def _prepare(
-    ctx: RunState, name: str, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, name: str, arguments: dict[str, Any], outcome: HumanInput | ToolExecutionResult | None
 ) -> tuple[Tool, dict[str, Any]] | str:
-    """The tool and its arguments, or words for the model on why the call is not made."""
+    """The tool and its arguments, or text for the model on why the call is not made."""
     tool = ctx.toolbox.get(name)
     if tool is None:
         known = ", ".join(ctx.toolbox.names()) or "none"
         return f"there is no tool {name!r}; the tools are: {known}"
-    if told is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that went on to a pause was let in
+    if outcome is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that has paused was allowed
         return refusal
     if tool.permission and not await ctx.effects.database.call(permitted, ctx.user_id, tool.permission):
         return f"not permitted: {name} needs the permission {tool.permission}, which the run's owner does not have"
     try:
-        return tool, _ready(ctx, tool, arguments, told)
+        return tool, _ready(ctx, tool, arguments, outcome)
     except ToolArgumentsError as error:
         return str(error)
 
 
 def _ready(
-    ctx: RunState, tool: Tool, arguments: dict[str, Any], told: HumanInput | ToolExecutionResult | None
+    ctx: RunState, tool: Tool, arguments: dict[str, Any], outcome: HumanInput | ToolExecutionResult | None
 ) -> dict[str, Any]:
-    """What `execute` is called with. Raises ToolArgumentsError."""
+    """The arguments of `execute`. Raises ToolArgumentsError."""
     ready = tool.validate(arguments)
     if tool.context_parameter:
         ready = {**ready, tool.context_parameter: ctx}
-    if tool.input_parameter:  # whatever the model has put there
-        ready = {**ready, tool.input_parameter: told}
+    if tool.input_parameter:  # replaces any value of the model
+        ready = {**ready, tool.input_parameter: outcome}
     return ready
 
 
@@ -183,7 +183,7 @@ def _announce(ctx: RunState, entry: Entry) -> None:
 
 
 async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:
-    """`_keep`, off the loop when there is much of it."""
+    """`_keep`, on a thread when the result is big."""
     limit = results.limit_of(ctx.toolbox.get(entry.name))
     if results.is_surely_small(result, limit) and is_small(list(result.content)):
         return _keep(ctx, watch, entry, result)
@@ -196,8 +196,8 @@ def _keep_checked(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExe
 
 
 def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
-    """Fill the entry in with what its row is to hold; returns that much of the result."""
-    if ctx.middleware.function:  # they may have put anything in
+    """Fill the entry with the result as its row holds it; returns that part of the result."""
+    if ctx.middleware.function:  # they may have returned any value
         result = result_of(result)
     limit = results.limit_of(ctx.toolbox.get(entry.name))
     readable = ctx.toolbox.get(results.READER) is not None
@@ -238,8 +238,8 @@ FINISH = "finish"  # in a row's result
 
 
 def checked(result: ToolExecutionResult) -> ToolExecutionResult:
-    """The result as every replay gives it; words instead when there is no such agent to hand over to. Reads the
-    database: not for the event loop."""
+    """The result as every replay gives it, or an error for the model when the agent to hand over to does not exist.
+    Reads the database: not for the event loop."""
     if result.finish is None:
         return result
     if result.is_error:
@@ -259,8 +259,8 @@ def described(finish: FinishAgentResult) -> dict[str, Any]:
         raise InvalidInputError(f"target is an agent's address, not {target!r}", field="target")
     if task is not None and not isinstance(task, str | Message):
         raise InvalidInputError(f"task is a text or a Message, not {task!r}", field="task")
-    told = task.model_dump(mode="json") if isinstance(task, Message) else task
-    return {"target": str(target), "task": storable(told)}
+    body = task.model_dump(mode="json") if isinstance(task, Message) else task
+    return {"target": str(target), "task": storable(body)}
 
 
 def restored(finish: dict[str, Any]) -> FinishAgentResult:

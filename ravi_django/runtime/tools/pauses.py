@@ -1,8 +1,8 @@
-"""A tool that returns a pause. One commit closes its attempt and opens what it waits for. The call goes on as the next
-attempt, with the outcome.
+"""A tool that returns a pause. One commit closes its attempt and opens the request or ask that it waits for. The call
+continues as the next attempt, with the outcome.
 
-Calls of an attempt keep their places: after the pause of attempt 2 they are numbered below `…/~2.`, so code that
-reacts differently to an answer does not meet the calls of the attempt before.
+Calls of an attempt keep their places: after the pause of attempt 2 they are numbered below `…/~2.`. So code that reacts
+differently to another answer does not meet the calls of the attempt before.
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ MAX_PAUSES = 20  # of one call: a tool that always asks again never ends
 MAX_QUESTIONS = 20  # of one pause
 MAX_KEY = 100  # characters
 
-Pause = dict[str, Any]  # the result of a paused row: what is waited for, and since which attempt
+Pause = dict[str, Any]  # the result of a paused row: the request or ask, and the attempt
 
 
 class PauseRefused(Exception):
-    """The pause cannot be; its words are the call's result."""
+    """The call cannot pause; the message becomes its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What closes an attempt: the paused row, the row that opens what is waited for, and what is written with them."""
+    """The end of an attempt: the paused row, the row that opens the request or ask, and the write that goes with
+    them."""
 
     pause: Pause
     rows: list[Entry]
@@ -60,14 +61,14 @@ class Closing:
     request: HumanRequest | None = None  # to a person
 
     def announce(self) -> None:
-        """Put the request into the rows, once it is known whom it asks."""
+        """Put the request into the rows, once its approvers are known."""
         if self.request is not None:
             self.pause.update(requests.opened(self.request))
             self.rows[1].result = request_shown(self.request)
 
 
 def resumed(ctx: RunState, entry: Entry) -> Pause | None:
-    """The pause of an earlier lease that this call goes on behind."""
+    """The pause of an earlier lease after which this call continues."""
     row = ctx.effects.journal.paused(entry.path)
     if row is None:
         return None
@@ -79,7 +80,7 @@ def resumed(ctx: RunState, entry: Entry) -> Pause | None:
 
 
 async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
-    """Record that the attempt has paused, and make the entry the next one; or words on why it cannot pause."""
+    """Record that the attempt has paused, and make the entry the next attempt; or an error on why it cannot pause."""
     effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
     if paused.closing is None:
         try:
@@ -91,10 +92,10 @@ async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | Tool
             closing.announce()
         except PauseRefused as refused:
             return error_result(str(refused))
-        effects.note(closing.rows[0])  # in one commit with the next row: nothing comes in between
+        effects.note(closing.rows[0])  # in one commit with the next row
         try:
             await effects.record(closing.rows[1], closing.write)
-        except asyncio.CancelledError:  # it is committed all the same
+        except asyncio.CancelledError:  # it is committed nevertheless
             effects.started.pop(entry.path, None)
             raise
         closing.done()
@@ -109,13 +110,13 @@ async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | Tool
 
 
 async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | ToolExecutionResult:
-    """Wait for what the call goes on with: an answer for the tool, or a child's outcome, which is the call's result."""
+    """Wait for the outcome: a person's answer for the tool, or a child's outcome, which is the call's result."""
     if pause["pause"] == "child":
         handle = RunHandle(pause["run"], AgentId.parse(pause["agent"]))
         found = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
         return outcome_as_result(handle.agent_id, found, pause["timeout"])
-    told = await _answer(ctx, entry, pause)
-    return HumanInput(told["action"], told.get("text", ""), told.get("values") or {}, told.get("by", ""))
+    answer = await _answer(ctx, entry, pause)
+    return HumanInput(answer["action"], answer.get("text", ""), answer.get("values") or {}, answer.get("by", ""))
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
@@ -128,7 +129,7 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
         said = {"id": pause["id"], "answer": answer, **hidden.of_call(entry.request)}
         closed = Entry("request.closed", place, "input", result=said)
         if write is None:
-            effects.note_once(closed)  # before all that follows from it
+            effects.note_once(closed)  # before any row that follows from it
         else:
             await effects.record(closed, write)
         return dict(answer)
@@ -143,7 +144,7 @@ AnyPause = PauseForInputResult | PauseForChildResult
 
 
 def closing_on_thread(ctx: RunState, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
-    """What closes a transactional tool's attempt with this pause, inside its transaction. Raises PauseRefused."""
+    """The end of a transactional tool's attempt, inside its transaction. Raises PauseRefused."""
     if isinstance(pause, PauseForChildResult):
         _check_child(ctx, pause)
     closing = _closing(ctx, tool, entry, pause)
@@ -218,7 +219,7 @@ def _for_input(ctx: RunState, tool: Tool | None, row: Entry, pause: PauseForInpu
     request = _request(ctx, row, pause)
     row.result["pause"] = "input"
     opened = Entry("request.opened", requests.place_of(row.path, row.attempt), "input")
-    ctx.effects.entangled = True  # first: the commit may stand though this task is cancelled over it
+    ctx.effects.entangled = True  # before the commit, which may stand although this task is cancelled
     return Closing(row.result, [row, opened], partial(people_rows.open_request, request=request), lambda: None, request)
 
 
@@ -251,7 +252,7 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
 
 
 def _questions(pause: PauseForInputResult) -> Any:
-    """The question, or several by their keys."""
+    """The question, or several by key."""
     if not isinstance(pause.request, Mapping):
         return questions.text_of("request", pause.request, 1, questions.MAX_QUESTION)
     if not 0 < len(pause.request) <= MAX_QUESTIONS:

@@ -1,4 +1,4 @@
-"""The three promises about a crash between doing and recording; see `Effect`."""
+"""The three promises about a crash between the effect and its row; see `Effect`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Keep = Callable[[Entry, ToolExecutionResult], ToolExecutionResult]  # fills the 
 
 
 async def perform(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry, *, keep: Keep) -> ToolExecutionResult:
-    """Run it, with its promise. `keep` is called with a transactional tool's result, on its thread, before the commit:
-    what it raises rolls back."""
+    """Run the tool, with its promise. `keep` is called with a transactional tool's result, on its thread, before the
+    commit: an error rolls back."""
     match tool.promised_effect:
         case Effect.TRANSACTIONAL:
             return await _transactional(ctx, tool, ready, entry, keep)
@@ -77,13 +77,13 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
 
 
 async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
-    """A started row first. From then on anything but a result or ToolRefused leaves open whether it happened."""
+    """A started row first. After it, only a result or ToolRefused says whether the effect happened."""
     effects = ctx.effects
     while True:
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
-        not_before = None  # the tool's own code has ended, one way or the other
+        not_before = None  # the tool's own code has ended
         try:
             return await execute(ctx, tool, ready, entry.path)
         except ToolRefused as error:
@@ -104,15 +104,15 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
 
 
 def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
-    """Sends the run back for another worker, which is no failed attempt of its own. Not for an at-most-once tool: it
-    has its started row by then, and that it was not run is its result."""
+    """Sends the run back for another worker, without a failed attempt. Not for an at-most-once tool: it has its started
+    row, and "was not run" is its result."""
     ctx.effects.attempts = ctx.effects.lease.run.attempts - 1
     log.error("%s", error, extra={"action": "tool.no_thread_left"})
     return TransientError(str(error), type="NoThreadLeft", retry_after=float(conf.SWEEP_S))
 
 
 async def _not_ours(ctx: RunState) -> None:
-    """A timeout that struck while the tool waited for a parked call of its own is not the tool's: go on waiting."""
+    """A timeout while the tool waited for a parked call of its own is not the tool's: go on waiting."""
     if ctx.effects.waits:
         await ctx.effects.park()
 
@@ -122,8 +122,9 @@ async def _transactional(
 ) -> ToolExecutionResult:
     """The tool's own writes and its journal row commit together, on a thread of the tools: exactly once.
 
-    Inside of middlewares that row is a started row with the result: they see the result after the commit, and what they
-    make of it has a row of its own. After a crash in between, they run again, and the tool does not."""
+    Inside middlewares that row is a started row with the result. They see the result after the commit, and their result
+    has a row of its own. After a crash in between they run again, and the tool does not.
+    """
     if inspect.iscoroutinefunction(tool.execute):
         return _error(f"{tool.name} is transactional and must be a sync tool")
     effects = ctx.effects
@@ -139,12 +140,12 @@ async def _transactional(
     def commit() -> ToolExecutionResult | ToolPaused:
         nonlocal first
         with transaction.atomic():
-            with last.telling():
+            with last.noting_errors():
                 result = _called(ctx, tool, ready, entry)
                 last.check()
                 if isinstance(result, ToolPaused):
                     return closed(result)
-                kept = replace(row, blobs=[], stored={})  # a call that is given up goes on with the row itself
+                kept = replace(row, blobs=[], stored={})  # after a give-up the caller goes on with the row itself
                 result = keep(kept, result)
             last.take()
             row.result, row.digests, row.blobs = kept.result, kept.digests, kept.blobs
@@ -153,7 +154,7 @@ async def _transactional(
         return result
 
     def closed(paused: ToolPaused) -> ToolPaused:
-        """What the tool wrote before it paused commits with the pause."""
+        """The tool's writes before the pause commit with the pause."""
         nonlocal first
         last.take()
         written[-1:] = paused.closing.rows
@@ -182,7 +183,7 @@ async def _transactional(
 async def _given(
     effects: Effects, result: ToolExecutionResult | ToolPaused, first: int, count: int
 ) -> ToolExecutionResult:
-    """What came of a transaction, in its turn."""
+    """The outcome of a transaction, in its order."""
     if isinstance(result, ToolPaused):
         result.closing.done()
     await effects.turnstile.through(first, count)
@@ -199,13 +200,13 @@ def _called(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> T
 
 
 def _check_undone(ctx: RunState, error: BaseException, last: _LastWord) -> None:
-    """Raises where the transaction may have been committed, or will be."""
+    """Raises if the transaction may have been committed, or will be."""
     lease, rolled_back = ctx.effects.lease, last.give_up()
     away = isinstance(error, OperationalError | InterfaceError) or (isinstance(error, Exception) and may_pass(error))
     if away or (not rolled_back and isinstance(error, TimeoutError)):
-        raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can tell
+        raise LeaseLostError(lease.run_id, lease.epoch) from error  # only another lease can find out
     if not isinstance(error, Exception) and not rolled_back:
-        raise error  # what it commits must not be written a second time
+        raise error  # its commit must not be written a second time
 
 
 def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -> ToolExecutionResult:
@@ -217,12 +218,12 @@ def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -
 
 
 class _GivenUp(Exception):
-    """Rolls back what nobody waits for any more."""
+    """Rolls back a call that was given up."""
 
 
 class _LastWord:
-    """Between a transactional tool's thread and who waits for it: either the row's append begins, or the call is given
-    up and will never be committed."""
+    """Decides between a transactional tool's thread and its caller: either the append of the row begins, or the call is
+    given up and is never committed."""
 
     def __init__(self, on_taken: Callable[[], Any]) -> None:
         self._on_taken = on_taken
@@ -232,7 +233,7 @@ class _LastWord:
         self.raised: BaseException | None = None  # by the tool itself
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def noting_errors(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -253,7 +254,7 @@ class _LastWord:
             self._on_taken()
 
     def give_up(self) -> bool:
-        """Whether nothing has been, and nothing will be committed; False once the append has begun."""
+        """Whether nothing was committed or will be; False once the append has begun."""
         with self._lock:
             self._given_up = not self._taken
             return self._given_up

@@ -1,8 +1,8 @@
 """A tool's result as content blocks that every row, provider and client can hold.
 
-Nothing here raises because of a value: an effect that has happened must not look undone because its result is odd. Of a
+Nothing here raises because of a value: an effect that has happened must not look undone because of its result. Of a
 result that is too big the model sees the beginning and a marker, and the whole goes to a Blob. The row's digests name
-the blob, so the prune keeps it as long as the row, and a fork has it too.
+the blob, so the prune keeps it with the row, and a fork has it too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Tool
 from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
 
-MAX_ITEMS = 10_000  # taken of what only gives its items one by one: it may never end
-MAX_DEPTH = 50  # of structured data in a block: it is nested again in messages and rows, and encoders have an end
+MAX_ITEMS = 10_000  # read from an iterator, which may never end
+MAX_DEPTH = 50  # of structured data in a block: messages and rows nest it again, and encoders have a limit
 MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
@@ -50,12 +50,12 @@ _reader.maxstring = _reader.maxother = _reader.maxlong = 2000
 
 
 def error(text: str) -> ToolExecutionResult:
-    """What is read by the model and the run's owner: without keys and passwords."""
+    """An error for the model and the run's owner, without keys and passwords."""
     return ToolExecutionResult(content=[TextBlock(text=storable(redact(text)))], is_error=True)
 
 
 def is_small(value: Any) -> bool:
-    """Whether it is converted in no time: plain JSON, and little of it. For anything else there are threads."""
+    """Whether the conversion takes no time: plain JSON, and little of it. Other values are converted on threads."""
     room = 16_000  # characters
     left, seen = [value], 0
     while left:
@@ -77,7 +77,7 @@ def is_small(value: Any) -> bool:
 
 
 def result_of(value: Any) -> ToolExecutionResult:
-    """Any return value as a result. Text stays text, JSON values and models become their JSON as text."""
+    """Any return value as a result. Text stays text; JSON values and models become JSON text."""
     try:
         return _result_of(value)
     except Exception as raised:
@@ -88,13 +88,9 @@ def _result_of(value: Any) -> ToolExecutionResult:
     if isinstance(value, ToolExecutionResult):
         found = _content(list(value.content))
         finish = value.finish if isinstance(value.finish, FinishAgentResult) else None
-        told = {
-            "is_error": value.is_error or found.is_error,
-            "board": value.board,
-            "finish": finish,
-            "hidden": value.hidden,
-        }
-        return found.model_copy(update=told)
+        is_error = value.is_error or found.is_error
+        more = {"is_error": is_error, "board": value.board, "finish": finish, "hidden": value.hidden}
+        return found.model_copy(update=more)
     if isinstance(value, FinishAgentResult):
         words = TextBlock(text=storable(asks_for(value.target)))
         return ToolExecutionResult(content=[words], finish=value)
@@ -114,7 +110,7 @@ def _content(items: list[Any]) -> ToolExecutionResult:
 
 
 def _blocks(item: Any) -> list[ContentBlock]:
-    """What a message can show inside of a tool's result: a model's own turns are told as data and text there."""
+    """Blocks that a message may have inside a tool's result: a model's own turns become data and text."""
     match item:
         case TextBlock():
             return [TextBlock(text=storable(str(item.text)))]
@@ -130,7 +126,8 @@ def _blocks(item: Any) -> list[ContentBlock]:
 
 
 def _checked(block: Block) -> ContentBlock:
-    """The block as it comes back from a row. What is no JSON in it goes as text; what cannot be a block, too."""
+    """The block as it comes back from a row. Values in it that are no JSON become text, and so does a block that is
+    none."""
     try:
         body = json.loads(_json(block.model_dump(mode="python", warnings=False)))
         _check_shape(body)
@@ -146,7 +143,7 @@ def _json(value: Any) -> bytes:
 
 
 def _check_shape(value: Any) -> None:
-    """Raise ValueError for what encoders and databases have no room for."""
+    """Raises ValueError for a value that encoders or databases cannot hold."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -192,24 +189,24 @@ def _described(value: Any, raised: BaseException) -> str:
 
 WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests
 READER = "read_result"
-_NEVER = 20_000  # characters of text that never are too many, whatever they weigh
+_NEVER = 20_000  # characters of text that are never too many
 
 
 def limit_of(tool: Tool | None) -> int:
-    """Bytes of a result that the model is shown."""
+    """The bytes of a result that the model is shown."""
     site = int(conf.MAX_RESULT_BYTES)
     return site if tool is None or tool.max_result_bytes is None else min(site, tool.max_result_bytes)
 
 
 def is_surely_small(result: ToolExecutionResult, limit: int) -> bool:
-    """Without encoding anything: four bytes a character are the most."""
+    """Without encoding anything: a character has at most four bytes."""
     texts = [block.text for block in result.content if type(block) is TextBlock]
     return len(texts) == len(result.content) and sum(map(len, texts)) * 4 <= min(limit, _NEVER * 4)
 
 
 def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool) -> ToolExecutionResult:
-    """The result as the model is shown it; where that is not all, the entry gets the whole as a blob. `readable` says
-    that the agent has the tool to read on. May take a while for many megabytes: not for the event loop."""
+    """The part of the result that the model is shown; if that is not all, the entry gets the whole as a blob.
+    `readable`: the agent has the tool to read on. Slow for many megabytes: not for the event loop."""
     sizes = [_size(block) for block in result.content]
     if sum(sizes) <= limit:
         return result
@@ -229,12 +226,12 @@ def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool
 
 
 def described(entry: Entry) -> dict[str, Any] | None:
-    """What the row's result says of the whole."""
+    """The reference to the whole in the row's result."""
     return {"blob": entry.blobs[0].id, "size": entry.blobs[0].size} if entry.blobs else None
 
 
 def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
-    """All of it as text, as far as a blob may go: what is no text, as JSON."""
+    """The whole as text, up to the limit of a blob, and whether it is all; blocks without text as JSON."""
     most = int(conf.MAX_BLOB_BYTES)
     if textual and len(result.content) == 1:
         text = _words(result.content[0]) or ""
@@ -247,7 +244,7 @@ def _whole(result: ToolExecutionResult, textual: bool) -> tuple[bytes, bool]:
 
 
 def _shown(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[list[ContentBlock], int]:
-    """The first blocks, as far as there is room, and how many bytes of text those are."""
+    """The first blocks that fit, and the bytes of their text."""
     shown: list[ContentBlock] = []
     room, offset = limit, 0
     for block, size in zip(blocks, sizes, strict=True):
@@ -255,12 +252,12 @@ def _shown(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[li
         if size <= room:
             shown.append(block)
             room -= size
-            offset += len((text or "").encode(errors="replace")) + (1 if text else 0)  # and the line's end
+            offset += len((text or "").encode(errors="replace")) + (1 if text else 0)  # and the line end
             continue
-        if text is None and room > 0:  # half of a picture is none
-            told = f"[{block.type}, {size} bytes: too big to be shown]"
-            shown.append(TextBlock(text=told))
-            room -= len(told)
+        if text is None and room > 0:  # a picture cannot be cut
+            note = f"[{block.type}, {size} bytes: too big to be shown]"
+            shown.append(TextBlock(text=note))
+            room -= len(note)
             continue
         part = (text or "")[: max(0, room)].encode(errors="replace")[: max(0, room)].decode(errors="ignore")
         offset += len(part.encode())
@@ -271,18 +268,18 @@ def _shown(blocks: list[ContentBlock], sizes: list[int], limit: int) -> tuple[li
 
 def _marker(size: int, offset: int | None, is_all: bool, entry_id: str) -> str:
     if not is_all:
-        told = f"[cut here: the whole has more than {size} bytes, of which the first {size} were kept"
+        note = f"[cut here: the whole has more than {size} bytes, of which the first {size} were kept"
     elif offset is None:
-        told = f"[cut here: the whole has {size} bytes"
+        note = f"[cut here: the whole has {size} bytes"
     else:
-        told = f"[cut here: {size - offset} of {size} bytes left out"
+        note = f"[cut here: {size - offset} of {size} bytes left out"
     if entry_id:
-        told += f'; read on with {READER}(id="{entry_id}", offset={offset or 0})'
-    return f"{told}]"
+        note += f'; read on with {READER}(id="{entry_id}", offset={offset or 0})'
+    return f"{note}]"
 
 
 def _words(block: ContentBlock) -> str | None:
-    """The block's text; None for what cannot be cut."""
+    """The block's text; None for a block that cannot be cut."""
     if isinstance(block, TextBlock):
         return block.text
     if isinstance(block, CodeBlock | DataBlock | ErrorBlock):

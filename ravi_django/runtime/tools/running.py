@@ -1,5 +1,5 @@
-"""A tool's code, run on the loop or on a thread, under its timeout. Its own exceptions come out as they are, what would
-take the worker down as an ordinary one."""
+"""Run a tool's code on the loop or on a thread, under its timeout. Its exceptions are raised unchanged, except those
+that would end the worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRACE_S = 3.0  # for an async tool to end once it is cancelled
 
 
 class ToolEndedOddly(Exception):
-    """A tool raised what is no error: SystemExit, a cancellation that nobody has asked for."""
+    """A tool raised something that is no error: SystemExit, or a cancellation that nobody has requested."""
 
 
 def is_pause(value: Any) -> bool:
@@ -38,7 +38,7 @@ def is_pause(value: Any) -> bool:
 
 
 async def execute(ctx: RunState, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
-    """Run it; calls that it makes through ctx are numbered below `path`. Raises TimeoutError, and ToolPaused."""
+    """Run the tool; its calls through ctx are numbered below `path`. Raises TimeoutError and ToolPaused."""
     with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
         try:
             return await _execute(ctx, tool, ready)
@@ -52,7 +52,7 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExec
     timeout = timeout_of(tool)
 
     def call() -> Any:
-        ctx.effects.check_awake()  # it may have waited for long: for its started row, for a thread
+        ctx.effects.check_awake()  # it may have waited long for its started row or a thread
         return tool.execute(**ready)
 
     async def called() -> Any:
@@ -69,12 +69,12 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExec
 
 
 async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
-    """In a task of its own, so that code which does not let itself be cancelled holds up nobody: after a grace it is
-    left to itself, and whatever it asks of the run from then on is refused."""
+    """In a task of its own: code that resists its cancellation holds up nobody. After a grace period the task is
+    abandoned, and all its later calls on the run are refused."""
     scope = paths.current()
-    with paths.entered(None):  # the tool's own place is numbered as if there were no task
-        task = asyncio.ensure_future(_tame(awaitable, scope))
-    asked = False  # for its cancellation
+    with paths.entered(None):  # the tool's calls are numbered as without a task
+        task = asyncio.ensure_future(_without_exits(awaitable, scope))
+    asked = False  # whether its cancellation was requested
     try:
         await asyncio.wait([task], timeout=timeout)
         if not task.done():
@@ -91,7 +91,7 @@ async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
         if not task.done():
             _leave(tool, task, scope)
         elif inspect.iscoroutine(awaitable):
-            awaitable.close()  # of a task that was cancelled before it began
+            awaitable.close()  # its task was cancelled before it began
     if not task.done() or (asked and task.cancelled()):
         raise TimeoutError
     try:
@@ -100,7 +100,7 @@ async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
         raise ToolEndedOddly(words(error)) from error
 
 
-async def _tame(awaitable: Any, scope: paths.Scope | None) -> Any:
+async def _without_exits(awaitable: Any, scope: paths.Scope | None) -> Any:
     with paths.entered(scope):
         try:
             return await awaitable
@@ -109,19 +109,19 @@ async def _tame(awaitable: Any, scope: paths.Scope | None) -> Any:
 
 
 def _cancel_again() -> None:
-    """It came too late for the tool: what has happened is recorded first."""
+    """The cancellation came too late for the tool: record the effect first."""
     if (waiting := asyncio.current_task()) is not None:
-        waiting.uncancel()  # it is asked for once, and whoever asked counts
+        waiting.uncancel()  # the count of requests stays the same
         waiting.cancel()
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    """Who is cancelled a second time waits no longer."""
+    """Wait; a second cancellation ends the wait."""
     with suppress(asyncio.CancelledError):
         await asyncio.wait([task], timeout=GRACE_S)
 
 
-_left: set[asyncio.Task[Any]] = set()  # the loop alone would let them be collected
+_left: set[asyncio.Task[Any]] = set()  # the loop has weak references alone
 
 
 def _leave(tool: Tool, task: asyncio.Task[Any], scope: paths.Scope | None) -> None:
@@ -144,34 +144,34 @@ def _look_at(task: asyncio.Task[Any]) -> None:
 
 
 async def _converted(ctx: RunState, tool: Tool, value: Any) -> ToolExecutionResult:
-    """The loop makes JSON of little values only."""
+    """The loop converts small values only."""
     if is_pause(value):
         raise ToolPaused(value)
     if is_small(value):
         return result_of(value)
     try:
         found: ToolExecutionResult = await on_a_thread(ctx, lambda: result_of(value), timeout_of(tool))
-    except (TimeoutError, ToolRefused):  # the tool has ended all the same
+    except (TimeoutError, ToolRefused):  # the tool itself has ended
         return result_of(f"[{tool.name} ended, but its result could not be read within {timeout_of(tool):g} s]")
     return found
 
 
 def _readable(value: Any) -> Any:
-    """The result; an awaitable or a pause as it is."""
+    """The result; an awaitable or a pause unchanged."""
     return value if inspect.isawaitable(value) or is_pause(value) else result_of(value)
 
 
 async def on_a_thread(ctx: RunState, function: Callable[[], Any], timeout: float) -> Any:
-    """Run sync code on the tools' threads. Its time begins when a thread does: waiting for one is no timeout."""
+    """Run sync code on the tools' threads. Its timeout begins when a thread does: waiting for one does not count."""
     loop = asyncio.get_running_loop()
     begun = loop.create_future()
 
     def begin() -> Any:
         loop.call_soon_threadsafe(begun.set_result, None)
-        return _tamed(function)
+        return _contained(function)
 
     context = copy_context()
-    with paths.entered(None):  # the task that waits is the engine's own
+    with paths.entered(None):  # the waiting task is the engine's
         running = asyncio.ensure_future(ctx.effects.run_sync(context.run, begin))
     try:
         with caps.waiting():
@@ -182,12 +182,12 @@ async def on_a_thread(ctx: RunState, function: Callable[[], Any], timeout: float
         running.cancel()
 
 
-def _tamed(function: Callable[[], Any]) -> Any:
-    """Tool threads live long: a database connection that a tool opened must not stay open in one. And what is no
-    `Exception` would end whoever waits."""
+def _contained(function: Callable[[], Any]) -> Any:
+    """Close database connections that a tool opened: tool threads live long. A BaseException becomes an ordinary one:
+    it would end the waiting code."""
     try:
         return function()
-    except StopIteration as error:  # no future takes it
+    except StopIteration as error:  # a future cannot hold it
         raise ToolEndedOddly(words(error)) from error
     except Exception:
         raise
@@ -198,12 +198,12 @@ def _tamed(function: Callable[[], Any]) -> Any:
 
 
 def scope_below(path: str, pause: dict[str, Any] | None) -> paths.Scope:
-    """Where the calls that a tool makes are numbered; tasks that it makes belong to the run as the agent's do."""
+    """Where a tool's calls are numbered. Its tasks belong to the run as the agent's do."""
     above = paths.current()
     place = f"{path}/" if pause is None else place_after(path, pause)
     return paths.Scope(place, branches=above.branches if above else None)
 
 
 def place_after(path: str, pause: dict[str, Any]) -> str:
-    """The prefix of what is called behind a pause of the call at `path`."""
+    """The prefix of calls after a pause of the call at `path`."""
     return f"{path}/~{pause['attempt']}."

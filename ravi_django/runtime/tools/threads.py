@@ -1,4 +1,4 @@
-"""The threads that sync tools run on.
+"""The threads of sync tools.
 
 A call that is given up (timeout, cancelled run) cannot be stopped: its thread is lost until the tool's code ends. A new
 thread takes its place, so tools that hang do not stop the worker.
@@ -18,18 +18,18 @@ from ravi_django.runtime.db.threads import Call, Thread, Threads
 
 log = logging.getLogger("ravi.tools")
 
-LOST_PER_THREAD = 4  # replacements for each thread of the pool: beyond, the process is full of code that hangs
+LOST_PER_THREAD = 4  # replacements for each thread of the pool, at most
 
 
 class NoThreadLeft(ToolRefused):
-    """Every thread that there may be hangs in another call. It is the worker that is ill, not the tool."""
+    """All possible threads hang in other calls: a fault of the worker, not of the tool."""
 
     def __init__(self, lost: int) -> None:
         super().__init__(f"not run: {lost} calls of tools hang in this worker, and there is no thread left")
 
 
 class ToolThreads(Threads):
-    """At most `size` threads that are not lost. The process does not wait for a tool that hangs when it ends."""
+    """At most `size` threads that are not lost. The end of the process does not wait for a tool that hangs."""
 
     def __init__(self, size: int, name: str = "ravi-tool") -> None:
         super().__init__(size, name)
@@ -38,7 +38,7 @@ class ToolThreads(Threads):
         _pools.add(self)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call it on a thread; raises what it raises. A cancelled wait leaves the thread to it. Raises
+        """Call the function on a thread and raise its errors. A cancelled caller gives the call up. Raises
         NoThreadLeft."""
         job = Call(partial(function, *args))
         self._give(job)
@@ -55,7 +55,7 @@ class ToolThreads(Threads):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether every thread that there may be hangs."""
+        """Whether all possible threads hang."""
         return not (self._live or self._has_room)
 
     def _give(self, call: Call) -> None:
@@ -74,7 +74,7 @@ class ToolThreads(Threads):
     def _give_up(self, job: Call) -> None:
         with self._lock:
             if job.thread is None:
-                job.is_over = True  # whoever comes to it passes it over
+                job.is_over = True  # the thread that gets it will skip it
                 return
             if job.is_over:
                 return
@@ -93,7 +93,8 @@ class ToolThreads(Threads):
         )
 
     def _replace(self) -> list[Call]:
-        """Start a thread for who waits; where there is no room and no thread lives, nobody waits any longer."""
+        """Start threads for waiting calls. Returns the calls to refuse: all, when no thread lives and none can
+        start."""
         while self._waiting and self._has_room:
             job = self._waiting.popleft()
             if not job.is_over:
@@ -115,14 +116,14 @@ class ToolThreads(Threads):
                 thread.is_lost = False
                 self._lost -= 1
                 self._live += 1
-            if self._closed or self._live > self._size:  # its place was taken
+            if self._closed or self._live > self._size:  # another thread took its place
                 self._live -= 1
                 thread.is_ended = True
                 return None
             return self._next(thread)
 
     def close(self) -> None:
-        """Take no more calls; threads end with the one that they are in. Waits for none."""
+        """Take no more calls. Threads end after their present call; does not wait for them."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -135,6 +136,6 @@ _pools: WeakSet[ToolThreads] = WeakSet()  # of this process
 
 
 def hanging() -> tuple[int, bool]:
-    """How many calls of tools hang in this process, and whether no thread is left because of them."""
+    """The number of tool calls that hang in this process, and whether no thread is left because of them."""
     open_pools = [pool for pool in _pools if not pool._closed]
     return sum(pool.lost for pool in open_pools), any(pool.is_exhausted for pool in open_pools)

@@ -1,7 +1,5 @@
-"""An at-most-once tool's own check: it finds out whether an uncertain effect has happened, before a person is asked.
-
-At-most-once effects that were begun and have no result: they may have happened, and a person decides.
-"""
+"""At-most-once effects that began and have no result: they may have happened. The tool's own check is asked first, then
+a person decides."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ log = logging.getLogger("ravi.tools")
 
 
 async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
-    """The check's answer on this attempt, as a person's decision would say it; None when it does not know.
+    """The check's answer on this attempt, in the form of a person's decision; None when it does not know.
 
-    The answer is journaled, and the check is asked once. It is asked no sooner than `not_before`: until then the worker
-    that began the effect may still perform it.
+    The answer is journaled, so the check runs once. It runs no sooner than `not_before`: until then the worker that
+    began the effect may still perform it.
     """
     effects, path = ctx.effects, f"@checked.{entry.path}.{entry.attempt}"
     recorded = effects.journal.system(path)
@@ -80,8 +78,8 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
 
 
 async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
-    """An at-most-once effect that was begun and has no result is uncertain, whatever the tool promises by now: a
-    person's decision is its result. None when it is to be performed, as the next attempt."""
+    """An at-most-once effect that began and has no result is uncertain, whatever the tool promises now: a person's
+    decision is its result. None: perform it, as the next attempt."""
     effects = ctx.effects
     for path, row in effects.journal.open_started.items():
         if path not in effects.asked and _same_call(row, entry):
@@ -99,13 +97,13 @@ async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
 
 
 async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | None) -> ToolExecutionResult | None:
-    """Ask the tool's check, then a person; None is "run it again", as the next attempt."""
+    """Ask the tool's check, then a person; None means "run it again", as the next attempt."""
     effects = ctx.effects
     effects.started.pop(entry.path, None)
     effects.uncertain[entry.path] = entry
     answer = await checked(ctx, entry, not_before) or await uncertain.decide(ctx, entry, why, not_before=not_before)
     if answer["outcome"] == "fail":
-        said = "" if hidden.of_call(entry.request) else f"{why}; "  # it is the run's error, which the owner reads
+        said = "" if hidden.of_call(entry.request) else f"{why}; "  # the run's error: the owner reads it
         await effects.end(Stop(Stop.Kind.FAIL, _uncertain(entry, f"{said}a person has decided to fail the run")))
     effects.uncertain.pop(entry.path, None)
     if answer["outcome"] == "run_again":
@@ -124,11 +122,11 @@ def _same_call(row: Recorded, entry: Entry) -> bool:
 
 
 async def decide_left(ctx: RunState) -> None:
-    """At the end of the agent's code: at-most-once effects that it began and did not wait for are decided too."""
+    """At the end of the agent's code, decide the at-most-once effects that it began and did not await."""
     effects = ctx.effects
     left = effects.left_open()
     if left and effects.stop is not None and effects.stop.kind == Stop.Kind.LOST:
-        effects.stop = None  # the gate was closed behind the code: this is the engine's own wait
+        effects.stop = None  # the gate is closed for the agent's code; this wait is the engine's
     for path, begun in left.items():
         entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
         decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))

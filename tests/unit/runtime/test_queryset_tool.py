@@ -162,7 +162,7 @@ def test_what_cannot_be_declared_is_named():
         (User, {"fields": ["groups"]}, "fields has 'groups'"),
         (User, {"fields": ["username__length"]}, "fields has 'username__length'"),
         (User, {"fields": ["-username"]}, "fields has '-username'"),
-        (Blob, {"fields": ["body"]}, "bytes cannot be told"),
+        (Blob, {"fields": ["body"]}, "bytes cannot be returned"),
         (User, {"fields": ["id"], "filters": ["groups__name"]}, "filters has 'groups__name'"),
         (User, {"fields": ["id"], "filters": ["username__regex"]}, "filters has 'username__regex'"),
         (User, {"fields": ["id"], "filters": ["user_permissions"]}, "filters has 'user_permissions'"),

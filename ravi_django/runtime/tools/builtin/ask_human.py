@@ -27,11 +27,11 @@ _WORDS = {
 
 
 class AskHumanTool(FunctionTool):
-    """`ask_human(question, context, choices, free_text)`: the run's owner, or whoever may answer, is asked.
+    """`ask_human(question, context, choices, free_text)`: asks the run's owner, or the recipients in `to`.
 
-    max_per_run: how many questions a run may ask through the tool; the model is told when they are used up.
-    answer_within: seconds, or a timedelta, after which the question expires; None waits for ever.
-    to: who is asked, an address or several (see Addressees); never the model's choice.
+    max_per_run: how many questions a run may ask through the tool; then the model gets an error. answer_within:
+    seconds, or a timedelta, after which the question expires; None waits for ever. to: an address or several (see
+    Addressees); never the model's choice.
 
     The run suspends meanwhile. After the answer the tool is called again and finds its recorded question.
     """

@@ -1,4 +1,4 @@
-"""The task board for a model: it writes down what it has set itself to do, and people watch."""
+"""The task board for a model: it lists its tasks, and people watch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Number = Annotated[int, Field(ge=1, le=board.MAX_TASKS)]
 class TaskBoard:
     """The three tools of a board: `ReActAgent(…, tools=[*TaskBoard().tools])`.
 
-    A change commits with its journal row, so a crash neither loses nor doubles a task. Tasks belong to the agent and to
-    the thread of the conversation; see `runtime/teams/board.py` for their bounds.
+    A change commits with its journal row: a crash neither loses nor doubles a task. Tasks belong to the agent and the
+    thread of the conversation; see `runtime/teams/board.py` for the limits.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading the site's own tables: declared models and fields, for whoever may view them."""
+"""Read the site's own tables: declared models and fields, for users who may view them."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class QuerysetTool(FunctionTool):
-    """`read_<model>` for a model: rows of one Django model, of the declared fields alone.
+    """`read_<model>` for a model: rows of one Django model, with the declared fields alone.
 
-    fields: what of a row is told, "status" or, over a foreign key, "customer__name". filters: "status" or, with a
-    lookup, "created__gte"; nothing else can be asked for. search: text fields that the argument `search` looks into.
+    fields: the fields that are returned, "status" or, over a foreign key, "customer__name". filters: "status" or, with
+    a lookup, "created__gte"; no others can be used. search: text fields that the argument `search` looks into.
     ordering: fields to sort by, either way. limit: rows at most. queryset: `(user) -> QuerySet` of the rows that the
-    run's owner may see; all of the default manager's without it.
+    run's owner may see; by default all of the default manager's.
 
-    The run's owner needs the model's view permission. Raises ValueError that names what cannot be declared.
+    The run's owner needs the model's view permission. Raises ValueError that names the faulty declaration.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class QuerysetTool(FunctionTool):
             for path in paths:
                 field = _resolve(self.model, path, option)
                 if isinstance(field, models.BinaryField):
-                    raise ValueError(f"{option} has {path!r}: bytes cannot be told")
+                    raise ValueError(f"{option} has {path!r}: bytes cannot be returned")
                 if option == "search" and not isinstance(field, models.CharField | models.TextField):
                     raise ValueError(f"search has {path!r}, which is no text")
         for path in self._filters:
@@ -110,7 +110,7 @@ class QuerysetTool(FunctionTool):
         return f"Read {self.model._meta.verbose_name_plural}: rows with {names}, at most {self._limit} at once."
 
     def _parameters(self) -> dict[str, Any]:
-        """Argument → annotation; all can be left out."""
+        """Argument → annotation; all are optional."""
         found: dict[str, Any] = {path: _type(field, lookup) for path, (field, lookup) in self._filters.items()}
         if self._search:
             found["search"] = Annotated[_Text, Field(description=f"text to be found in {', '.join(self._search)}")]
@@ -133,10 +133,11 @@ class QuerysetTool(FunctionTool):
                     rows = rows.filter(**{path if lookup else f"{path}__exact": asked[path]})
             if text := asked.get("search"):
                 rows = rows.filter(reduce(or_, (Q(**{f"{path}__icontains": text}) for path in self._search)))
-            ordered = rows.order_by(asked["order_by"], "pk") if "order_by" in asked else self._in_order(rows)
-            found = list(ordered.values(*self._fields)[offset : offset + limit + 1])
+            if order := asked.get("order_by") or (None if rows.ordered else "pk"):
+                rows = rows.order_by(order, "pk")
+            found = list(rows.values(*self._fields)[offset : offset + limit + 1])
         except Exception:
-            # What a database or the site's own code says may name what was not declared.
+            # Errors of the database or the site's code may name undeclared fields.
             log.exception("%s could not read", self.name, extra={"action": "tool.failed"})
             raise ToolRefused(f"{self.model._meta.verbose_name_plural} cannot be read with these arguments") from None
         return {"rows": found[:limit], "more": len(found) > limit}
@@ -155,12 +156,9 @@ class QuerysetTool(FunctionTool):
             raise TypeError(f"queryset gave {type(rows).__name__}, not a queryset of {self.model.__name__}")
         return rows
 
-    def _in_order(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        return rows if rows.ordered else rows.order_by("pk")
-
 
 def _aware(value: Any) -> Any:
-    """A time without a zone is in the site's."""
+    """A time without a zone is in the site's zone."""
     is_naive = isinstance(value, datetime) and settings.USE_TZ and timezone.is_naive(value)
     return timezone.make_aware(value) if is_naive else value
 
@@ -214,7 +212,7 @@ def _split(model: type[models.Model], path: str) -> tuple[models.Field[Any, Any]
 
 
 def _type(field: models.Field[Any, Any], lookup: str) -> Any:
-    """What a filter's argument looks like to the model."""
+    """The type of a filter's argument, as the model sees it."""
     if lookup == "isnull":
         return bool
     if lookup in _TEXT_LOOKUPS:
@@ -237,7 +235,7 @@ def _value_type(field: models.Field[Any, Any]) -> Any:
 
 
 def _with_signature(read: Callable[..., Any], arguments: dict[str, Any]) -> Callable[..., Any]:
-    """The function with these arguments as its signature, all of them optional."""
+    """The function with these arguments as its signature, all optional."""
 
     def read_rows(ctx: RunContext, **given: Any) -> Any:
         return read(ctx, **given)
@@ -245,5 +243,5 @@ def _with_signature(read: Callable[..., Any], arguments: dict[str, Any]) -> Call
     keyword = inspect.Parameter.KEYWORD_ONLY
     named = [inspect.Parameter(name, keyword, default=None, annotation=kind | None) for name, kind in arguments.items()]
     context = inspect.Parameter("ctx", keyword, annotation=RunContext)
-    setattr(read_rows, "__signature__", inspect.Signature([context, *named]))  # noqa: B010 - of this one's own making
+    setattr(read_rows, "__signature__", inspect.Signature([context, *named]))  # noqa: B010 - mypy refuses the assignment
     return read_rows

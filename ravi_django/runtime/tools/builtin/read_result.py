@@ -1,4 +1,4 @@
-"""Reading on in a tool's result that was too big to be shown at once."""
+"""Read on in a tool's result that was too big to be shown at once."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ravi_django.runtime.tools.results import READER, WHOLE
 PAGE = 16_000  # bytes
 MAX_PAGE = 64_000
 MAX_FOUND = 10
-AROUND = 100  # bytes shown on either side of what was found
-MAX_FORKS = 20  # that a run's past goes back over
+AROUND = 100  # bytes shown on either side of a match
+MAX_FORKS = 20  # forks that a run's past goes back over
 _STEP = 256 * 1024  # bytes unpacked at once
 _PACKED = 64 * 1024
 
 
 class ReadResultTool(FunctionTool):
-    """`read_result(id, offset, limit, find)`: pages through a result that was cut, named by its marker.
+    """`read_result(id, offset, limit, find)`: read a result that was cut, by the id in its marker.
 
-    Of runs in the same session, and of runs with the same owner and tenant; anything else reads as unknown. An agent
-    whose tools may give big results lists it beside them.
+    It reads results of runs in the same session, and of runs with the same owner and tenant; all others are unknown.
+    Give it to an agent whose tools may return big results.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ def _read(blob: Blob, offset: int, limit: int, find: str) -> str:
 
 
 def _blob(ctx: RunContext, entry_id: str) -> tuple[Blob, bool]:
-    """The whole result, and whether it is hidden from owners. Raises ToolRefused in the same words for what there is
-    not and what is somebody else's."""
+    """The whole result, and whether it is hidden from owners. Raises ToolRefused, with the same message for an unknown
+    result and another user's."""
     unknown = ToolRefused(f"there is no result {entry_id!r} here; give the id that the mark at the cut names")
     try:
         rows = JournalEntry.objects.filter(id=UUID(entry_id), kind="tool.call")
@@ -106,7 +106,7 @@ def _origins(run_id: UUID) -> list[UUID]:
 
 
 def _pieces(blob: Blob) -> Iterator[bytes]:
-    """The body from its start, unpacked a piece at a time: the whole never lies in memory."""
+    """The body from its start, decompressed piece by piece: the whole is never in memory."""
     packed = memoryview(blob.body)
     if not blob.encoding.endswith("+zlib"):
         yield bytes(packed)
@@ -132,7 +132,7 @@ def _part(blob: Blob, offset: int, size: int) -> bytes:
 
 
 def _aligned(body: bytes, limit: int) -> bytes:
-    """At most `limit` bytes, or one character, without half of a character at the end."""
+    """At most `limit` bytes, or one character, without half a character at the end."""
     end = min(limit, len(body))
     while end < len(body) and end > 0 and body[end] & 0xC0 == 0x80:
         end -= 1
@@ -155,7 +155,7 @@ def _found(blob: Blob, offset: int, text: str) -> str:
         ended = piece is None
         window += piece or b""
         place = start + len(window)
-        # What begins near the end is looked at again, with what follows it.
+        # A match that begins near the end is searched again, with the next piece.
         sure = place if ended else place - keep
         for match in wanted.finditer(window, max(0, after - start)):
             if start + match.end() > sure or len(found) == MAX_FOUND:
