@@ -1,4 +1,4 @@
-"""The REST surface: `path("ravi/", include("ravi_django.urls"))`, under any prefix, which may have arguments."""
+"""The REST API: `path("ravi/", include("ravi_django.urls"))`. The prefix may have arguments."""
 
 from functools import wraps
 from typing import Any
@@ -7,13 +7,13 @@ from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
 from ravi_django.api.agents import AgentViewSet
+from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet
 from ravi_django.api.follows import EmitView, FollowViewSet
 from ravi_django.api.health import HealthView
 from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import MetricsView
-from ravi_django.api.nothing import NothingView
 from ravi_django.api.requests import RequestViewSet
 from ravi_django.api.runs import RunViewSet
 from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
@@ -25,7 +25,7 @@ app_name = "ravi"
 
 
 class Router(SimpleRouter):
-    """Also routes the DELETE of a list, of a row that the query or the body names."""
+    """Also routes DELETE on a list: the query or the body names the row."""
 
     _list: Any
     _list, *_others = SimpleRouter.routes
@@ -70,13 +70,13 @@ urlpatterns = [
     path("schema/", SchemaView.as_view(), name="schema"),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
-    # The last one takes the rest, whatever it is: a site's own 404 page is no JSON.
+    # All other addresses: the site's 404 page is not JSON.
     re_path(r"^[\s\S]*\Z", NothingView.as_view(), name="nothing"),
 ]
 
 
 def _without_prefix(view: Any, own: Any) -> Any:
-    """The view, called without the arguments of the site's prefix: a version or tenant, for instance."""
+    """Call the view without the arguments of the site's prefix, such as a version or a tenant."""
 
     @wraps(view)
     def called(request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,1 +1,1 @@
-"""The REST surface: one noun a file. `base.py` has what all views share, `services/problems.py` all errors."""
+"""The REST API: one resource a file. `base.py` has the base classes, `services/problems.py` all errors."""

@@ -1,4 +1,4 @@
-"""Agents: what one may run in this process."""
+"""The agents that the user may run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class AgentViewSet(ApiViewSet):
         "agents_list",
         ok={200: shapes.AgentSerializer(many=True)},
         errors=[400],
-        parameters=[parameter("limit", "Agents a page, 50 when absent, at most 200.", kind=int)],
+        parameters=[parameter("limit", "Agents a page: by default 50, at most 200.", kind=int)],
     )
     def list(self, request: Any) -> Response:
-        """What the user may run, by address."""
+        """The agents that the user may run, by address."""
         rows = access.agents_seen(request.user)
         return self.page(list(rows), lambda names: [_described(name, rows[name]) for name in names])
 
@@ -38,7 +38,7 @@ class AgentViewSet(ApiViewSet):
     def retrieve(self, request: Any, type: str, key: str, namespace: str = "") -> Response:
         """One agent."""
         address = f"{namespace}/{type}/{key}" if namespace else f"{type}/{key}"
-        specs.find(address)  # it is there, and enabled
+        specs.find(address)  # raises for an unknown or disabled agent
         row = Agent.objects.filter(address=address).first()
         if not access.allows("may_see_agent", request.user, row or Agent(address=address)):
             raise AgentNotFoundError(address)
@@ -49,7 +49,7 @@ _ABSENT: dict[str, Any] = {"model": None, "tools": [], "result_schema": None, "w
 
 
 def _described(address: str, row: Agent | None) -> dict[str, Any]:
-    """What the serializer shows a part of: an agent's own keys and instructions stay inside."""
+    """The serializer shows a part of this: other keys of a spec and the instructions are not shown."""
     place, spec = AgentId.parse(address), _of_code(address) if address in known_addresses() else _of_row(row)
     return {
         **_ABSENT,
@@ -71,7 +71,7 @@ def _of_code(address: str) -> dict[str, Any]:
 
 
 def _of_row(row: Agent | None) -> dict[str, Any]:
-    """Also of a spec that this process cannot build: a tool that it does not know is left out."""
+    """Also for a spec that this process cannot build: unknown tools are left out."""
     assert row is not None
     tools = specs.tools_of(row.spec)
     return {

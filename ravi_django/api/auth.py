@@ -1,4 +1,4 @@
-"""Authentication of the REST API: RAVI["API_AUTHENTICATION"], else the site's own classes, else token and session."""
+"""Authentication of the REST API: RAVI["API_AUTHENTICATION"], else the site's classes, else token and session."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SESSION = "rest_framework.authentication.SessionAuthentication"
 def authenticators() -> list[Any]:
     """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
     own = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
-    # An empty list lets nobody in: it counts as not set.
+    # An empty list, which would refuse all users, counts as not set.
     paths = conf.API_AUTHENTICATION or api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES") or own
     return [_class_of(path)() for path in paths]
 
 
 def challenge(request: Any, used: list[Any]) -> str:
-    """The WWW-Authenticate header: the first one that an authenticator has. Session authentication has none, and
-    without a header missing credentials would be a 403."""
+    """The WWW-Authenticate header of the first authenticator that has one. Session authentication has none; without a
+    header DRF would answer missing credentials with 403."""
     found = (authenticator.authenticate_header(request) for authenticator in used)
     return next(filter(None, found), 'Session realm="api"')
 
 
 def credential_of(request: Any) -> Credential:
-    """What a request came with: the session, or the token's row."""
+    """The session of a request, or its token's row."""
     if isinstance(request.successful_authenticator, SessionAuthentication):
         return Credential.of_session(getattr(request._request, "session", None), request.user)
     return Credential.of_token(request.auth)

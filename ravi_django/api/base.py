@@ -1,4 +1,4 @@
-"""What all views share. Of the site's REST_FRAMEWORK settings, authentication and throttling hold here too."""
+"""Base classes of all views. Of the site's REST_FRAMEWORK settings, authentication and throttling apply."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db.transaction import non_atomic_requests
+from django.urls import Resolver404, resolve
 from django.utils.decorators import method_decorator
 from drf_spectacular.openapi import AutoSchema
 from rest_framework.exceptions import APIException, NotFound
@@ -31,24 +32,24 @@ def _non_atomic(view: Any) -> Any:
     return view
 
 
-# ATOMIC_REQUESTS is a setting of each database of the site.
+# ATOMIC_REQUESTS is a setting of each database.
 non_atomic = method_decorator(_non_atomic, name="dispatch")
 
 
 class LengthRequired(APIException):
-    """DRF takes a body without Content-Length for an empty one."""
+    """DRF reads a body without Content-Length as an empty one."""
 
     status_code = 411
-    default_detail = "a body needs the header Content-Length; chunks are not read"
+    default_detail = "a body needs the header Content-Length; a chunked body is not read"
 
 
 class _Negotiation(DefaultContentNegotiation):
-    # The Accept header decides, and no `?format=`.
+    # Only the Accept header decides, not `?format=`.
     settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # type: ignore[assignment]
 
 
 class ApiView(APIView):
-    """JSON in and out, nothing anonymous, every error in our shape."""
+    """JSON in and out, authenticated, with every error in our shape."""
 
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     permission_classes = [IsAuthenticated]
@@ -58,7 +59,7 @@ class ApiView(APIView):
     reads_chunks = False
     versioning_class = None
     schema: Any = AutoSchema()
-    limit = ""  # the name in RAVI["LIMITS"] that each call which changes something counts against
+    limit = ""  # the name in RAVI["LIMITS"] that unsafe methods count against
 
     def get_authenticators(self) -> list[Any]:
         return auth.authenticators()
@@ -74,7 +75,7 @@ class ApiView(APIView):
             limits.count(request.user, self.limit)
 
     def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
-        """What the body says; null stands for absent."""
+        """The validated body; null means absent."""
         read = serializer(data=self.request.data if body is None else body)
         read.is_valid(raise_exception=True)
         return {name: value for name, value in read.validated_data.items() if value is not None}
@@ -84,7 +85,7 @@ class ApiView(APIView):
 
     def handle_exception(self, exc: Exception) -> Response:
         response: Response = super().handle_exception(exc)
-        # Whatever the client would have accepted for a success: an error is JSON.
+        # An error is JSON, whatever the client accepts.
         self.request.accepted_renderer = JSONRenderer()
         self.request.accepted_media_type = JSONRenderer.media_type
         return response
@@ -96,7 +97,7 @@ class ApiView(APIView):
 
 
 class ApiViewSet(ApiView, GenericViewSet[Any]):
-    """A resource: rows of `queryset` that the user may see, shown by `serializer_class`."""
+    """A resource: the rows of `queryset` that the user may see."""
 
     lookup_field = "id"
     lookup_value_converter = "uuid"
@@ -105,14 +106,14 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     filterset_class: Any = None
     pagination_class: type[CursorPagination] = Pages
     ordering = "-id"
-    weighs: tuple[str, ...] = ()  # columns that may be long
+    weighs: tuple[str, ...] = ()  # columns that may be long; a page reads at most MAX_BYTES of them
 
     def get_queryset(self) -> Any:
         rows: Any = super().get_queryset()
         return rows.for_user(self.request.user)
 
     def get_object(self) -> Any:
-        """Somebody else's is as absent as one that never was. Raises NotFound."""
+        """Raises NotFound, also for another user's row."""
         rows = self.get_queryset()
         row = rows.filter(id=self.kwargs["id"]).first()
         if row is None:
@@ -127,8 +128,8 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         return Response(self.get_serializer(row).data, status=status)
 
     def page(self, rows: Any, prepare: Any = None, sizes: Any = None) -> Response:
-        """A page of `rows`. `prepare` completes the page's rows, or returns others to show; `sizes` says how
-        many bytes that adds to each."""
+        """A page of `rows`. `prepare` completes the page's rows, or returns other rows to show; `sizes` returns the
+        bytes that it adds to each row."""
         pages: Any = self.paginator
         found = pages.paginate_queryset(rows, self.request, self)
         if sizes is not None:
@@ -137,3 +138,23 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
             found = prepare(found) or found
         response: Response = pages.get_paginated_response(self.get_serializer(found, many=True).data)
         return response
+
+
+class NothingView(ApiView):
+    """404 in our shape, for any method, at every other address under the mount."""
+
+    schema = None
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # credentials first
+        raise NotFound(f"there is nothing at {request.path}{_hint(request.path_info)}")
+
+
+def _hint(path: str) -> str:
+    if path.endswith("/"):
+        return ""
+    try:
+        found = resolve(f"{path}/")
+    except Resolver404:
+        return ""
+    return "" if getattr(found.func, "view_class", None) is NothingView else "; add a slash at the end"

@@ -1,7 +1,7 @@
-"""The page behind an e-mail's link: what one person is asked, and the form that decides it.
+"""The page of an e-mail's link: a request and the form that decides it.
 
-It is HTML, for a person with a session of the site, staff or not. A GET shows and never decides: programs that look
-into e-mails follow every link. Who decides is the logged-in user, who has to be the one that the e-mail was sent to.
+It is HTML, for a user with a session of the site, staff or not. GET never decides: programs that scan e-mails follow
+every link. The logged-in user decides, and must be the recipient of the e-mail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from ravi_django.api.nothing import NothingView
+from ravi_django.api.base import NothingView
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.kernel.visible import visible
@@ -45,11 +45,11 @@ NOT_FROM_HERE = gettext_lazy(
     "Nothing was decided: this form did not come from this page, or the page is older than your login. Open the link "
     "again, and let your browser keep this site's cookies."
 )
-TURNS, TURN_CHARS = 6, 1_000  # of the conversation, the last ones, and of each block of them
+TURNS, TURN_CHARS = 6, 1_000  # the last turns of the conversation, and the characters of a block
 
 HEADERS = {
     "Cache-Control": "no-store",
-    # Not "no-referrer": browsers would then post with the origin "null", which Django's CSRF check refuses.
+    # With "no-referrer" browsers post with the origin "null", which Django's CSRF check refuses.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "X-Robots-Tag": "noindex, nofollow",
@@ -59,37 +59,36 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What this person may do with this request by this link, now."""
+    """Whether the user may decide the request by this link now."""
 
-    status: int  # of the page that shows it; 200: it is open to them, or over
-    words: str = ""  # why it is not open to them
+    status: int  # of the page; 200: the user may decide, or the request is closed
+    words: str = ""  # why the user may not decide
     is_open: bool = False
     is_shown: bool = True
 
 
 class _Csrf(CsrfViewMiddleware):
     def _reject(self, request: HttpRequest, reason: str) -> str:
-        return reason  # in place of Django's own page
+        return reason  # not Django's own page
 
 
 def _nothing(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-@method_decorator(csrf_exempt, name="dispatch")  # of the middleware: the check is `_checked`, after the method's
+@method_decorator(csrf_exempt, name="dispatch")  # `_checked` does the middleware's check, after that of the method
 class DecideView(View):
     http_method_names = ["get", "head", "post"]
 
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if str(request.method).lower() not in self.http_method_names:
             return self._with_headers(self.http_method_not_allowed(request))
         return self._with_headers(self._checked(request, kwargs["token"]))
 
-    def _with_headers(self, response: Any) -> HttpResponse:
+    def _with_headers(self, response: HttpResponseBase) -> HttpResponseBase:
         for name, value in HEADERS.items():
             response[name] = value
-        found: HttpResponse = response
-        return found
+        return response
 
     def _checked(self, request: HttpRequest, token: str) -> HttpResponseBase:
         check = _Csrf(_nothing)
@@ -133,7 +132,7 @@ class DecideView(View):
         return HttpResponseRedirect(request.path, status=303)
 
     def _decide(self, request: HttpRequest, form: DecisionForm) -> bool:
-        """The answer and the link's one use are one commit. False: the form says what to fix."""
+        """Record the answer and the use of the link in one commit. False: the form has errors."""
         given = form.given()
         if given is None:
             return False
@@ -177,7 +176,7 @@ class DecideView(View):
 
 
 def standing_of(link: RequestLink, user: Any) -> Standing:
-    """By the rule that the answer goes by as well. The link is good for the level that it was sent at alone."""
+    """By the same rule as the answer. A link is valid only at the escalation level that it was sent at."""
     asked = link.request
     try:
         rights.check(user, asked)
@@ -200,7 +199,7 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
 
 
 def login_url() -> str:
-    """The site's; where there is nothing at LOGIN_URL, the admin's."""
+    """The site's LOGIN_URL; the admin's login if no page is there."""
     try:
         url = str(resolve_url(settings.LOGIN_URL))
         if "://" in url or url.startswith("//"):
@@ -221,8 +220,8 @@ def _closed(link: RequestLink) -> str:
     if asked.status != HumanRequest.Status.ANSWERED:
         return _("This is closed.")
     if link.used_at is not None and asked.answered_by_id == link.user_id:
-        said = {"decision": decision_of(asked), "name": name_of(asked)}
-        return _("Your decision was recorded: %(decision)s: %(name)s.") % said
+        decision = {"decision": decision_of(asked), "name": name_of(asked)}
+        return _("Your decision was recorded: %(decision)s: %(name)s.") % decision
     return _("This is decided.")
 
 

@@ -1,4 +1,4 @@
-"""A run tree's events over HTTP: as a stream, or a page at a time."""
+"""A run tree's events over HTTP: as a stream, or as pages."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ from ravi_django.services import shapes
 from ravi_django.services.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
-RUNSERVER = "WSGIServer/"  # Django's development server: the one WSGI server with a thread for each request
+RUNSERVER = "WSGIServer/"  # Django's development server, the only WSGI server with a thread for each request
+PAGING = [
+    parameter("after", "Only events with a higher number.", kind=int),
+    parameter("limit", "Events a page, for JSON only: at most 500, the default.", kind=int),
+]
 
 
 class EventStreamRenderer(BaseRenderer):
-    """Stands for `text/event-stream` in the choice of a media type; the stream itself is never rendered."""
+    """Lets a client choose `text/event-stream`; the stream itself is not rendered."""
 
     media_type = "text/event-stream"
     format = "sse"
@@ -48,10 +52,9 @@ class EventViewSet(ApiViewSet):
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
         errors=[400, 404],
         parameters=[
-            parameter("after", "Only events with a higher number.", kind=int),
-            parameter("Last-Event-ID", "The same; it wins over `after`.", kind=int, where="header"),
-            parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
-            parameter("agent", "Only events of the tree's runs of this agent, an address."),
+            *PAGING,
+            parameter("Last-Event-ID", "As `after`, and overrides it.", kind=int, where="header"),
+            parameter("agent", "Only events of this agent's runs, an address."),
         ],
     )
     def retrieve(self, request: Any, id: UUID) -> Any:
@@ -59,7 +62,7 @@ class EventViewSet(ApiViewSet):
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
         stream.done; comments keep the connection open. With `Accept: application/json` one page of the same frames.
-        A WSGI server has the pages alone: there a stream is a 406.
+        A WSGI server has only the pages: there a stream is a 406.
         """
         agent = request.query_params.get("agent")
         return self._answer(request, Only(agent="" if agent is None else str(AgentId.parse(agent))))
@@ -68,16 +71,12 @@ class EventViewSet(ApiViewSet):
         "topics_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
         errors=[400, 404],
-        parameters=[
-            parameter("run", "The run whose tree is meant; `agent.progress` names it itself.", kind=UUID),
-            parameter("after", "Only events with a higher number.", kind=int),
-            parameter("limit", "Events a page, as JSON only; 500 when absent, and at most.", kind=int),
-        ],
+        parameters=[parameter("run", "A run of the tree; `agent.progress` contains it.", kind=UUID), *PAGING],
     )
     def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
-        """The events of one topic of a run's tree, as `runs/{id}/events/` has them.
+        """The events of one topic of a run's tree, as in `runs/{id}/events/`.
 
-        `agent.stream/{agent key}` is what one agent says, `agent.progress/{run id}` the steps of the whole tree.
+        `agent.stream/{agent key}` has the text of one agent, `agent.progress/{run id}` the steps of the whole tree.
         """
         topic = TopicId(type, source, namespace)
         self.kwargs["id"] = run_of_topic(topic, request.query_params.get("run"))
@@ -95,12 +94,11 @@ class EventViewSet(ApiViewSet):
 
 
 def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
-    """Under ASGI the event loop serves it, whatever the number of clients. Two streams would stop a WSGI server that
-    has two workers."""
+    """Under ASGI the event loop serves any number of clients. On a WSGI server each stream would block a worker."""
     is_asgi = isinstance(request._request, ASGIRequest)
     if not is_asgi and not request.META.get("SERVER_SOFTWARE", "").startswith(RUNSERVER):
         where = f"Accept: application/json for {request.get_full_path()}"
-        raise NotAcceptable(f"this WSGI server does not stream: ask with {where}, or ask an ASGI server")
+        raise NotAcceptable(f"this WSGI server does not stream: send {where}, or use an ASGI server")
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
@@ -108,22 +106,23 @@ def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | St
     whole = hidden.sees(request.user)
     opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
     if is_asgi:
-        _let_go_of_connections()
+        _close_connections()
         body: Any = sse.stream(run.tree_id, after, opening)
     else:
         body = sse.stream_for_a_while(run.tree_id, after, opening)
     return StreamingHttpResponse(body, content_type=sse.CONTENT_TYPE, headers=headers)
 
 
-def _let_go_of_connections() -> None:
-    """This thread's would stay open, idle, until the client has gone: Django closes them when the response ends."""
+def _close_connections() -> None:
+    """Close this thread's connections: Django would keep them open and idle until the stream ends."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
 
 
 def _after(request: Any) -> int:
-    """A reconnecting EventSource asks for its first address again and says in Last-Event-ID how far it came."""
+    """A reconnecting EventSource requests its first address again, and sends the last event's number in
+    Last-Event-ID."""
     for name, given in (
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
         ("after", request.query_params.get("after")),

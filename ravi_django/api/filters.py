@@ -1,5 +1,4 @@
-"""Filters of lists, as query parameters: all faults of them in one answer. A parameter that a list does not know is
-ignored."""
+"""Filters of lists, as query parameters. An answer has all their faults; unknown parameters are ignored."""
 
 from __future__ import annotations
 
@@ -36,18 +35,15 @@ class Backend(DjangoFilterBackend):
     """Django-filter without its templates: `django_filters` need not be an installed app."""
 
     def filter_queryset(self, request: Any, queryset: QuerySet[Any], view: Any) -> QuerySet[Any]:
-        """Its own translation of faults takes a `%` of the client for a format."""
-        found: Any = self.get_filterset(request, queryset, view)
-        if not found.is_valid():
-            faults = found.errors.get_json_data().items()
-            raise serializers.ValidationError(
-                {
-                    name: [ErrorDetail(fault["message"], fault["code"] or "invalid") for fault in of]
-                    for name, of in faults
-                }
-            )
-        rows: QuerySet[Any] = found.qs
-        return rows
+        """django-filter's own translation of faults would interpret a `%` of the client as a format."""
+        filterset: Any = self.get_filterset(request, queryset, view)
+        if not filterset.is_valid():
+            faults = {
+                name: [ErrorDetail(fault["message"], fault["code"] or "invalid") for fault in of]
+                for name, of in filterset.errors.get_json_data().items()
+            }
+            raise serializers.ValidationError(faults)
+        return filterset.qs  # type: ignore[no-any-return]
 
 
 class AddressField(forms.CharField):
@@ -72,17 +68,17 @@ class AddressFilter(filters.CharFilter):
 
 
 def moment_of(text: str, name: str) -> datetime:
-    """A day or a moment in ISO 8601, UTC where it has no offset. Raises InvalidInputError."""
+    """A date or a time in ISO 8601, in UTC if it has no offset. Raises InvalidInputError."""
     try:
         day = parse_date(text)
         found = datetime(day.year, day.month, day.day) if day else parse_datetime(text)
         if found is not None:
             found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-            first_id_of(found)  # one that can be counted from
+            first_id_of(found)  # raises for a time that no id can have
             return found
     except (ValueError, OverflowError):
         pass
-    raise InvalidInputError(f"{name} must be a day or a moment in ISO 8601, not {text[:LONGEST]!r}", field=name)
+    raise InvalidInputError(f"{name} must be a date or a time in ISO 8601, not {text[:LONGEST]!r}", field=name)
 
 
 class MomentField(forms.CharField):
@@ -99,7 +95,7 @@ class MomentFilter(filters.CharFilter):
 
 
 class MadeFilter(MomentFilter):
-    """By the time that a row was made at. Through the index of the ids, which begin with it."""
+    """By the time of a row's creation, through the index of the ids, which begin with it."""
 
     def __init__(self, lookup: str, help_text: str) -> None:
         super().__init__(field_name="id", lookup_expr=lookup, help_text=help_text)
@@ -122,14 +118,14 @@ class MetadataField(forms.Field):
             raise ValidationError(f"at most {MOST_NAMES} names of metadata in one call, not {len(value)}")
         for name, text in value.items():
             if not NAME.match(name):
-                raise ValidationError(f"{name[:100]!r} is no name to filter by: letters, digits, - and _, at most 100")
+                raise ValidationError(f"{name[:100]!r} is not a name of at most 100 letters, digits, - and _")
             if len(text) > LONGEST or "\0" in text:
                 raise ValidationError(f"the value of {name} must be at most {LONGEST} characters, without NUL")
         return value
 
 
 class MetadataFilter(filters.CharFilter):
-    """`metadata.NAME=value`, for any names: what a run's metadata has there, as text."""
+    """`metadata.NAME=value`, for any name: the value in a run's metadata, as text."""
 
     field_class = MetadataField  # type: ignore[assignment]
 
@@ -146,7 +142,7 @@ def choice(name: str, values: Any, **options: Any) -> filters.ChoiceFilter:
 
 class Form(forms.Form):
     def clean(self) -> None:
-        """A filter with an empty value was meant to filter; an empty search is an empty box."""
+        """An empty value is an error, except for `search`: browsers send empty search boxes."""
         for name in self.fields:
             if name != "search" and name in self.data and not self.data[name].strip():
                 self.add_error(name, "must not be empty")
@@ -156,8 +152,8 @@ class Rows(FilterSet):
     """The filters of all rows of users."""
 
     agent = AddressFilter(help_text="Only those of this agent, type/key.")
-    created_after = MadeFilter("gte", "Made then or later: ISO 8601, a day or a moment.")
-    created_before = MadeFilter("lt", "Made before.")
+    created_after = MadeFilter("gte", "Created at this time or later: ISO 8601, a date or a time.")
+    created_before = MadeFilter("lt", "Created before this time.")
     owner = filters.CharFilter(
         method="of_owner", max_length=254, help_text="Only those of the user with this user name. For staff."
     )
@@ -191,7 +187,7 @@ class RunFilters(Rows):
 
     @classmethod
     def get_filters(cls) -> Any:
-        help_text = "Only runs whose metadata has this value at NAME, which is any name: `metadata.customer=acme`."
+        help_text = "Only runs with this value in their metadata, for any NAME: `metadata.customer=acme`."
         return {**super().get_filters(), "metadata.NAME": MetadataFilter(required=False, help_text=help_text)}
 
     def with_text(self, rows: QuerySet[Run], name: str, value: str) -> QuerySet[Run]:
@@ -210,11 +206,11 @@ class SessionFilters(Rows):
 
 
 class RequestFilters(Rows):
-    agent = AddressFilter("run__agent", help_text="Only what this agent, type/key, asks.")
+    agent = AddressFilter("run__agent", help_text="Only requests of this agent, type/key.")
     status = choice("status", [*HumanRequest.Status.values, ALL], method="with_status")
     kind = choice("kind", HumanRequest.Kind.values)
     tool = filters.CharFilter(max_length=LONGEST, help_text="Only those about calls of this tool, or asked by it.")
-    run = filters.UUIDFilter("run_id", help_text="Only what this run asks.")
+    run = filters.UUIDFilter("run_id", help_text="Only requests of this run.")
     search = search("the question or the tool's name")
 
     class Meta(Rows.Meta):
@@ -225,7 +221,7 @@ class RequestFilters(Rows):
         return rows if value == ALL else rows.filter(status=value)
 
     def with_text(self, rows: QuerySet[HumanRequest], name: str, value: str) -> QuerySet[HumanRequest]:
-        """A text that is hidden from the reader is not searched: the list would tell what is in it."""
+        """Does not search text that is hidden from the reader: the result would reveal it."""
         text = Q(text__icontains=value)
         if not hidden.sees(self.request.user):
             text &= ~Q(details__hidden=True)
@@ -233,8 +229,8 @@ class RequestFilters(Rows):
 
 
 class FollowFilters(FilterSet):
-    agent = AddressFilter(help_text="Only what this agent follows, type/key.")
-    topic = AddressFilter(kind=TopicId, help_text="Only who follows this topic, type/source.")
+    agent = AddressFilter(help_text="Only follows of this agent, type/key.")
+    topic = AddressFilter(kind=TopicId, help_text="Only follows of this topic, type/source.")
 
     class Meta:
         model = Follow

@@ -1,4 +1,4 @@
-"""The social graph: what one's agents follow, and publishing to a topic's followers."""
+"""The social graph: follows of the user's agents, and publishing to a topic."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ravi_django.services.fields import (
 )
 
 NAMED = [
-    parameter("agent", "Whose follow, type/key."),
-    parameter("topic", "Of which topic, type/source."),
-    parameter("session", "That of this conversation alone.", kind=UUID),
+    parameter("agent", "The agent that follows, type/key."),
+    parameter("topic", "The topic, type/source."),
+    parameter("session", "For a follow of one conversation.", kind=UUID),
 ]
 
 
@@ -39,18 +39,18 @@ class FollowSerializer(serializers.Serializer[Any]):
     id = IdField()
     agent = serializers.CharField(help_text="type/key")
     topic = serializers.CharField(help_text="type/source")
-    session = IdField(source="session_id", allow_null=True, help_text="When it is of this conversation alone")
-    home = IdField(source="home_id", allow_null=True, help_text="The session that deliveries go to; null: a new one")
-    every_s = serializers.IntegerField(help_text="Delivered at most once in so many seconds; 0: each message at once")
-    metadata = serializers.DictField(help_text="Of the runs that deliveries start")
-    last_at = TimeField(allow_null=True, help_text="Of the last delivery, when every_s is set")
+    session = IdField(source="session_id", allow_null=True, help_text="Set for a follow of one conversation")
+    home = IdField(source="home_id", allow_null=True, help_text="The session that gets deliveries; null: a new one")
+    every_s = serializers.IntegerField(help_text="Seconds between deliveries; 0: each message at once")
+    metadata = serializers.DictField(help_text="Metadata of the runs that deliveries start")
+    last_at = TimeField(allow_null=True, help_text="Time of the last delivery, if every_s is set")
     created_at = TimeField()
 
 
 class FollowNameSerializer(StrictSerializer):
     agent = AgentField()
     topic = TopicField()
-    session = IdField(required=False, allow_null=True, help_text="For this conversation of one's own alone")
+    session = IdField(required=False, allow_null=True, help_text="Only for this conversation of the user")
 
 
 class FollowRequestSerializer(FollowNameSerializer):
@@ -59,20 +59,17 @@ class FollowRequestSerializer(FollowNameSerializer):
 
 
 class EmitSerializer(StrictSerializer):
-    text = TextField(required=False, allow_null=True, allow_blank=True, help_text="What is said; or else data")
-    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON but null; or else text")  # type: ignore[assignment]
+    text = TextField(required=False, allow_null=True, allow_blank=True, help_text="Either text or data")
+    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON except null; or text")  # type: ignore[assignment]
     id = TextField(
-        required=False,
-        allow_null=True,
-        max_length=publications.MAX_ID,
-        help_text="Of one's own: a repeat publishes nothing",
+        required=False, allow_null=True, max_length=publications.MAX_ID, help_text="A repeated id publishes nothing"
     )
-    session = IdField(required=False, allow_null=True, help_text="Of one's own: publish in its tenant")
+    session = IdField(required=False, allow_null=True, help_text="A session of the user: publish in its tenant")
 
 
 class EmittedSerializer(serializers.Serializer[Any]):
     message = serializers.CharField(source="message_id", help_text="The message's id")
-    followers = serializers.IntegerField(help_text="How many there were when it was published")
+    followers = serializers.IntegerField(help_text="Number of followers at publication")
 
 
 class FollowViewSet(ApiViewSet):
@@ -82,7 +79,7 @@ class FollowViewSet(ApiViewSet):
 
     @documented("follows_list", ok={200: FollowSerializer(many=True)}, errors=[400])
     def list(self, request: Any) -> Response:
-        """What one's agents follow, newest first."""
+        """Follows of the user's agents, newest first."""
         return self.page(self.filter_queryset(self.get_queryset()))
 
     @documented(
@@ -92,10 +89,10 @@ class FollowViewSet(ApiViewSet):
         errors=[404],
     )
     def create(self, request: Any) -> Response:
-        """Have an agent follow a topic for oneself.
+        """Let an agent follow a topic for the user.
 
-        201 with the follow; 200 with the same one when it is there already, with the `every_s` and `metadata` that are
-        given now. What is published there is delivered to the agent's run that waits for it, or starts one.
+        201 with the follow; 200 if it exists, updated with the given `every_s` and `metadata`. A published message is
+        delivered to a run of the agent that waits for it, or starts a run.
         """
         given = self.given(FollowRequestSerializer)
         row, created = social_follows.add(
@@ -110,10 +107,10 @@ class FollowViewSet(ApiViewSet):
 
     @documented("follows_delete_named", ok={204: None}, errors=[400, 403, 404, 413, 415], parameters=NAMED)
     def destroy_named(self, request: Any) -> Response:
-        """Have an agent follow a topic no more.
+        """End a follow by agent and topic.
 
-        The follow is named by agent and topic, and by the session where it is of one alone; in the query, or as a JSON
-        body. What it was still to be given is dropped.
+        The query or a JSON body names the agent, the topic and, for a follow of one conversation, the session.
+        Undelivered messages are dropped.
         """
         named = self.given(FollowNameSerializer, request.data or request.query_params.dict())
         place = _place(request.user, named.get("session"))
@@ -128,7 +125,7 @@ class FollowViewSet(ApiViewSet):
 
     @documented("follows_delete", ok={204: None}, errors=[403, 404])
     def destroy(self, request: Any, id: UUID) -> Response:
-        """Follow no more. What it was still to be given is dropped."""
+        """End a follow. Undelivered messages are dropped."""
         follow_rows.delete_follows(self.get_queryset().filter(id=self.get_object().id))
         return Response(status=204)
 
@@ -138,19 +135,19 @@ class EmitView(ApiView):
 
     @documented("topics_emit", request=EmitSerializer, ok={202: EmittedSerializer}, errors=[404, 409])
     def post(self, request: Any, type: str, source: str, namespace: str = "") -> Response:
-        """Publish to those of one's tenant who follow the topic now.
+        """Publish to the topic's present followers in the user's tenant.
 
-        403 without the permission `ravi.emit_topic`, unless the topic is one's own: its source is one's id, or it is
-        the output topic of an agent row that one owns.
+        403 without the permission `ravi.emit_topic`, unless the topic is the user's own: its source is the user's id,
+        or it is the output topic of an agent that the user owns.
 
-        202 with the message's id, and how many followers it goes to. With an `id` of one's own a repeat gives the same
-        answer and publishes nothing; 409 when that id has another message on this topic.
+        202 with the message's id and the number of followers. A repeat with the same `id` gets the same answer and
+        publishes nothing; 409 if that id has another message on this topic.
         """
         topic = _topic_at(f"{namespace}/{type}/{source}" if namespace else f"{type}/{source}")
         given = self.given(EmitSerializer)
         name = "text" if "text" in given else "data"
         if ("text" in given) == ("data" in given):
-            raise InvalidInputError("give either a text or data", field=name)
+            raise InvalidInputError("send either text or data", field=name)
         if name == "text" and not given["text"].strip():
             raise InvalidInputError("text must not be empty", field="text")
         tenant = _place(request.user, given.get("session"))["tenant"]
@@ -164,8 +161,8 @@ class EmitView(ApiView):
 
 
 def _place(user: Any, session: UUID | None) -> dict[str, Any]:
-    """The tenant that `user` acts in, and the session, which has to be their own: also of a superuser, whose messages
-    are not for another tenant's followers. Raises SessionNotFoundError."""
+    """The tenant that `user` acts in, and the session. A superuser too must own the session: their messages are not for
+    followers of another tenant. Raises SessionNotFoundError."""
     theirs = site_rules.own_tenants(user)
     only = site_rules.only_one(theirs)
     if session is None:
@@ -177,7 +174,7 @@ def _place(user: Any, session: UUID | None) -> dict[str, Any]:
 
 
 def _topic_at(path: str) -> TopicId:
-    """The topic of an address. One that can be none is nowhere, as a malformed id is."""
+    """The topic of an address. Raises NotFound for a malformed one."""
     try:
         return social_follows.topic_of(path)
     except InvalidInputError as error:

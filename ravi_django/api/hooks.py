@@ -1,11 +1,11 @@
-"""Webhooks of sources: the one address besides health that needs no login. The body's signature says who posts."""
+"""Webhooks of sources. They need no login: the body's signature authenticates the sender."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
@@ -18,7 +18,7 @@ from ravi_django.kernel import InputTooLargeError
 from ravi_django.runtime.sources import webhooks
 from ravi_django.services.problems import Problem
 
-REFUSED = "no such webhook, or a signature that is missing, wrong or too old"
+REFUSED = "no such webhook, or its signature is missing, wrong or too old"
 LATER_S = 60
 
 HEADERS = [
@@ -36,26 +36,26 @@ HEADERS = [
 
 
 class HookBodySerializer(serializers.Serializer[Any]):
-    """An object, or an array of objects, of any fields: the source's options say which is the item's what."""
+    """An object, or an array of objects, with any fields: the source's options map them to an item's fields."""
 
-    id = serializers.CharField(required=False, help_text="The item's own; the same again is no second item")
+    id = serializers.CharField(required=False, help_text="The item's id; a repeated id is not a second item")
     title = serializers.CharField(required=False)
     text = serializers.CharField(required=False)
     url = serializers.CharField(required=False)
 
 
 class HookAnswerSerializer(serializers.Serializer[Any]):
-    items = serializers.IntegerField(help_text="In the body")
-    new = serializers.IntegerField(help_text="That were not known before")
+    items = serializers.IntegerField(help_text="Items in the body")
+    new = serializers.IntegerField(help_text="Items that were not known before")
 
 
 class HookView(ApiView):
     permission_classes = [AllowAny]
-    throttle_classes = []  # the site's limits for anonymous visitors would lose events
+    throttle_classes = []  # the site's limits for anonymous users would lose events
     reads_chunks = True
 
     def get_authenticators(self) -> list[Any]:
-        return []  # a cookie or a token changes nothing here
+        return []
 
     def get_authenticate_header(self, request: Any) -> str:
         return str(signatures.SCHEMES[signatures.RAVI])
@@ -69,21 +69,21 @@ class HookView(ApiView):
         anonymous=True,
     )
     def post(self, request: Any, id: UUID) -> Response:
-        """Bring a webhook source something new; anonymous: the signature says who posts.
+        """Post items to a webhook source; anonymous: the signature authenticates the sender.
 
-        401 for a wrong signature, and alike for a source that is not there, switched off or no webhook. What was
-        brought before is no second item, so that a repeat is safe. 503 when the source's agent cannot be told now.
+        401 for a wrong signature, and for a source that does not exist, is disabled or is not a webhook. A repeat is
+        safe: a known item is not a second one. 503 if the source's agent cannot receive items now.
         """
         limit = int(conf.MAX_INPUT_BYTES)
         body = request._request.read(limit + 1)
-        if len(body) > limit:  # before anything else: it is said to everybody
+        if len(body) > limit:  # before the signature: this answer is for everybody
             raise InputTooLargeError(f"the body has more than {limit} bytes", field="body")
         try:
-            items, told = webhooks.receive(id, request.headers, body)
+            items, received = webhooks.receive(id, request.headers, body)
         except webhooks.UnsignedError:
             raise AuthenticationFailed(REFUSED) from None
         except webhooks.NotTakenError as error:
-            problem = Problem(503, "the source cannot take it now; send it again later")
+            problem = Problem(503, "the source cannot receive items now; send them again later")
             later = {"Retry-After": str(int(error.again_in_s) or LATER_S)}
             return Response(problem.body(), status=problem.status, headers=later)
-        return Response({"items": items, "new": told.new}, status=status.HTTP_202_ACCEPTED)
+        return Response({"items": items, "new": received.new}, status=202)

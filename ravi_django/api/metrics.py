@@ -1,9 +1,10 @@
-"""How people keep up with what they are asked, for dashboards and monitors."""
+"""Response times of people and the event bus's backlog, for dashboards and monitors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from ravi_django.runtime.people.figures import Figures
 from ravi_django.users import has, permits
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-_LATE = "of the requests opened of late, within 30 days by default"
+_RECENT = "of requests opened recently, by default within 30 days"
 
 
 class PrometheusRenderer(BaseRenderer):
@@ -39,36 +40,36 @@ class PrometheusRenderer(BaseRenderer):
 
 
 class RequestFiguresSerializer(serializers.Serializer[Any]):
-    tool = serializers.CharField(help_text="What was asked about; the kind of a request about no tool")
-    to = serializers.CharField(help_text="The address that was asked")
+    tool = serializers.CharField(help_text="The tool; for a request about no tool, its kind")
+    to = serializers.CharField(help_text="The address")
     asked = serializers.IntegerField(help_text="Requests addressed to it now, or when they were closed")
-    open = serializers.IntegerField(help_text="Now, whenever it was opened")
+    open = serializers.IntegerField(help_text="Pending now, whenever they were opened")
     answered = serializers.IntegerField()
     denied = serializers.IntegerField(
-        help_text="Approvals that were decided and not approved: denied, skipped or withdrawn. Without the expired ones"
+        help_text="Approvals that were denied, skipped or withdrawn; without expired ones"
     )
     denied_share = serializers.FloatField(
-        allow_null=True, help_text="0 to 1, of the approvals that were decided; null: none was"
+        allow_null=True, help_text="0 to 1, of the decided approvals; null if there is none"
     )
-    expired = serializers.IntegerField(help_text="While this address was asked")
-    cancelled = serializers.IntegerField(help_text="Closed with their runs, while this address was asked")
+    expired = serializers.IntegerField(help_text="Expired at this address")
+    cancelled = serializers.IntegerField(help_text="Closed at this address because the run ended")
     answer_s_p50 = serializers.FloatField(
-        allow_null=True, help_text="Seconds from when this address was asked to the answer, the median; null on SQLite"
+        allow_null=True, help_text="Median of the seconds until this address answered; null on SQLite"
     )
     answer_s_p95 = serializers.FloatField(allow_null=True)
     answer_s_max = serializers.FloatField(allow_null=True)
     oldest_open_s = serializers.FloatField(
-        allow_null=True, help_text="Seconds that this address has been asked the oldest that is open"
+        allow_null=True, help_text="Seconds that the oldest pending request has been at this address"
     )
 
 
 class MetricsSerializer(serializers.Serializer[Any]):
-    since = serializers.DateTimeField(help_text="Requests opened from then on are counted")
+    since = serializers.DateTimeField(help_text="Counts requests opened since")
     requests = RequestFiguresSerializer(many=True)
 
 
 class ByFormat(DefaultContentNegotiation):
-    """`?format=prometheus` too, for scrapers that send no Accept header."""
+    """Also by `?format=prometheus`, for scrapers that send no Accept header."""
 
     settings = SimpleNamespace(URL_FORMAT_OVERRIDE="format")  # type: ignore[assignment]
 
@@ -83,15 +84,15 @@ class MetricsView(ApiView):
         media_type="application/json",
         errors=[400, 403, 404],
         parameters=[
-            parameter("since", "Requests opened from then on: ISO 8601, a day or a moment; 30 days ago unless given."),
+            parameter("since", "Requests opened since: ISO 8601, a date or a time; by default 30 days ago."),
             parameter("format", "`prometheus` is the same as `Accept: text/plain`.", enum=["json", "prometheus"]),
         ],
     )
     def get(self, request: Any) -> Response:
-        """How people keep up: open, answered, expired, and the time to an answer, by tool and address.
+        """Requests by tool and address: open, answered, expired, and the time to an answer.
 
-        For superusers, and staff with the permission `ravi.view_humanrequest`; of all owners, and of all tenants or of
-        those that RAVI["TENANT_OF"] gives them. As JSON, or as Prometheus text.
+        For superusers, and for staff with the permission `ravi.view_humanrequest`. It covers requests of all owners in
+        the user's tenants, or in all tenants if RAVI["TENANT_OF"] is not set. As JSON, or as Prometheus text.
         """
         user = request.user
         if not (has(user, "is_superuser") or (has(user, "is_staff") and permits(user, "ravi.view_humanrequest"))):
@@ -100,23 +101,22 @@ class MetricsView(ApiView):
         theirs = figures.tenants_for(user)
         found = figures.figures(since, theirs)
         if isinstance(request.accepted_renderer, PrometheusRenderer):
-            text = prometheus(found) + _event_bus()
-            return Response(text, content_type=PROMETHEUS)
+            return Response(prometheus(found) + _event_bus(), content_type=PROMETHEUS)
         return Response(MetricsSerializer({"since": since, "requests": found}).data)
 
 
 def _event_bus() -> str:
-    """What the event bus has yet to be given; nothing on a site without one."""
+    """The backlog of the event bus; empty on a site without one."""
     if not outbox.is_on():
         return ""
     count, age = outbox_rows.backlog()
     refused, _ = outbox_rows.refused()
     return (
-        "# HELP ravi_outbox_events Events that the bus has yet to be given.\n"
+        "# HELP ravi_outbox_events Events that wait for the bus.\n"
         f"# TYPE ravi_outbox_events gauge\nravi_outbox_events {count}\n"
-        "# HELP ravi_outbox_oldest_seconds How long the oldest of them has waited.\n"
+        "# HELP ravi_outbox_oldest_seconds Age of the oldest of them.\n"
         f"# TYPE ravi_outbox_oldest_seconds gauge\nravi_outbox_oldest_seconds {age:.3f}\n"
-        "# HELP ravi_outbox_refused Events beside them that the bus's server refuses.\n"
+        "# HELP ravi_outbox_refused Further events that the bus's server refuses.\n"
         f"# TYPE ravi_outbox_refused gauge\nravi_outbox_refused {refused}\n"
     )
 
@@ -129,37 +129,27 @@ def _since(given: Any) -> datetime:
     return since
 
 
-def prometheus(recent: Iterable[Figures]) -> str:
-    recent = list(recent)
-    lines = [
-        *_metric("open", "gauge", "Requests that wait for a person.", recent, lambda one: one.open),
-        *_metric(
-            "oldest_open_seconds",
-            "gauge",
-            "How long this address has been asked the oldest that waits.",
-            recent,
-            lambda one: one.oldest_open_s,
-        ),
-        *_metric("answered_recently", "gauge", f"Answered, {_LATE}.", recent, lambda one: one.answered),
-        *_metric("expired_recently", "gauge", f"Nobody answered in time, {_LATE}.", recent, lambda one: one.expired),
-        f"# HELP ravi_request_answer_recent_seconds From when the address was asked to the answer, {_LATE}.",
-        "# TYPE ravi_request_answer_recent_seconds gauge",
-    ]
+_GAUGES = (
+    ("open", "Requests that wait for a person.", attrgetter("open")),
+    ("oldest_open_seconds", "How long the oldest has waited at this address.", attrgetter("oldest_open_s")),
+    ("answered_recently", f"Answered, {_RECENT}.", attrgetter("answered")),
+    ("expired_recently", f"Expired, {_RECENT}.", attrgetter("expired")),
+)
+
+
+def prometheus(recent: Sequence[Figures]) -> str:
+    lines = []
+    for name, meaning, value in _GAUGES:
+        lines += [f"# HELP ravi_requests_{name} {meaning}", f"# TYPE ravi_requests_{name} gauge"]
+        values = [(one, value(one)) for one in recent]
+        lines += [f"ravi_requests_{name}{{{_labels(one)}}} {at:.15g}" for one, at in values if at is not None]
+    name = "ravi_request_answer_recent_seconds"
+    lines += [f"# HELP {name} From the request at this address to the answer, {_RECENT}.", f"# TYPE {name} gauge"]
     for one in recent:
-        for quantile, value in (("0.5", one.answer_s_p50), ("0.95", one.answer_s_p95)):
-            if value is not None:
-                lines.append(f'ravi_request_answer_recent_seconds{{{_labels(one)},quantile="{quantile}"}} {value:.6g}')
+        for quantile, at in (("0.5", one.answer_s_p50), ("0.95", one.answer_s_p95)):
+            if at is not None:
+                lines.append(f'{name}{{{_labels(one)},quantile="{quantile}"}} {at:.6g}')
     return "\n".join(lines) + "\n"
-
-
-def _metric(
-    name: str, kind: str, what: str, of: Iterable[Figures], value: Callable[[Figures], float | None]
-) -> Iterator[str]:
-    yield f"# HELP ravi_requests_{name} {what}"
-    yield f"# TYPE ravi_requests_{name} {kind}"
-    for one in of:
-        if (found := value(one)) is not None:
-            yield f"ravi_requests_{name}{{{_labels(one)}}} {found:.15g}"
 
 
 def _labels(one: Figures) -> str:
@@ -167,5 +157,5 @@ def _labels(one: Figures) -> str:
 
 
 def escaped(value: str) -> str:
-    """A label's value: backslash, quote and line feed are written with a backslash."""
+    """A label's value, with backslash, quote and line feed escaped."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,4 +1,4 @@
-"""The OpenAPI description of the views, by drf-spectacular, which need not be an installed app."""
+"""The OpenAPI document, made by drf-spectacular, which need not be an installed app."""
 
 from __future__ import annotations
 
@@ -12,29 +12,15 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
 
-TITLE = "Ravi agents"
+from ravi_django.services.problems import STATUSES
 
-_MEANING = {
-    400: "Bad input; `field` names what to fix. Nothing was written.",
-    401: "No credentials, or wrong ones.",
-    403: "One may see it but not do it; also a missing CSRF token beside a session cookie.",
-    404: "There is no such thing, or it is somebody else's.",
-    405: "Not with this method.",
-    406: "Not in any of the accepted media types.",
-    409: "The present state forbids it.",
-    411: "A body without Content-Length.",
-    413: "Too large. Nothing was written.",
-    415: "The body is not application/json.",
-    429: "Too many calls of this user; `Retry-After` says in how many seconds the next one may come.",
-    500: "Our fault; it has been logged.",
-    503: "A service behind this one cannot be reached.",
-}
+TITLE = "Ravi agents"
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stable; for programs")
     message = serializers.CharField(help_text="For people")
-    field = serializers.CharField(required=False, help_text="Which part of the request to fix")
+    field = serializers.CharField(required=False, help_text="The part of the request to fix")
 
 
 class FaultSerializer(serializers.Serializer[Any]):
@@ -58,19 +44,21 @@ def documented(
     anonymous: bool = False,
     media_type: str = "",
 ) -> Callable[[Any], Any]:
-    """Describe a view's method: its name, its answers by status (or by status and media type), its errors beside
-    those that every call, or every call with a body, may give, and their media type where the view has several. The
-    summary is the first line of the docstring."""
+    """Describe a view's method: its name, its answers by status (or by status and media type), and its errors. Errors
+    that every call, or every call with a body, may have are added. `media_type` is that of the errors, if the view has
+    several. The first line of the docstring is the summary."""
     everywhere = {406, 429, 500} if anonymous else {401, 406, 429, 500, 503}
     if request is not None and not anonymous:
         everywhere |= {400, 403, 411, 413, 415}
     refusals = {
-        (status, media_type) if media_type else status: OpenApiResponse(ErrorSerializer, description=_MEANING[status])
+        (status, media_type) if media_type else status: OpenApiResponse(
+            ErrorSerializer, description=STATUSES[status][1]
+        )
         for status in sorted({*everywhere, *errors})
     }
 
     def decorate(method: Any) -> Any:
-        # Else the description would build on the site's DEFAULT_SCHEMA_CLASS, which may be DRF's own.
+        # Not the site's DEFAULT_SCHEMA_CLASS, which may be DRF's own.
         method.kwargs = {**getattr(method, "kwargs", {}), "schema": AutoSchema}
         summary, _, rest = (method.__doc__ or "").strip().partition("\n")
         return extend_schema(
@@ -97,9 +85,9 @@ def parameter(
     return OpenApiParameter(name, kind, where, description=description, enum=enum)
 
 
-@lru_cache(maxsize=16)  # a prefix with arguments is the client's to vary
+@lru_cache(maxsize=16)  # clients choose the arguments of a prefix
 def description(mount: str, script_name: str) -> dict[str, Any]:
-    """The OpenAPI 3 document of the app mounted at `mount`. Kept: the code does not change."""
+    """The OpenAPI 3 document of the app mounted at `mount`."""
     from django.urls import include, path
     from django.utils.translation import override
 

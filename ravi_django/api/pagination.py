@@ -32,7 +32,7 @@ def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
 
 
 class Pages(CursorPagination):
-    """Pages of a queryset by a unique column, so that rows which come meanwhile shift nothing."""
+    """Pages of a queryset by a unique column, so that new rows do not shift them."""
 
     page_size_query_param = "limit"
     page_size = LIMIT
@@ -49,10 +49,10 @@ class Pages(CursorPagination):
         except (NotFound, DjangoValidationError, DataError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
-            raise InvalidInputError("cursor is none that this list gave", field="cursor") from None
+            raise InvalidInputError("cursor is not one of this list's cursors", field="cursor") from None
 
     def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
-        """As many rows of the page as MAX_BYTES holds, at least one; the page's links lead to the others."""
+        """The rows of the page that fit into MAX_BYTES, at least one; the page's links lead to the others."""
         back = self.cursor is not None and self.cursor.reverse
         kept = _fitting(reversed(sizes) if back else sizes)
         if kept == len(rows):
@@ -70,7 +70,7 @@ class Pages(CursorPagination):
 
 
 def _fitting(sizes: Iterable[int]) -> int:
-    """How many of them MAX_BYTES holds, at least one."""
+    """How many of these sizes fit into MAX_BYTES, at least one."""
     kept, total = 0, 0
     for size in sizes:
         total += size
@@ -81,7 +81,7 @@ def _fitting(sizes: Iterable[int]) -> int:
 
 
 class _Weighed:
-    """A queryset that reads no more than a page's MAX_BYTES: the database says first how long these columns are."""
+    """A queryset that reads at most MAX_BYTES: the database first computes the lengths of these columns."""
 
     def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
         self._rows, self._columns, self._pages = rows, columns, pages
@@ -93,7 +93,7 @@ class _Weighed:
         return _Weighed(self._rows.filter(*given, **fields), self._columns, self._pages)
 
     def __getitem__(self, part: slice) -> Any:
-        """The rows of a page and, where there is one, the next row."""
+        """The rows of a page and the next row, if any."""
         lengths = [Coalesce(Length(Cast(name, TextField())), 0) for name in self._columns]
         kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
         self._pages.page_size = min(self._pages.page_size, kept)
@@ -101,7 +101,7 @@ class _Weighed:
 
 
 class AddressPages(CursorPagination):
-    """Pages of what is not in the database: sorted addresses."""
+    """Pages of sorted addresses, which need not be in the database."""
 
     def paginate_queryset(self, addresses: Any, request: Any, view: Any = None) -> Any:
         limit = limit_of(request)

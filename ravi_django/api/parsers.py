@@ -1,4 +1,4 @@
-"""Request bodies: one JSON object, strictly, and no more of it than can be meant."""
+"""Request bodies: one JSON object of limited size, read strictly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ravi_django.kernel import InputTooLargeError, InvalidInputError
 
 
 def max_body() -> int:
-    """Bytes. JSON may write a character of one byte as six (`\\u0061`); the input itself is measured by `submit`."""
+    """Bytes. JSON may encode a character of one byte as six (`\\u0061`); `submit` measures the input itself."""
     return 6 * int(conf.MAX_INPUT_BYTES) + 64 * 1024
 
 
 class StrictJSONParser(BaseParser):
-    """Refuses what JSON or the database has no place for: NaN, infinities, NUL, half surrogates, anything but an
-    object at the top. DRF's own parser reads a body of any size."""
+    """Refuses values that JSON or the database cannot represent: NaN, infinities, NUL, half surrogates. The body must
+    be an object. DRF's own parser reads a body of any size."""
 
     media_type = "application/json"
 
@@ -49,7 +49,7 @@ def _check(value: Any, field: str) -> None:
     match value:
         case str() if "\0" in value:
             raise InvalidInputError("a NUL character cannot be stored; leave it out", field=field.replace("\0", ""))
-        case float() if not math.isfinite(value):  # 1e999 is an infinity by another name
+        case float() if not math.isfinite(value):  # 1e999 is read as infinity
             raise InvalidInputError("a number is too big", field=field)
         case list():
             for item in value:

@@ -1,4 +1,4 @@
-"""People's inbox: what is asked of them, read and answered."""
+"""Requests to people: list, read, answer, reassign."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class RequestViewSet(ApiViewSet):
 
     @documented("requests_list", ok={200: RequestSerializer(many=True)}, errors=[400, 403])
     def list(self, request: Any) -> Response:
-        """What people are asked, newest first.
+        """Requests to people, newest first.
 
-        What the user may answer, and, to read, what their own runs ask of others.
+        Those that the user may answer and, to read, those of the user's runs.
         """
         self.serializer_class = RequestSerializer
         return self.page(self.filter_queryset(self.get_queryset()), partial(marked, user=request.user))
@@ -54,10 +54,10 @@ class RequestViewSet(ApiViewSet):
     @documented("requests_answer", request=AnswerSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def answer(self, request: Any, id: UUID) -> Response:
-        """Decide on it: the first answer wins.
+        """Answer a request: the first answer counts.
 
-        409 when it was answered, closed, expired or changed before, 403 for who may only read it. Who has decided is
-        the authenticated user, whatever the body says.
+        409 if it was answered, closed, changed or has expired; 403 for users who may only read it. The answer is
+        recorded under the authenticated user.
         """
         row = self.get_object()
         answers.answer(row, by=request.user, **self.given(AnswerSerializer))
@@ -66,13 +66,12 @@ class RequestViewSet(ApiViewSet):
     @documented("requests_reassign", request=ReassignSerializer, ok={200: RequestDetailSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def reassign(self, request: Any, id: UUID) -> Response:
-        """Ask somebody else instead, in the time that is left; the later addresses stay.
+        """Send a request to another address, for the remaining time; the later addresses stay.
 
-        For who may answer it, and for who holds `ravi.change_humanrequest` and may see it, by `ravi.view_humanrequest`
-        too.
-        409 when it was answered, closed or changed before, 403 for who may only read it. Who passes it on may not see
-        it any more.
+        For users who may answer it, and for users with `ravi.change_humanrequest` who may see it, also by
+        `ravi.view_humanrequest`. 409 if it was answered, closed or changed; 403 for users who may only read it. The
+        user may no longer see it afterwards.
         """
-        escalation.check(request.user, answers.find(id))  # first: what is wrong with a body is for who may see the row
+        escalation.check(request.user, answers.find(id))  # before the body: its faults are for users who see the row
         row = answers.reassign(id, by=request.user, **self.given(ReassignSerializer))
         return self.shown(answers.find(row))

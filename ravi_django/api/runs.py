@@ -1,4 +1,4 @@
-"""Runs: submit, list, read, look into, cancel, retry, fork, signal."""
+"""Runs: submit, list, read, cancel, retry, fork, signal; their journal and their tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunViewSet(ApiViewSet):
 
     @documented("runs_list", ok={200: shapes.RunSerializer(many=True)}, errors=[400, 403])
     def list(self, request: Any) -> Response:
-        """One's runs, newest first. Of an output its first 1,000 characters; `runs/{id}/` has all of it."""
+        """The user's runs, newest first, each with the first 1,000 characters of its output."""
         self.serializer_class = shapes.RunRowSerializer
         return self.page(shapes.RunRowSerializer.read(self.filter_queryset(self.get_queryset())))
 
@@ -47,8 +47,8 @@ class RunViewSet(ApiViewSet):
     def create(self, request: Any) -> Response:
         """Start a run.
 
-        201 with the run; 200 with the first run when the idempotency key was used before with the same body, 409 when
-        it was used with another one. Without a session a new one is made.
+        201 with the run; 200 with the first run if the idempotency key was used before with the same body, 409 if it
+        was used with another one. Without a session a new one is created.
         """
         return start(request.user, **self.given(shapes.RunRequestSerializer))
 
@@ -66,8 +66,8 @@ class RunViewSet(ApiViewSet):
         weighs=("request", "result"),
     )
     def journal(self, request: Any, id: UUID) -> Response:
-        """What the run did, in the order it was recorded. Of a tool that is visible to staff alone its owner reads
-        neither arguments nor results."""
+        """The run's journal, in order. Its owner does not see arguments and results of tools that are visible only to
+        staff."""
         run = self.get_object()
         access.check_journal(request.user, run)
         return self.page(run.journal.all(), prepare=internalize, sizes=sizes_outside)
@@ -75,19 +75,19 @@ class RunViewSet(ApiViewSet):
     @documented("runs_tree", ok={200: RunTreeSerializer}, errors=[404])
     @action(detail=True)
     def tree(self, request: Any, id: UUID) -> Response:
-        """The whole tree that the run belongs to.
+        """The whole tree of the run.
 
-        Its root, with nested children; `tree` says what all of them have used, and what their budget has left. Of an
-        output its first 1,000 characters.
+        Its root, with nested children, each with the first 1,000 characters of its output. `tree` has the usage of all
+        runs, and their budget.
         """
         return Response(RunTreeSerializer(tree_of(self.get_queryset(), id)).data)
 
     @documented("runs_cancel", request=shapes.CancelSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="")
     def cancel(self, request: Any, id: UUID) -> Response:
-        """Ask for the run's cancellation.
+        """Request the run's cancellation.
 
-        One that waits ends at once, one that works at its next step; 409 when it has ended already.
+        A waiting run ends at once, a working one at its next step; 409 if it has ended.
         """
         given = self.given(shapes.CancelSerializer)
         run = self.get_object()
@@ -98,10 +98,10 @@ class RunViewSet(ApiViewSet):
     @documented("runs_retry", request=shapes.EmptySerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"])
     def retry(self, request: Any, id: UUID) -> Response:
-        """Let a failed or blocked run go on.
+        """Continue a failed or blocked run.
 
-        What it has recorded stays, what failed it is made anew. 409 in any other state, for a child that failed, after
-        the run's deadline, and when its journal was pruned or its owner deleted.
+        Its journal stays; the failed call is made again. 409 in any other state, for a failed child, after the run's
+        deadline, and if its journal was pruned or its owner deleted.
         """
         self.given(shapes.EmptySerializer)
         run = self.get_object()
@@ -116,10 +116,10 @@ class RunViewSet(ApiViewSet):
     )
     @action(detail=True, methods=["post"], limit="fork")
     def fork(self, request: Any, id: UUID) -> Response:
-        """Start a new run, in a new session, that shares this one's past and goes its own way from there.
+        """Start a new run, in a new session, with a copy of this run's journal up to an entry.
 
-        409 when the journal was pruned or the run's owner deleted. 200 with the first fork when the idempotency key was
-        used for this run before with the same body, 409 when it was used with another one.
+        409 if the journal was pruned or the run's owner deleted. 200 with the first fork if the idempotency key was
+        used for this run before with the same body, 409 if it was used with another one.
         """
         source = self.get_object()
         given = self.given(shapes.ForkSerializer)
@@ -130,13 +130,12 @@ class RunViewSet(ApiViewSet):
     @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="signals")
     def signals(self, request: Any, id: UUID) -> Response:
-        """Send the run a signal: what its agent waits for by name, now or later.
+        """Send the run a signal, which its agent waits for by name, now or later.
 
-        403 for a name that is none of the agent's `public_signals`, but for users who have `ravi.signal_run`. By the
-        name of a question that the run has asked (`human_reply:…`) the payload is an answer to it, a text or
-        `{"action", "text"}`: 403 for users who may not answer, 409 when it was answered before. 409 when the run has
-        ended. A repeat of an idempotency key is no second signal; 409 when the key was used for this run before with
-        another body.
+        403 for a name that is not among the agent's `public_signals`, except for users with `ravi.signal_run`. With the
+        name of a question of the run (`human_reply:…`) the payload is an answer to it, a text or `{"action", "text"}`:
+        403 for users who may not answer, 409 if it was answered before. 409 if the run has ended. A repeated
+        idempotency key sends nothing; 409 if the key was used for this run before with another body.
         """
         run = self.get_object()
         send_signal(run, by=request.user, **self.given(shapes.SignalSerializer))
@@ -144,13 +143,13 @@ class RunViewSet(ApiViewSet):
 
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
-    """Submit, and answer with the run."""
-    if options.get("session"):
+    """Submit a run and answer with it."""
+    session = options.get("session")
+    if session:
         limits.check_queued(user)
     if "priority" in options:
         access.check_priority(user, Priority[options["priority"].upper()])
-    tenant = "" if options.get("session") else site_rules.tenant_for(user)  # else the session's
-    session = options.get("session")
+    tenant = "" if session else site_rules.tenant_for(user)  # else the session's
     find = partial(access.find, user, session_id=session.id if isinstance(session, Session) else session)
     run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
     shown = shapes.RunSerializer(run).data

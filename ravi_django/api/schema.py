@@ -25,13 +25,13 @@ class SchemaView(ApiView):
 
 
 class PageView(ApiView):
-    """A page of drf-spectacular with the files of its sidecar. The browser loads nothing from other hosts: no code, and
-    not the fonts and the logo that Redoc names."""
+    """A page of drf-spectacular with the files of its sidecar. The browser loads nothing from other hosts, neither code
+    nor the fonts and the logo that Redoc uses."""
 
     renderer_classes = [TemplateHTMLRenderer]
     schema = None
     title: Any = openapi.TITLE
-    files: dict[str, str] = {}  # of the sidecar, by their names in the template
+    files: dict[str, str] = {}  # files of the sidecar, by their names in the template
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -43,9 +43,7 @@ class PageView(ApiView):
         response: Response = super().get(request)  # type: ignore[misc]
         files = {name: static(f"drf_spectacular_sidecar/{file}") for name, file in self.files.items()}
         response.data = {**response.data, **files}
-        here = (
-            f"'self' {urlsplit(static('')).netloc}"  # of the site's static files, where they have a host of their own
-        )
+        here = f"'self' {urlsplit(static('')).netloc}"  # static files may have a host of their own
         response["Content-Security-Policy"] = (
             f"default-src {here}; script-src {here} 'unsafe-inline'; style-src {here} 'unsafe-inline'; "
             f"img-src {here} data:; font-src {here} data:; worker-src blob:; frame-ancestors 'none'"

@@ -1,4 +1,4 @@
-"""Sessions: conversations, and what was said in them."""
+"""Sessions: conversations and their messages."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class SessionViewSet(ApiViewSet):
 
     @documented("sessions_list", ok={200: shapes.SessionSerializer(many=True)}, errors=[400, 403])
     def list(self, request: Any) -> Response:
-        """One's conversations, newest first; those between agents are left out."""
+        """The user's conversations, newest first, without those between agents."""
         return self.page(self.filter_queryset(self.get_queryset().filter(parent_session=None)))
 
     @documented(
         "sessions_create", request=shapes.SessionRequestSerializer, ok={201: shapes.SessionSerializer}, errors=[404]
     )
     def create(self, request: Any) -> Response:
-        """Begin a conversation; with an agent, its messages go there."""
+        """Create a conversation. Its messages go to the given agent."""
         given = self.given(shapes.SessionRequestSerializer)
         agent = given.get("agent")
         if agent is not None:
@@ -58,7 +58,7 @@ class SessionViewSet(ApiViewSet):
         "sessions_rename", request=shapes.SessionRenameSerializer, ok={200: shapes.SessionSerializer}, errors=[404]
     )
     def partial_update(self, request: Any, id: UUID) -> Response:
-        """Give a conversation another title."""
+        """Change the title of a conversation."""
         given = self.given(shapes.SessionRenameSerializer)
         row = self.get_object()
         row.title = given["title"]
@@ -67,10 +67,10 @@ class SessionViewSet(ApiViewSet):
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])
     def destroy(self, request: Any, id: UUID) -> Response:
-        """Delete a conversation with its runs and all that they have written, but for the audit records. It is hidden
-        at once; the rows go in the next sweeps.
+        """Delete a conversation with its runs and their rows, except audit records. It is hidden at once; the next
+        sweeps delete the rows.
 
-        409 while a run of it, or of a child run, has not ended: cancel it first. 409 for the session of a child run.
+        409 while one of its runs, or a child run, has not ended: cancel it first. 409 for the session of a child run.
         """
         erasing.delete_session(self.get_object().id)
         return Response(status=204)
@@ -78,12 +78,11 @@ class SessionViewSet(ApiViewSet):
     @documented("sessions_board", ok={200: shapes.BoardTaskSerializer(many=True)}, errors=[400, 404])
     @action(detail=True, serializer_class=shapes.BoardTaskSerializer, filterset_class=None)
     def board(self, request: Any, id: UUID) -> Response:
-        """The tasks that the conversation's agents have set themselves, newest first.
+        """The tasks of the conversation's agents, newest first.
 
-        A spawned run's session shows the board of the conversation that it belongs to.
+        A child run's session shows the board of the conversation that it belongs to.
         """
-        thread = board.thread_of(self.get_object())
-        self.kwargs["id"] = thread.id
+        self.kwargs["id"] = board.thread_of(self.get_object()).id
         return self.page(self.get_object().board.all())
 
     @documented("sessions_messages", ok={200: shapes.TurnSerializer(many=True)}, errors=[400, 404])
@@ -96,10 +95,9 @@ class SessionViewSet(ApiViewSet):
         weighs=("content",),
     )
     def messages(self, request: Any, id: UUID) -> Response:
-        """What was said, oldest first. A tool call that has no result comes with one that says so."""
-        turns = self.get_object().turns
-        said = turns.filter(keeps=None).exclude(name__startswith=OURS)  # summaries and corrections were not said
-        return self.page(said, with_every_result)
+        """The messages, oldest first. A tool call without a result is followed by a result that says so."""
+        turns = self.get_object().turns.filter(keeps=None)
+        return self.page(turns.exclude(name__startswith=OURS), with_every_result)  # no summaries and corrections
 
     @documented(
         "sessions_say",
@@ -109,10 +107,10 @@ class SessionViewSet(ApiViewSet):
     )
     @messages.mapping.post  # type: ignore[untyped-decorator]
     def say(self, request: Any, id: UUID) -> Response:
-        """Say something: starts a run of the agent, by default the one last spoken to.
+        """Send a message: starts a run of the agent, by default of the session's last agent.
 
-        200 with the first run when the idempotency key was used in this session before with the same body, 409 when it
-        was used with another one.
+        200 with the first run if the idempotency key was used in this session before with the same body, 409 if it was
+        used with another one.
         """
         given = self.given(shapes.MessageRequestSerializer)
         session = self.get_object()
@@ -120,7 +118,7 @@ class SessionViewSet(ApiViewSet):
         key, said = given.get("idempotency_key"), {"agent": str(agent or ""), "text": text}
         if agent is None:
             if not session.agent:
-                raise InvalidInputError("nobody was spoken to in this session yet: name the agent", field="agent")
+                raise InvalidInputError("this session has no agent yet: name one", field="agent")
             agent = AgentId.parse(session.agent)
         try:
             return start(request.user, agent=agent, input=text, session=session, idempotency_key=key, said=said)

@@ -19,11 +19,11 @@ from ravi_django.services.openings import Opening, watched
 log = logging.getLogger("ravi.sse")
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
-KEEP_ALIVE_S = 15.0  # proxies close a connection that is silent for longer, often after 30 or 60 s
-WSGI_S = 25.0  # how long a stream may hold a thread of `runserver`; the client comes back for more
+KEEP_ALIVE_S = 15.0  # proxies close a silent connection, often after 30 or 60 s
+WSGI_S = 25.0  # how long a stream may hold a thread of `runserver`; the client reconnects
 WSGI_POLL_S = 0.3
 
-OPENING = b": open\n\n"  # something to send at once, so that the headers arrive
+OPENING = b": open\n\n"  # sent at once, so that the headers arrive
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
@@ -32,10 +32,10 @@ def event(frame: dict[str, Any]) -> bytes:
 
 
 async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:
-    """Every event above `after` as it comes, until stream.done or until the right to them is gone. Waits on the event
-    loop, holding no thread.
+    """Every event above `after`, until stream.done or until the opening is revoked. Waits on the event loop, without a
+    thread.
 
-    A fault behind it ends the stream without stream.done: the client reconnects and misses nothing.
+    After a failure the stream ends without stream.done: the client reconnects and misses nothing.
     """
     try:
         frames = follow(tree, after, whole=opening.whole, only=opening.only)
@@ -46,11 +46,11 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
                     return
                 yield KEEP_ALIVE if frame is None else event(frame)
     except Exception:
-        log.exception("run %s: its event stream broke off", tree, extra={"action": "sse.failed"})
+        log.exception("run %s: its event stream failed", tree, extra={"action": "sse.failed"})
 
 
 async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any] | None]:
-    """The frames, and None whenever there was none for a while."""
+    """The frames, and None after each KEEP_ALIVE_S without one."""
     coming: asyncio.Future[dict[str, Any]] | None = None
     try:
         while True:
@@ -74,8 +74,7 @@ async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[
 
 
 def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
-    """The same for `runserver`, on whose thread it waits: it looks from time to time, and ends before the right to it
-    would be looked at."""
+    """As `stream`, for `runserver`: it polls on the request's thread and ends before the opening would be checked."""
     try:
         yield from _for_a_while(tree, after, opening)
     finally:
@@ -84,18 +83,17 @@ def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[byt
 
 def _for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
     yield OPENING
-    give_up = time.monotonic() + WSGI_S
-    spoke = time.monotonic()
+    begun = sent = time.monotonic()
     while True:
         frames, done = page(tree, after, whole=opening.whole)
         for frame in frames:
             if opening.only(frame):
                 yield event(frame)
-            after, spoke = frame["seq"], time.monotonic()
-        if done or time.monotonic() > give_up:
+            after, sent = frame["seq"], time.monotonic()
+        if done or time.monotonic() > begun + WSGI_S:
             return
-        if time.monotonic() - spoke > KEEP_ALIVE_S:
+        if time.monotonic() - sent > KEEP_ALIVE_S:
             yield KEEP_ALIVE
-            spoke = time.monotonic()
+            sent = time.monotonic()
         if not frames:
             time.sleep(WSGI_POLL_S)

@@ -1,10 +1,9 @@
-"""Tickets: how a program with a token opens a websocket."""
+"""Tickets, with which a program with a token opens a websocket."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rest_framework import status
 from rest_framework.response import Response
 
 from ravi_django.api import auth
@@ -18,8 +17,7 @@ class TicketsView(ApiView):
 
     @documented("tickets_create", request=shapes.EmptySerializer, ok={201: shapes.TicketSerializer})
     def post(self, request: Any) -> Response:
-        """A ticket that opens one websocket, soon."""
+        """Create a ticket, which opens one websocket."""
         self.given(shapes.EmptySerializer)
         ticket, expires_at = tickets.issue(request.user, auth.credential_of(request))
-        shown = shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data
-        return Response(shown, status=status.HTTP_201_CREATED)
+        return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)

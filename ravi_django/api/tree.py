@@ -1,4 +1,4 @@
-"""A run's whole tree: its root, with nested children, and what all of them have used."""
+"""A run's whole tree: its root, with nested children, their usage and their budget."""
 
 from __future__ import annotations
 
@@ -11,10 +11,33 @@ from django.db.models import Q
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 
-from ravi_django.api.budgets import BudgetAccountSerializer
-from ravi_django.models import Run
+from ravi_django.models import BudgetAccount, Run
 from ravi_django.runtime.budgets import usage
 from ravi_django.services.shapes import CostField, RunRowSerializer
+
+
+class CountersSerializer(serializers.Serializer[Any]):
+    """The columns of an account that begin with the field's name, such as `spent_tokens`."""
+
+    tokens = serializers.IntegerField()
+    cost = serializers.FloatField(help_text="US dollars, the known part")
+    turns = serializers.IntegerField(help_text="Model calls")
+
+    def to_representation(self, account: BudgetAccount) -> dict[str, Any]:
+        row = {name: getattr(account, f"{self.field_name}_{name}") for name in ("tokens", "cost", "turns")}
+        return super().to_representation(row)
+
+
+class BudgetLimitsSerializer(serializers.Serializer[Any]):
+    max_tokens = serializers.IntegerField(allow_null=True, help_text="Null: no limit")
+    max_cost_usd = serializers.FloatField(source="max_cost", allow_null=True)
+    max_turns = serializers.IntegerField(allow_null=True, help_text="Model calls")
+
+
+class BudgetAccountSerializer(serializers.Serializer[Any]):
+    limits = BudgetLimitsSerializer(source="*")
+    spent = CountersSerializer(source="*")
+    reserved = CountersSerializer(source="*", help_text="By open model calls")
 
 
 class TreeTotalSerializer(serializers.Serializer[Any]):
@@ -34,10 +57,10 @@ class TreeSummarySerializer(serializers.Serializer[Any]):
 
 class RunTreeSerializer(RunRowSerializer):
     children = serializers.ListField(child=serializers.DictField(), help_text="Runs like this one, oldest first")
-    tree = TreeSummarySerializer(required=False, help_text="Of the whole tree; at its root alone")
+    tree = TreeSummarySerializer(required=False, help_text="Of the whole tree; only at its root")
 
     def to_representation(self, root: Any) -> dict[str, Any]:
-        """Parents before their children: no depth is too deep."""
+        """Iterative, so that the depth has no limit."""
         rows = RunRowSerializer(root.members, many=True).data
         shown = {row["id"]: {**row, "children": []} for row in rows}
         for row in shown.values():

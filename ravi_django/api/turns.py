@@ -1,4 +1,4 @@
-"""The turns of a conversation as a client reads them: no tool call without a result."""
+"""The turns of a conversation for clients: every tool call has a result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ravi_django.kernel import Role
 from ravi_django.models import TERMINAL, Run, Turn
 
 UNDER_WAY = "no result yet: the tool call is under way"
-_LOOK_AHEAD = 20  # turns behind a page, for the results of its last calls
+_LOOK_AHEAD = 20  # turns after a page, for the results of its last calls
 
 
 def with_every_result(page: list[Turn]) -> list[Turn]:
-    """The page, with a result behind each turn whose calls have none. Nothing is stored: the same call may have its
-    result the next time."""
+    """The page, with a result after each turn whose calls have none. Nothing is stored: the call may get its result
+    later."""
     missing = {turn.pk: calls for turn in page if (calls := _calls(turn))}
     if not missing:
         return page
@@ -32,14 +32,14 @@ def with_every_result(page: list[Turn]) -> list[Turn]:
 
 
 def _look_behind(page: list[Turn], caller: Turn, missing: dict[Any, list[str]]) -> list[Turn]:
-    """The last caller of the page, when the turns behind the page still leave it open."""
+    """The last caller of the page, if the turns after the page have no result for it either."""
     behind = Turn.objects.filter(session_id=caller.session_id, agent=caller.agent, keeps=None)
     newer = behind.filter(position__gt=page[-1].position).order_by("position")[:_LOOK_AHEAD]
     return [turn for turn in _find_results([caller, *newer], missing) if turn.pk == caller.pk]
 
 
 def _find_results(turns: Iterable[Turn], missing: dict[Any, list[str]]) -> list[Turn]:
-    """Take from `missing` what has a result; returns the callers whose results may still come behind these turns."""
+    """Remove calls that have a result from `missing`; returns the callers whose results may follow these turns."""
     callers: dict[str, Turn] = {}  # by agent
     for turn in turns:
         if turn.role != Role.TOOL:

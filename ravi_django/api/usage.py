@@ -1,4 +1,4 @@
-"""What one's runs have used: by agent, tenant, user, tree or day; and what is left of the day."""
+"""Usage of the user's runs by agent, tenant, user, tree or day, and the daily budgets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from ravi_django.api.base import ApiView, ApiViewSet
-from ravi_django.api.budgets import BudgetAccountSerializer
 from ravi_django.api.filters import EPOCH, AddressFilter, Form, MomentFilter, choice
 from ravi_django.api.openapi import documented, parameter
+from ravi_django.api.tree import BudgetAccountSerializer
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, first_id_of
 from ravi_django.runtime.budgets import usage
@@ -30,7 +30,7 @@ class UsageGroupSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="The agent's address, the tenant, the user's id, the root run's id or the day (UTC)",
     )
-    name = serializers.CharField(help_text="For people: the user's name, the agent of the tree's root, else the key")
+    name = serializers.CharField(help_text="The user's name, the agent of the tree's root, else the key")
     runs = serializers.IntegerField()
     input_tokens = serializers.IntegerField(source="sum_input_tokens")
     cached_tokens = serializers.IntegerField(source="sum_cached_tokens", help_text="Of the input tokens")
@@ -44,12 +44,12 @@ class UsageGroupSerializer(serializers.Serializer[Any]):
 
 
 class UsageFilters(FilterSet):
-    by = choice("by", usage.KEYS, method="as_is", help_text="What to sum up by; agent unless given.")
+    by = choice("by", usage.KEYS, method="as_is", help_text="The key of the groups; agent by default.")
     since = MomentFilter(
-        method="as_is", help_text="Runs made from then on: ISO 8601, a day or a moment; 30 days ago unless given."
+        method="as_is", help_text="Runs created since: ISO 8601, a date or a time; by default 30 days ago."
     )
     until = MomentFilter(
-        method="as_is", help_text="Runs made before; now unless given. At most 366 days after `since`."
+        method="as_is", help_text="Runs created before; by default now. At most 366 days after `since`."
     )
     agent = AddressFilter(help_text="Only runs of this agent, type/key.")
 
@@ -62,7 +62,7 @@ class UsageFilters(FilterSet):
         return rows
 
     def filter_queryset(self, queryset: QuerySet[Run]) -> QuerySet[Run]:
-        """Through the index of the ids, which begin with the millisecond that they were made in."""
+        """Through the index of the ids, which begin with the time in milliseconds."""
         given = self.form.cleaned_data
         until = given["until"] or datetime.now(UTC)
         since = given["since"] or max(until - SPAN, EPOCH)
@@ -81,10 +81,10 @@ class UsageViewSet(ApiViewSet):
 
     @documented("usage_list", ok={200: UsageGroupSerializer(many=True)}, errors=[400])
     def list(self, request: Any) -> Response:
-        """What one's runs have used.
+        """The usage of the user's runs.
 
-        Sums over the runs made in the span, those under way included. An unknown price makes the cost null;
-        `cost_known` is the part that is known.
+        Sums over the runs created in the span, including those that have not ended. An unknown price makes the cost
+        null; `cost_known` is the known part.
         """
         rows = self.filter_queryset(self.get_queryset())
         by = request.query_params.get("by", "agent")
@@ -92,7 +92,7 @@ class UsageViewSet(ApiViewSet):
         return self.page(usage.grouped(rows, by), prepare=_NAMES.get(by, _as_keys))
 
 
-# ------------------------------------------------------------------------------------------------ for people
+# ------------------------------------------------------------------------------------------------ names of groups
 
 
 def _as_keys(page: list[dict[str, Any]]) -> None:
@@ -116,14 +116,14 @@ def _with_agents(page: list[dict[str, Any]]) -> None:
 _NAMES = {"user": _with_user_names, "tree": _with_agents}
 
 
-# ------------------------------------------------------------------------------------------------- the day
+# ------------------------------------------------------------------------------------------------- daily budgets
 
 
 class TodaySerializer(serializers.Serializer[Any]):
     day = serializers.DateField(help_text="UTC")
-    user = BudgetAccountSerializer(allow_null=True, help_text="One's own; null when nothing limits or counts it")
+    user = BudgetAccountSerializer(allow_null=True, help_text="The user's; null if nothing limits or counts it")
     tenant = BudgetAccountSerializer(
-        allow_null=True, help_text="The tenant's; null when nothing limits or counts it, or one has no run in it"
+        allow_null=True, help_text="Null if nothing limits or counts it, or the user has no run in the tenant"
     )
 
 
@@ -132,12 +132,12 @@ class TodayView(ApiView):
         "usage_today",
         ok={200: TodaySerializer},
         errors=[400, 404],
-        parameters=[parameter("tenant", "Whose budget beside one's own; the one without a name unless given.")],
+        parameters=[parameter("tenant", "The tenant of the second budget; by default the one without a name.")],
     )
     def get(self, request: Any) -> Response:
-        """What is spent, reserved and left of today's budgets: one's own and one's tenant's.
+        """Today's budgets of the user and of a tenant: spent, reserved and left.
 
-        404 for a tenant in which one has no run.
+        404 for a tenant in which the user has no run.
         """
         tenant, named = request.query_params.get("tenant", ""), "tenant" in request.query_params
         if "\0" in tenant:

@@ -1,1 +1,1 @@
-"""What REST, sockets, the admin and commands share: fields, shapes of output, problems, tickets, open sockets."""
+"""Shared by REST, sockets, the admin and commands: fields, output shapes, problems, tickets, open sockets."""

@@ -1,4 +1,4 @@
-"""Serializer fields that take what they are given and convert nothing: a number is no text, `true` is no number."""
+"""Strict serializer fields. They convert nothing: a number is not a text, `true` is not a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ravi_django.kernel.content import FROM_CLIENTS
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """Refuses fields that it does not know."""
+    """Refuses unknown fields."""
 
     def to_internal_value(self, data: Any) -> Any:
         names = data if isinstance(data, dict) else ()
@@ -27,16 +27,16 @@ class StrictSerializer(serializers.Serializer[Any]):
             if name not in self.fields
         }
         try:
-            found = super().to_internal_value(data)
+            value = super().to_internal_value(data)
         except serializers.ValidationError as error:
             raise serializers.ValidationError(faults | error.detail) from None
         if faults:
             raise serializers.ValidationError(faults)
-        return found
+        return value
 
 
 class TextField(serializers.CharField):
-    """A string as it is: spaces stay."""
+    """A string; spaces at its ends stay."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(trim_whitespace=False, **options)
@@ -48,8 +48,6 @@ class TextField(serializers.CharField):
 
 
 class NumberField(serializers.IntegerField):
-    """A whole number as JSON has it."""
-
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, bool) or not isinstance(data, int):
             self.fail("invalid")
@@ -67,12 +65,11 @@ class IdField(serializers.UUIDField):
     def to_internal_value(self, data: Any) -> UUID:
         if not isinstance(data, str):
             self.fail("invalid", value=data)
-        found: UUID = super().to_internal_value(data)
-        return found
+        return UUID(str(super().to_internal_value(data)))
 
 
 class TimeField(serializers.DateTimeField):
-    """ISO 8601, read as UTC when it says nothing else, written as UTC with a Z."""
+    """ISO 8601. A time without an offset is read as UTC; output is in UTC with a Z."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(format=ISO_8601, input_formats=[ISO_8601], default_timezone=UTC, **options)
@@ -80,26 +77,18 @@ class TimeField(serializers.DateTimeField):
 
 @extend_schema_field({"type": "string", "description": "type/key", "example": "react/assistant"})
 class AgentField(serializers.Field[Any, Any, Any, Any]):
-    def to_internal_value(self, data: Any) -> AgentId:
+    kind: type[AgentId | TopicId] = AgentId
+
+    def to_internal_value(self, data: Any) -> AgentId | TopicId:
         try:
-            return AgentId.parse(data)
+            return self.kind.parse(data)
         except InvalidInputError as error:
             raise serializers.ValidationError(str(error)) from None
-
-    def to_representation(self, value: Any) -> str:
-        return str(value)
 
 
 @extend_schema_field({"type": "string", "description": "type/source", "example": "news/sport"})
-class TopicField(serializers.Field[Any, Any, Any, Any]):
-    def to_internal_value(self, data: Any) -> TopicId:
-        try:
-            return TopicId.parse(data)
-        except InvalidInputError as error:
-            raise serializers.ValidationError(str(error)) from None
-
-    def to_representation(self, value: Any) -> str:
-        return str(value)
+class TopicField(AgentField):
+    kind = TopicId
 
 
 @extend_schema_field(
@@ -120,14 +109,8 @@ class TopicField(serializers.Field[Any, Any, Any, Any]):
         "description": 'Text, or content blocks like {"type": "text", "text": "…"}; at most 256 KiB.',
     }
 )
-class InputField(serializers.Field[Any, Any, Any, Any]):
-    """Judged by `submit`, which knows the blocks and the limit."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        return data
-
-    def to_representation(self, value: Any) -> Any:
-        return value
+class InputField(serializers.JSONField):
+    """`submit` checks the blocks and the limit."""
 
 
 @extend_schema_field(
@@ -143,7 +126,7 @@ class InputField(serializers.Field[Any, Any, Any, Any]):
             "when_exhausted": {"type": "string", "enum": ["fail", "ask"]},
         },
         "additionalProperties": False,
-        "description": "What the whole tree may use; what is left out is unlimited.",
+        "description": "Limits of the whole tree; a limit that is left out is unlimited.",
     }
 )
 class BudgetField(serializers.Field[Any, Any, Any, Any]):
@@ -152,20 +135,13 @@ class BudgetField(serializers.Field[Any, Any, Any, Any]):
             return ExecutionBudget.model_validate(data, strict=True)
         except PydanticValidationError as error:
             problems = error.errors(include_url=False, include_context=False)
-            places = [".".join(str(part) for part in problem["loc"]) for problem in problems]
-            raise serializers.ValidationError(
-                [
-                    f"{place}: {problem['msg']}".removeprefix(": ")
-                    for place, problem in zip(places, problems, strict=True)
-                ]
-            ) from None
-
-    def to_representation(self, value: Any) -> Any:
-        return value
+            places = [".".join(map(str, problem["loc"])) for problem in problems]
+            faults = [f"{place}: {one['msg']}".removeprefix(": ") for place, one in zip(places, problems, strict=True)]
+            raise serializers.ValidationError(faults) from None
 
 
 class PriorityField(serializers.ChoiceField):
-    """The name; the database keeps the number."""
+    """The priority's name; the database stores the number."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(choices=[priority.name.lower() for priority in Priority], **options)

@@ -1,7 +1,7 @@
 """Open sockets and event streams of this process. Each belongs to the credential that opened it.
 
-Every LOOK_S seconds one look renews their places in RAVI["LIMITS"] and ends those whose credential is gone, whose user
-is not active, or whose user may no longer read what is shown: one query a kind, however many are open.
+Every LOOK_S seconds one check renews their places in RAVI["LIMITS"]. It ends those whose credential was deleted, whose
+user is inactive, or whose user may no longer read the rows. It takes one query for each kind of credential and row.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LOGGED_OUT, NOT_ALLOWED = 4401, 4403  # close codes of sockets
 
 
 class Credential(NamedTuple):
-    """What opened a socket or stream, and how to find out whether it is still there."""
+    """The session or token that opened a socket or stream."""
 
-    kind: str = ""  # SESSION, a token's model ("authtoken.token"), or "": nothing to look up
+    kind: str = ""  # SESSION, a token's model ("authtoken.token"), or "" when there is nothing to look up
     key: str = ""  # the session's key, the token's primary key
-    proof: str = ""  # of a session: the user's hash, which changes with the password
+    proof: str = ""  # for a session: the user's hash, which changes with the password
 
     @classmethod
     def of_session(cls, session: Any, user: Any) -> Credential:
@@ -55,7 +55,7 @@ class Credential(NamedTuple):
 
     @classmethod
     def of_token(cls, token: Any) -> Credential:
-        """`token`: what the authentication class has found; only a row can be looked up."""
+        """`token` is the authentication class's result; only a row can be looked up."""
         return cls(token._meta.label_lower, str(token.pk)) if isinstance(token, Model) else cls()
 
 
@@ -69,9 +69,9 @@ class Opening:
     user_id: Any
     credential: Credential
     place: str  # its key of `limits.open_one`
-    reads: Owned | None = None  # the row whose reader must be allowed; None: the surface itself looks
-    whole: bool = False  # shows what is hidden from owners
-    only: Only = EVERY  # the frames that are asked for
+    reads: Owned | None = None  # the row that the user must be allowed to read; None: the surface checks
+    whole: bool = False  # shows values that are hidden from owners
+    only: Only = EVERY  # the requested frames
     revoked: bool = False
     on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
 
@@ -82,50 +82,51 @@ class Opening:
 
 
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Opening]] = WeakKeyDictionary()
-_lookers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
+_checks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def watched(opening: Opening) -> AsyncIterator[Opening]:
-    """While it is open; gives its place back at the end."""
+    """Check it while it is open; release its place at the end."""
     loop = asyncio.get_running_loop()
-    mine = _open.setdefault(loop, set())
-    mine.add(opening)
-    if loop not in _lookers:
-        _lookers[loop] = loop.create_task(_look_now_and_then(mine))
+    openings = _open.setdefault(loop, set())
+    openings.add(opening)
+    if loop not in _checks:
+        _checks[loop] = loop.create_task(_look_repeatedly(openings))
     try:
         yield opening
     finally:
-        mine.discard(opening)
-        if not mine and (looker := _lookers.pop(loop, None)) is not None:
-            looker.cancel()
+        openings.discard(opening)
+        if not openings and (task := _checks.pop(loop, None)) is not None:
+            task.cancel()
         if opening.place:
             await readers().call(limits.close_one, opening.place)
 
 
-async def _look_now_and_then(mine: Collection[Opening]) -> None:
+async def _look_repeatedly(openings: Collection[Opening]) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         try:
-            await look(list(mine))
+            await look(list(openings))
         except Exception as error:
-            log.warning("open sockets were not looked at: %s", error, extra={"action": "openings.look_failed"})
+            log.warning("open sockets were not checked: %s", error, extra={"action": "openings.look_failed"})
 
 
-async def look(found: Collection[Opening]) -> None:
-    """Renew the places, and end those that have lost their right."""
-    for opening, why in (await readers().call(_judged, found)).items():
+async def look(openings: Collection[Opening]) -> None:
+    """Renew the places, and end openings that have lost their right."""
+    await readers().call(limits.keep_open, [opening.place for opening in openings])
+    for opening, why in (await readers().call(lost, openings)).items():
         opening.revoke(*why)
 
 
-def lost(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
-    """Those that have lost their right, with the close code and the reason. On a database thread."""
+def lost(openings: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
+    """Openings that have lost their right, with close code and reason. On a database thread."""
     model: Any = get_user_model()
-    users = model._default_manager.using(alias()).in_bulk({opening.user_id for opening in found})
-    gone = _gone({opening.credential for opening in found})
-    rows = _rows(opening.reads for opening in found)
+    users = model._default_manager.using(alias()).in_bulk({opening.user_id for opening in openings})
+    gone = _gone({opening.credential for opening in openings})
+    rows = _rows(opening.reads for opening in openings)
     ended: dict[Opening, tuple[int, str]] = {}
-    for opening in found:
+    for opening in openings:
         user = users.get(opening.user_id)
         if user is None or not user.is_active:
             ended[opening] = LOGGED_OUT, "your account is no longer active"
@@ -136,11 +137,6 @@ def lost(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
             if row is None or not row.is_for(user) or (opening.whole and not hidden.sees(user)):
                 ended[opening] = NOT_ALLOWED, "you may no longer read this"
     return ended
-
-
-def _judged(found: Collection[Opening]) -> dict[Opening, tuple[int, str]]:
-    limits.keep_open(opening.place for opening in found)
-    return lost(found)
 
 
 def _rows(wanted: Iterable[Owned | None]) -> dict[tuple[type[Owned], Any], Any]:
@@ -160,7 +156,7 @@ def _hash_of(user: Any) -> str:
 
 
 def is_gone(credential: Credential, user: Any) -> bool:
-    """Whether what `user` came with is good no more."""
+    """Whether the user's credential is no longer valid."""
     return credential in _gone({credential}) or not _is_proof(credential, user)
 
 
@@ -172,12 +168,11 @@ def _gone(credentials: Collection[Credential]) -> set[Credential]:
     keys: dict[str, set[str]] = defaultdict(set)
     for credential in credentials:
         keys[credential.kind].add(credential.key)
-    there = {kind: _there(kind, found) for kind, found in keys.items()}
-    return {credential for credential in credentials if credential.key not in there[credential.kind]}
+    valid = {kind: _valid(kind, of_kind) for kind, of_kind in keys.items()}
+    return {credential for credential in credentials if credential.key not in valid[credential.kind]}
 
 
-def _there(kind: str, keys: set[str]) -> set[str]:
-    """Those of the keys that are still good."""
+def _valid(kind: str, keys: set[str]) -> set[str]:
     if kind == "":
         return keys
     if kind == SESSION:
@@ -190,7 +185,7 @@ def _there(kind: str, keys: set[str]) -> set[str]:
 def _sessions(keys: set[str]) -> set[str]:
     store: Any = import_module(settings.SESSION_ENGINE).SessionStore
     if issubclass(store, signed_cookies.SessionStore):
-        return keys  # the cookie is the session: the server keeps nothing that could be gone
+        return keys  # the cookie is the session: the server stores nothing to look up
     if issubclass(store, db.SessionStore):
         model = store.get_model_class()
         rows = model.objects.using(router.db_for_write(model)).filter(session_key__in=keys)
@@ -206,9 +201,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def parts_of(origin: str) -> tuple[str, str, int]:
-    """Scheme, host and port. Raises ValueError for what is no origin."""
+    """Scheme, host and port of an origin. Raises ValueError."""
     parts = urlsplit(origin)
     port = parts.port or _PORTS.get(parts.scheme)
     if not parts.hostname or port is None or origin != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        raise ValueError(f"{origin!r} is no origin; one is like https://app.example.com")
+        raise ValueError(f"{origin!r} is not an origin such as https://app.example.com")
     return parts.scheme, parts.hostname, port

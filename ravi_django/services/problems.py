@@ -1,4 +1,4 @@
-"""Every error under the mount: `{"error": {"code", "message", "field"?}}`. Bad input has also `errors`, all faults."""
+"""Every error of the REST API: `{"error": {"code", "message", "field"?}}`. Bad input also has `errors`, all faults."""
 
 from __future__ import annotations
 
@@ -28,61 +28,56 @@ from ravi_django.kernel import (
     RateLimitedError,
 )
 
-CODES = {
-    400: "invalid_input",
-    401: "unauthenticated",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    406: "not_acceptable",
-    409: "conflict",
-    411: "length_required",
-    413: "too_large",
-    415: "unsupported_media_type",
-    429: "throttled",
-    500: "internal",
-    503: "unavailable",
+STATUSES = {  # the code of an error, and its description in the OpenAPI document
+    400: ("invalid_input", "Bad input; `field` names what to fix. Nothing was written."),
+    401: ("unauthenticated", "No credentials, or wrong ones."),
+    403: ("forbidden", "The user may see it but not do it; or no CSRF token beside a session cookie."),
+    404: ("not_found", "It does not exist, or belongs to another user."),
+    405: ("method_not_allowed", "Not with this method."),
+    406: ("not_acceptable", "Not in any of the accepted media types."),
+    409: ("conflict", "The present state forbids it."),
+    411: ("length_required", "A body without Content-Length."),
+    413: ("too_large", "Too large. Nothing was written."),
+    415: ("unsupported_media_type", "The body is not application/json."),
+    429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
+    500: ("internal", "An error of the server; it has been logged."),
+    503: ("unavailable", "A service that this one needs cannot be reached."),
 }
 
-LONGEST = 1000  # characters of a message: it may repeat what the client sent
+LONGEST = 1000  # characters of a message: it may repeat input of the client
 MOST_FAULTS = 50  # in `errors`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of the input."""
-
     message: str
     code: str = "invalid"
-    field: str | None = None  # which part of the request to fix
+    field: str | None = None  # the part of the request to fix
 
     def body(self) -> dict[str, Any]:
-        found = {"code": self.code, "message": self.message[:LONGEST]}
-        return {**found, "field": self.field[:LONGEST]} if self.field else found
+        field = {"field": self.field[:LONGEST]} if self.field else {}
+        return {"code": self.code, "message": self.message[:LONGEST], **field}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client reads it."""
-
     status: int
     message: str
-    code: str = ""  # empty: the status's own
-    field: str | None = None  # which part of the request to fix
+    code: str = ""  # empty: that of the status
+    field: str | None = None  # the part of the request to fix
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()  # of bad input: all of them, the first one included
+    faults: tuple[Fault, ...] = ()  # all faults of bad input, including the first
 
     def body(self) -> dict[str, Any]:
-        code = self.code or CODES.get(self.status, "error")
-        found: dict[str, Any] = {"error": Fault(self.message, code, self.field).body()}
-        if code == CODES[400]:
-            faults = self.faults or [Fault(self.message, field=self.field)]
-            found["errors"] = [fault.body() for fault in faults]
-        return found
+        code = self.code or STATUSES.get(self.status, ("error", ""))[0]
+        body: dict[str, Any] = {"error": Fault(self.message, code, self.field).body()}
+        if code == "invalid_input":
+            body["errors"] = [fault.body() for fault in self.faults or [Fault(self.message, field=self.field)]]
+        return body
 
 
 def respond(exc: Exception, context: dict[str, Any]) -> Response:
-    """DRF's exception handler for our views: no exception leaves them."""
+    """DRF's exception handler of all views: no exception leaves them."""
     problem = problem_of(exc)
     set_rollback()
     response = Response(problem.body(), status=problem.status, headers=problem.headers)
@@ -105,35 +100,32 @@ def problem_of(exc: Exception) -> Problem:
     return Problem(500, INTERNAL)
 
 
-INTERNAL = "something went wrong here; it has been logged"
-AWAY = "a service behind this one cannot be reached; try again"
+INTERNAL = "an internal error; it has been logged"
+AWAY = "a service that this one needs cannot be reached; try again"
 # SQLSTATE: the connection fails, the server accepts no writes, lacks resources, or is shutting down
 UNAVAILABLE = ("08", "25006", "53", "57P")
 
 _OTHERS: list[tuple[Any, int, str]] = [
-    (RequestDataTooBig, 413, "the body is bigger than this site takes"),
-    (Http404, 404, "there is no such thing"),
+    (RequestDataTooBig, 413, "the body is larger than this site accepts"),
+    (Http404, 404, "not found"),
     (PermissionDenied, 403, "you may not do that"),
     ((SuspiciousOperation, BadRequest, UnreadablePostError), 400, "the request cannot be read"),
 ]
+_KERNEL: dict[type[KernelError], int] = {  # a subclass before its base class
+    InputTooLargeError: 413,
+    InvalidInputError: 400,
+    NotFoundError: 404,
+    ForbiddenError: 403,
+}
 
 
 def _of_kernel(exc: KernelError) -> Problem:
-    match exc:
-        case InputTooLargeError():
-            return Problem(413, str(exc), field=exc.field)
-        case InvalidInputError():
-            return Problem(400, str(exc), field=exc.field)
-        case NotFoundError():
-            return Problem(404, str(exc), field=exc.field)
-        case ForbiddenError():
-            return Problem(403, str(exc))
-        case RateLimitedError():
-            return Problem(429, str(exc), headers={"Retry-After": str(math.ceil(exc.retry_after or 1))})
-        case ConflictError():
-            return Problem(409, str(exc), exc.code)
-        case _:
-            return Problem(500, INTERNAL)
+    if isinstance(exc, RateLimitedError):
+        return Problem(429, str(exc), headers={"Retry-After": str(math.ceil(exc.retry_after or 1))})
+    if isinstance(exc, ConflictError):
+        return Problem(409, str(exc), exc.code)
+    status = next((status for kind, status in _KERNEL.items() if isinstance(exc, kind)), None)
+    return Problem(status, str(exc), field=getattr(exc, "field", None)) if status else Problem(500, INTERNAL)
 
 
 def _of_drf(exc: exceptions.APIException) -> Problem:
@@ -161,7 +153,7 @@ def _faults(detail: Any, place: str = "") -> Iterator[Fault]:
 
 
 def _report(exc: Exception, request: Any, response: Response) -> None:
-    """As Django does for an exception that leaves a view: a log line with the traceback, and the signal that error
-    monitors listen to."""
+    """As Django does for an exception that leaves a view: a log line with the traceback, and the signal for error
+    monitors."""
     got_request_exception.send(sender=None, request=request)
     log_response("%s: %s", type(exc).__name__, request.path, response=response, request=request, exception=exc)

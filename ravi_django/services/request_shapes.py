@@ -1,4 +1,4 @@
-"""The JSON of requests to people: what is asked, whom, what was decided, and what a decision may say."""
+"""The JSON of requests to people and of their answers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import in_utc, request_shown
 from ravi_django.services.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
 
-NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # of the run that asks: they may be big
+NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # columns of the run, which may be large
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
-    """What a person has decided; of the fields beside the first three only those that go with the action."""
+    """A person's decision. Optional fields depend on the action."""
 
     action = serializers.ChoiceField(choices=answers.EVERY_ACTION)
     reason = serializers.CharField()
-    by = serializers.CharField(help_text="The user's name, which stays when the user goes; empty: the site's operator")
-    instead_of = serializers.CharField(required=False, help_text="Who has delegated the decision")
+    by = serializers.CharField(help_text="The user's name, also after the user was deleted; empty: the operator")
+    instead_of = serializers.CharField(required=False, help_text="The user who has delegated the decision")
     text = serializers.CharField(required=False)
     values = serializers.DictField(child=serializers.CharField(), required=False, help_text="By key")
-    arguments = serializers.DictField(required=False, help_text="In place of those that were asked for")
+    arguments = serializers.DictField(required=False, help_text="Used instead of the requested ones")
     outcome = serializers.ChoiceField(choices=answers.OUTCOMES, required=False)
     result = serializers.JSONField(required=False, allow_null=True)
-    sticky = serializers.BooleanField(required=False, help_text="Holds for the tool's next calls in the session too")
+    sticky = serializers.BooleanField(required=False, help_text="Also for the tool's next calls in the session")
 
 
 class RequestSerializer(serializers.Serializer[Any]):
-    """Takes rows that `marked` has prepared."""
+    """For rows that `marked` has prepared."""
 
     id = IdField()
     run = IdField(help_text="The run that asks")
@@ -41,33 +41,35 @@ class RequestSerializer(serializers.Serializer[Any]):
     agent = serializers.CharField(help_text="type/key")
     kind = serializers.ChoiceField(choices=HumanRequest.Kind.choices)
     status = serializers.ChoiceField(choices=HumanRequest.Status.choices)
-    text = serializers.CharField(help_text="What is asked: text, never HTML")
+    text = serializers.CharField(help_text="The question: text, never HTML")
     choices = serializers.ListField(child=serializers.CharField(), allow_null=True)
-    tool = serializers.CharField(help_text="Whose call it is about, or which asks; empty: the agent's code")
-    arguments = serializers.DictField(allow_null=True, help_text="The call's; of a budget, the new limits suggested")
-    risk = serializers.CharField(help_text="safe, high or critical; empty where it is not about a call")
-    context = serializers.CharField(help_text="What one should know to answer")  # type: ignore[assignment]
-    free_text = serializers.BooleanField(help_text="Whether an answer may be another than the choices")
+    tool = serializers.CharField(help_text="The called tool, or the tool that asks; empty: the agent's code")
+    arguments = serializers.DictField(allow_null=True, help_text="Of the call; for a budget, the suggested new limits")
+    risk = serializers.CharField(help_text="safe, high or critical; empty if it is not about a call")
+    context = serializers.CharField(help_text="Background for the decision")  # type: ignore[assignment]
+    free_text = serializers.BooleanField(help_text="Whether an answer may differ from the choices")
     questions = serializers.DictField(
         child=serializers.CharField(), allow_null=True, help_text="Several at once, by key: answered with values"
     )
-    to = serializers.CharField(help_text="The address that is asked now")
-    may_answer = serializers.BooleanField(help_text="Whether an answer by the user would be taken now")
+    to = serializers.CharField(help_text="The present address")
+    may_answer = serializers.BooleanField(help_text="Whether the user's answer would be accepted now")
     actions = serializers.ListField(
-        child=serializers.ChoiceField(choices=answers.EVERY_ACTION), help_text="What the user may do with it now"
+        child=serializers.ChoiceField(choices=answers.EVERY_ACTION), help_text="The user's possible actions now"
     )
     created_at = TimeField()
-    not_before = TimeField(allow_null=True, help_text="An answer before is refused")
-    escalates_at = TimeField(allow_null=True, help_text="When the next address is asked instead")
+    not_before = TimeField(allow_null=True, help_text="An earlier answer is refused")
+    escalates_at = TimeField(allow_null=True, help_text="When it moves to the next address")
     expires_at = TimeField(allow_null=True)
     answer = DecisionSerializer(allow_null=True)
-    answered_by = serializers.CharField(allow_null=True, help_text="The user's name; null: nobody, or the operator")
+    answered_by = serializers.CharField(
+        allow_null=True, help_text="The user's name; null: no answer, or the operator's"
+    )
     answered_at = TimeField(allow_null=True)
-    version = serializers.IntegerField(help_text="Rises with every change")
-    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible to staff alone")
+    version = serializers.IntegerField(help_text="Increases with every change")
+    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible only to staff")
 
     def to_representation(self, row: Any) -> dict[str, Any]:
-        """Written out: a list has up to 200 of these."""
+        """Faster than serializing field by field: a list has up to 200 requests."""
         answer = row.answer if isinstance(row.answer, dict) else None
         shown = {
             **request_shown(row),
@@ -84,7 +86,7 @@ class RequestSerializer(serializers.Serializer[Any]):
 
 
 class RequestDetailSerializer(RequestSerializer):
-    """With what a form for other arguments is made of; too long for a list."""
+    """Includes the tool's schema, which a form for changed arguments needs. It is too long for a list."""
 
     description = serializers.CharField(help_text="Of the tool, as the model reads it")
     schema = serializers.DictField(allow_null=True, help_text="JSON Schema of the call's arguments, which edit takes")
@@ -100,8 +102,8 @@ class RequestDetailSerializer(RequestSerializer):
 
 
 def marked(rows: Sequence[Any], user: Any) -> Sequence[Any]:
-    """Told of each whether an answer by `user`, None for the site's operator, would count now: as many queries for all
-    of them as for one."""
+    """Set on each row whether an answer by `user` (None: the operator) would count now. The number of queries does not
+    depend on the number of rows."""
     pending = [row for row in rows if row.status == HumanRequest.Status.PENDING]
     theirs = rights.open_among(user, pending) if pending else set()
     if theirs:
@@ -112,40 +114,34 @@ def marked(rows: Sequence[Any], user: Any) -> Sequence[Any]:
 
 
 def mark(row: Any, user: Any, may_answer: bool) -> None:
-    """Set what goes by the reader."""
+    """Set the attributes that depend on the reader."""
     row.may_answer, row.hides = may_answer, hidden.hides(row, user, may_answer)
 
 
 class AnswerSerializer(StrictSerializer):
-    action = serializers.ChoiceField(
-        choices=answers.EVERY_ACTION, help_text="One of the request's actions: they go by what is asked"
-    )
+    action = serializers.ChoiceField(choices=answers.EVERY_ACTION, help_text="One of the request's `actions`")
     text = TextField(required=False, allow_null=True, allow_blank=True, help_text="Of answer")
     values = serializers.DictField(
         child=TextField(allow_blank=True), required=False, allow_null=True, help_text="Of answer, for each question"
     )
     arguments = serializers.DictField(
-        required=False, allow_null=True, help_text="Of edit: what the tool is called with; of a budget, its new limits"
+        required=False, allow_null=True, help_text="Of edit: the tool's new arguments; of a budget, its new limits"
     )
     outcome = serializers.ChoiceField(choices=answers.OUTCOMES, required=False, allow_null=True, help_text="Of resolve")
     result = serializers.JSONField(required=False, allow_null=True, help_text="Of resolve, when it has happened")
     reason = TextField(
-        required=False, allow_null=True, allow_blank=True, help_text="With any; the model that is denied reads it"
+        required=False, allow_null=True, allow_blank=True, help_text="Of any action; the model reads that of a denial"
     )
     sticky = FlagField(
-        required=False, allow_null=True, help_text="With approve or deny: for this tool's next calls in the session too"
+        required=False, allow_null=True, help_text="Of approve or deny: also for this tool's next calls in the session"
     )
-    version = NumberField(
-        required=False, allow_null=True, help_text="The one that was read: 409 when it has changed since"
-    )
+    version = NumberField(required=False, allow_null=True, help_text="The version that was read; 409 if it has changed")
 
 
 class ReassignSerializer(StrictSerializer):
     to = TextField(
         max_length=220,
-        help_text="owner, staff, user:NAME, group:NAME or permission:app.codename, in place of the present",
+        help_text="owner, staff, user:NAME, group:NAME or permission:app.codename, instead of the present address",
     )
     reason = TextField(required=False, allow_null=True, allow_blank=True)
-    version = NumberField(
-        required=False, allow_null=True, help_text="The one that was read: 409 when it has changed since"
-    )
+    version = NumberField(required=False, allow_null=True, help_text="The version that was read; 409 if it has changed")

@@ -1,4 +1,4 @@
-"""The JSON of everything that REST shows or takes."""
+"""The JSON of REST's input and output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shown = serializers.Serializer  # never takes input
 
 
 class EmptySerializer(StrictSerializer):
-    """A body of nothing, or `{}`."""
+    """An empty body, or `{}`."""
 
 
 # --------------------------------------------------------------------------------------------------- runs
@@ -43,8 +43,6 @@ class RunErrorSerializer(Shown[Any]):
 
 
 class CostField(serializers.FloatField):
-    """Of a row with `cost`; US dollars, null when the price of a call is unknown."""
-
     def __init__(self) -> None:
         super().__init__(source="*", allow_null=True, help_text="US dollars; null when a call's price is unknown")
 
@@ -63,7 +61,7 @@ class RunSerializer(Shown[Any]):
     id = IdField()
     agent = serializers.CharField(help_text="type/key")
     agent_version = serializers.IntegerField(
-        allow_null=True, help_text="Of an agent edited in the admin: the version of its spec that drives the run"
+        allow_null=True, help_text="For an agent edited in the admin: the version of its spec"
     )
     session = IdField(source="session_id")
     status = serializers.ChoiceField(choices=Status.choices)
@@ -79,18 +77,18 @@ class RunSerializer(Shown[Any]):
     waiting_on = serializers.JSONField(source="waits_for", allow_null=True, help_text="kind, id or name, until")
     priority = PriorityField()
     metadata = serializers.DictField()
-    attempts = serializers.SerializerMethodField(help_text="Tries of the present step; 0 until it has started")
+    attempts = serializers.SerializerMethodField(help_text="Attempts of the present step; 0 before the run has started")
     created_at = TimeField()
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
-    paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree has its slot")
+    paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree uses its slot")
 
     def get_attempts(self, run: Run) -> int:
         return 0 if run.started_at is None else run.attempts + 1
 
 
 class RunRowSerializer(RunSerializer):
-    """In a list: of the output the first BEGINNING characters. Takes rows that `read` has prepared."""
+    """A run in a list, with the first BEGINNING characters of its output. For rows that `read` has prepared."""
 
     BEGINNING = 1000
     output = serializers.CharField(source="beginning", allow_null=True)
@@ -102,7 +100,7 @@ class RunRowSerializer(RunSerializer):
 
 class RunDetailSerializer(RunSerializer):
     output_schema = serializers.DictField(
-        required=False, help_text="JSON Schema of the output; there for a typed result, once the run has started"
+        required=False, help_text="JSON Schema of a typed result, once the run has started"
     )
 
     def to_representation(self, run: Run) -> dict[str, Any]:
@@ -113,7 +111,7 @@ class RunDetailSerializer(RunSerializer):
 class RunRequestSerializer(StrictSerializer):
     agent = AgentField()
     input = InputField()
-    session = IdField(required=False, allow_null=True, help_text="Made when absent")
+    session = IdField(required=False, allow_null=True, help_text="A new session if absent")
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
     priority = PriorityField(required=False)
     budget = BudgetField(required=False, allow_null=True)
@@ -127,7 +125,7 @@ class CancelSerializer(StrictSerializer):
 
 class ForkSerializer(StrictSerializer):
     after_seq = NumberField(
-        min_value=1, help_text="An entry of the journal; the shared past ends there, or before it where nothing is open"
+        min_value=1, help_text="The last shared journal entry; the fork may begin earlier, where no call is open"
     )
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
@@ -149,7 +147,7 @@ class EntryUsageSerializer(UsageSerializer):
 class EntrySerializer(Shown[Any]):
     seq = serializers.IntegerField(help_text="From 1, without gaps")
     generation = serializers.IntegerField()
-    path = serializers.CharField(help_text="Where in the agent's code; the same on every replay")
+    path = serializers.CharField(help_text="The place in the agent's code; the same on every replay")
     attempt = serializers.IntegerField()
     phase = serializers.ChoiceField(choices=Phase.choices)
     kind = serializers.CharField()
@@ -157,27 +155,22 @@ class EntrySerializer(Shown[Any]):
     request = serializers.JSONField(allow_null=True)
     result = serializers.JSONField(allow_null=True)
     error = RunErrorSerializer(allow_null=True)
-    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible to staff alone")
+    hidden = serializers.BooleanField(required=False, help_text="True: its tool is visible only to staff")
     usage = EntryUsageSerializer(source="*", allow_null=True, help_text="Of a model call")
     started_at = TimeField()
     finished_at = TimeField()
 
     def to_representation(self, row: Any) -> dict[str, Any]:
         shown = super().to_representation(row)
-        if _is_inside(row):
-            shown["result"] = None
+        if row.kind == "pinned" and row.name.startswith("instructions"):
+            shown["result"] = None  # rendered instructions, which only the admin shows
         return hidden.entry(shown, whole=hidden.sees(self.context.get("user")))
-
-
-def _is_inside(row: Any) -> bool:
-    """Rendered instructions are not for who the agent talks to; the admin shows them."""
-    return bool(row.kind == "pinned" and row.name.startswith("instructions"))
 
 
 class FramePageSerializer(Shown[Any]):
     results = serializers.ListField(child=serializers.DictField(), help_text="Frames, as the websocket sends them")
-    next_after = serializers.IntegerField(help_text="Give it as `after` for what comes next")
-    done = serializers.BooleanField(help_text="Nothing will come next")
+    next_after = serializers.IntegerField(help_text="`after` of the next page")
+    done = serializers.BooleanField(help_text="This is the last page")
 
 
 # ----------------------------------------------------------------------------------------------- sessions
@@ -212,7 +205,7 @@ class TurnSerializer(Shown[Any]):
     created_at = TimeField()
 
     def get_id(self, turn: Turn) -> UUID:
-        """Its place in the session is what it is known by."""
+        """Derived from the turn's position in its session."""
         return uuid5(turn.session_id, str(getattr(turn, "place", turn.position)))
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
@@ -222,11 +215,11 @@ class TurnSerializer(Shown[Any]):
 
 class BoardTaskSerializer(Shown[Any]):
     id = IdField()
-    session = IdField(help_text="The conversation's: that of the root run")
-    agent = serializers.CharField(help_text="Whose task it is, type/key")
+    session = IdField(help_text="The session of the root run")
+    agent = serializers.CharField(help_text="The task's agent, type/key")
     label = serializers.CharField(help_text="The agent's name, for people")  # type: ignore[assignment]
-    parent_agent = serializers.CharField(allow_null=True, help_text="The agent that delegated: the task nests under it")
-    run = IdField(allow_null=True, help_text="The run that set the task")
+    parent_agent = serializers.CharField(allow_null=True, help_text="The agent that delegated the task")
+    run = IdField(allow_null=True, help_text="The run that created the task")
     number = serializers.IntegerField(help_text="From 1 for each agent of the conversation")
     title = serializers.CharField()
     detail = serializers.CharField()
@@ -239,7 +232,7 @@ class BoardTaskSerializer(Shown[Any]):
 
 
 class MessageRequestSerializer(StrictSerializer):
-    agent = AgentField(required=False, allow_null=True, help_text="The session's last, when absent")
+    agent = AgentField(required=False, allow_null=True, help_text="The session's last agent if absent")
     text = TextField()
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
@@ -255,7 +248,7 @@ class ToolSerializer(Shown[Any]):
     effect = serializers.ChoiceField(choices=["idempotent", "at_most_once", "transactional"])
 
     def to_representation(self, tool: dict[str, Any]) -> dict[str, Any]:
-        """An agent of a site's own class may leave parts out."""
+        """An agent with a class of the site may omit parts."""
         return {name: tool.get(name) for name in self.fields.keys()}  # noqa: SIM118 - the stubs
 
 
@@ -264,7 +257,7 @@ class VariableSerializer(Shown[Any]):
     required = serializers.BooleanField()  # type: ignore[assignment]
 
     def to_representation(self, variable: dict[str, Any]) -> dict[str, Any]:
-        """Without the default: that is text of the instructions."""
+        """Without the default, which is a part of the instructions."""
         return {"description": variable.get("description", ""), "required": variable.get("required", False)}
 
 
@@ -275,21 +268,20 @@ class AgentSerializer(Shown[Any]):
     namespace = serializers.CharField()
     name = serializers.CharField()
     description = serializers.CharField(allow_blank=True)
-    # `class` is no name for a Python attribute
     model = serializers.CharField(allow_null=True)
     tools = ToolSerializer(many=True)
-    version = serializers.IntegerField(allow_null=True, help_text="Of a spec edited in the admin; null for code")
-    welcome = serializers.CharField(allow_blank=True, help_text="To be shown before the first message")
-    starter_prompts = serializers.ListField(child=serializers.CharField(), help_text="What one may begin with")
-    variables = serializers.DictField(
-        child=VariableSerializer(), help_text="What a run may bring as `metadata.variables`, by name"
+    version = serializers.IntegerField(
+        allow_null=True, help_text="Of a spec edited in the admin; null for an agent in code"
     )
-
+    welcome = serializers.CharField(allow_blank=True, help_text="Shown before the first message")
+    starter_prompts = serializers.ListField(child=serializers.CharField(), help_text="Suggested first messages")
+    variables = serializers.DictField(child=VariableSerializer(), help_text="By name, for a run's `metadata.variables`")
     result_schema = serializers.DictField(
         allow_null=True, help_text="JSON Schema of the answers; null when they are free text"
     )
 
     def get_fields(self) -> dict[str, Any]:
+        """`class` cannot be the name of an attribute."""
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
 
 
@@ -305,4 +297,4 @@ class CheckSerializer(Shown[Any]):
 
 class HealthSerializer(Shown[Any]):
     status = serializers.ChoiceField(choices=["ok", "unavailable"])
-    checks = serializers.DictField(child=CheckSerializer(), required=False, help_text="For staff")
+    checks = serializers.DictField(child=CheckSerializer(), required=False, help_text="Only for staff")

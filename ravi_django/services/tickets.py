@@ -1,4 +1,4 @@
-"""One-use tickets: how a program without cookies proves who it is when it opens a websocket."""
+"""One-use tickets, with which a program without cookies opens a websocket."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ravi_django.services.openings import Credential, is_gone
 
 
 def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
-    """A new ticket of `user` and when it expires, RAVI["TICKET_S"] from now. Only its hash is stored. A socket that it
-    opens belongs to `credential`, with which it was asked for."""
+    """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. The socket that it
+    opens belongs to `credential`, which requested it."""
     Ticket.objects.filter(expires_at__lte=clock.now()).delete()
     ticket = secrets.token_urlsafe(32)
     row = Ticket(id=_hash(ticket), user=user, credential=credential, expires_at=clock.after(conf.TICKET_S))
@@ -25,12 +25,11 @@ def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetim
 
 
 def take(ticket: str) -> tuple[Any, Credential] | None:
-    """Use a ticket up: the active user it was issued to, and the credential it was asked for with; None when it is
-    unknown, used or old."""
+    """Use a ticket: its active user and the credential that requested it; None for an unknown, used or expired one."""
     row = Ticket.objects.select_related("user").filter(id=_hash(ticket), expires_at__gt=clock.now()).first()
     if row is None:
         return None
-    deleted, _ = Ticket.objects.filter(id=row.id).delete()  # of two that come at once, one deletes the row
+    deleted, _ = Ticket.objects.filter(id=row.id).delete()  # of two concurrent calls, one deletes the row
     credential = Credential(*row.credential or ())
     return (row.user, credential) if deleted and row.user.is_active and not is_gone(credential, row.user) else None
 

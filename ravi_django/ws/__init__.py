@@ -1,13 +1,13 @@
-"""Websockets: what a run tree or a session does, frame by frame. Sockets only watch; no run depends on one.
+"""Websockets: the frames of a run tree, of a session, or of requests to people. No run depends on a socket.
 
-A refusal accepts the handshake and then closes, so that a browser gets to see the code:
+A refusal accepts the handshake and then closes, because browsers show the code only of an accepted socket:
 
-    4400  bad request: `after` is no number; an `error` frame says so first
-    4401  no session and no ticket; the ticket was used, is old or unknown; or, later: the session or the token that
-          opened the socket is gone, or the account is not active any more
-    4403  the session cookie came from a page of another origin (or none was named); tickets need no origin.
+    4400  bad request: `after` is not a number; an `error` frame comes first
+    4401  no session and no ticket; the ticket was used, has expired or is unknown; or, later: the session or the token
+          that opened the socket was deleted, or the account is no longer active
+    4403  the session cookie came from a page of another origin, or without an origin; tickets need none.
           Later: the user may no longer read the run
-    4404  no such run or session, or somebody else's
-    4429  too many open sockets (`sockets` of RAVI["LIMITS"]); an `error` frame says so first
-    1013  the site's database or event buffer is away: reconnect with the last `seq`
+    4404  the run or session does not exist, or belongs to another user
+    4429  too many open sockets (`sockets` of RAVI["LIMITS"]); an `error` frame comes first
+    1013  the site's database or event buffer cannot be reached: reconnect with the last `seq`
 """

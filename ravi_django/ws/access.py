@@ -1,4 +1,4 @@
-"""Who opens a socket, and what they ask for in its address."""
+"""The user of a socket, its origin, and the arguments in its address."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ class Refused(Exception):
 
 
 async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
-    """The user behind a ticket, or else behind the session cookie; and what the socket belongs to. Raises Refused."""
+    """The user of a ticket, else of the session cookie, and the credential. Raises Refused."""
     if (ticket := query(scope, "ticket")) is not None:
         found = await readers().call(tickets.take, ticket)
         if found is None:
-            raise Refused(UNKNOWN_USER, "the ticket was used, is too old or never was")
+            raise Refused(UNKNOWN_USER, "the ticket was used, has expired or is unknown")
         return found
-    user = scope.get("user")  # a site without AuthMiddleware has none: tickets alone work there
+    user = scope.get("user")  # None on a site without AuthMiddleware, where only tickets work
     if user is None or not user.is_authenticated or not user.is_active:
-        raise Refused(UNKNOWN_USER, "log in, or bring a ticket")
+        raise Refused(UNKNOWN_USER, "log in, or use a ticket")
     if not origin_allowed(scope):
-        raise Refused(BAD_ORIGIN, "this origin may not: see RAVI['SOCKET_ORIGINS']; programs come with a ticket")
+        raise Refused(BAD_ORIGIN, "this origin is not allowed: see RAVI['SOCKET_ORIGINS']; programs use a ticket")
     return user, Credential.of_session(scope.get("session"), user)
 
 
 def active(pk: Any) -> Any | None:
-    """The user as they are now, on a database thread; None once they are gone or locked out."""
+    """The user as they are now; None for a deleted or inactive user. On a database thread."""
     return active_users().filter(pk=pk).first()
 
 
 def origin_allowed(scope: Mapping[str, Any]) -> bool:
-    """Browsers send cookies along with the sockets of any page: only pages of this site's origin, of
-    CSRF_TRUSTED_ORIGINS and of RAVI["SOCKET_ORIGINS"] count, by scheme, host and port. A missing Origin does not."""
+    """Whether the origin is this site's, or in CSRF_TRUSTED_ORIGINS or RAVI["SOCKET_ORIGINS"], by scheme, host and
+    port. Browsers send cookies with the sockets of any page. A missing origin is refused."""
     origins = [value for name, value in scope.get("headers", []) if name == b"origin"]
     if len(origins) != 1:
         return False
-    # As a request, so that the site's settings for proxies and hosts count.
+    # As a request, so that the site's settings for proxies and hosts apply.
     scheme = "https" if scope.get("scheme") == "wss" else "http"
     request = ASGIRequest({**scope, "type": "http", "method": "GET", "scheme": scheme}, BytesIO())
     try:
@@ -71,23 +71,23 @@ def origin_allowed(scope: Mapping[str, Any]) -> bool:
 
 
 def _covers(allowed: str, origin: tuple[str, str, int]) -> bool:
-    """Whether `allowed`, which may be like `https://*.example.com`, has this origin."""
+    """Whether `allowed`, which may contain a wildcard (`https://*.example.com`), matches this origin."""
     scheme, host, port = parts_of(allowed)
     return (scheme, port) == (origin[0], origin[2]) and is_same_domain(origin[1], host.removeprefix("*"))
 
 
 def after_of(scope: Mapping[str, Any]) -> int:
-    """The last event number that the client has; 0 without `after`. Raises Refused."""
+    """The number of the last event that the client has; 0 without `after`. Raises Refused."""
     text = query(scope, "after")
     if text is None:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_SEQ):
-        raise Refused(BAD_REQUEST, "after must be a whole number from 0 on: the last seq that you have")
+        raise Refused(BAD_REQUEST, "after must be a whole number, at least 0: the last seq that you have")
     return int(text)
 
 
 def uuid_of(text: str) -> UUID:
-    """An id in a path. Raises Refused: a malformed id is nobody's."""
+    """An id in a path. Raises Refused."""
     try:
         found = UUID(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a client may say on a socket: one JSON object a frame, `{"type": …}`."""
+"""The frames that a client may send: one JSON object a frame, `{"type": …}`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.signals import wake
 from ravi_django.services.problems import problem_of
 
-ENVELOPE_BYTES = 1024  # what a frame may have beside its text
+ENVELOPE_BYTES = 1024  # of a frame, besides its text
 
 
 class _Command(BaseModel):
@@ -24,21 +24,21 @@ class _Command(BaseModel):
 
 
 class Cancel(_Command):
-    """Ask for the run's cancellation; answered by `accepted`."""
+    """Request the run's cancellation; the answer is `accepted`."""
 
     type: Literal["cancel"]
 
 
 class Say(_Command):
-    """A message of the person to the agent: a new run in the session, answered by `accepted` with its id."""
+    """A message to the agent: a new run in the session; the answer is `accepted` with its id."""
 
     type: Literal["message"]
     text: str
 
 
 class Answer(_Command):
-    """A person's decision on a request, as `POST requests/{id}/answer/` takes it; answered by `accepted` with the
-    request and its run. null stands for absent."""
+    """A decision on a request, as in `POST requests/{id}/answer/`; the answer is `accepted` with the request and its
+    run. null means absent."""
 
     type: Literal["answer"]
     request: str
@@ -53,7 +53,7 @@ class Answer(_Command):
     version: int | None = None
 
     def given(self) -> dict[str, Any]:
-        """What `answers.answer` takes beside the request and the action."""
+        """The arguments of `answers.answer` besides the request and the action."""
         names = Answer.model_fields.keys() - {"type", "request", "action"}
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -67,7 +67,7 @@ def read(text: str | None, binary: bytes | None) -> Command:
     """The command in a frame. Raises InvalidInputError, InputTooLargeError."""
     if text is None:
         raise InvalidInputError("frames are JSON text, not binary")
-    # JSON may escape each character with six.
+    # JSON may encode a character as six.
     if len(text) > 6 * conf.MAX_INPUT_BYTES + ENVELOPE_BYTES:
         raise InputTooLargeError(f"the frame is too long: a message has at most {conf.MAX_INPUT_BYTES} bytes")
     try:
@@ -85,16 +85,15 @@ def _complaint(error: ValidationError) -> InvalidInputError:
 
 
 def error_frame(error: Exception) -> dict[str, Any]:
-    """What the client is told, in REST's words; it has no `seq`, for it is no part of the stream. `retry_after` is in
-    seconds."""
+    """An error as in REST, with `retry_after` in seconds. It has no `seq`, because it is not a part of the stream."""
     problem = problem_of(error)
     wait = {"retry_after": int(problem.headers["Retry-After"])} if "Retry-After" in problem.headers else {}
     return {"type": "error", **problem.body()["error"], **wait}
 
 
 class Answering:
-    """`answers.answer` for `readers().call`, which repeats a call when the connection broke. The first try may be
-    committed: then the conflict with its own answer is a success."""
+    """`answers.answer` for `readers().call`, which repeats a call after a lost connection. The first try may have been
+    committed: then the conflict with this same answer is a success."""
 
     def __init__(self, answer: Answer, user: Any) -> None:
         self._answer, self._user = answer, user
@@ -108,18 +107,16 @@ class Answering:
             return answers.answer(said.request, said.action, by=self._user, **said.given())
         except ConflictError:
             if self._tries > 1 and (run_id := self._committed()) is not None:
-                hints.on_commit(run_id, wake)  # which the broken connection may have cut off
+                hints.on_commit(run_id, wake)  # the lost connection may have prevented this
                 return run_id
             raise
 
     def _committed(self) -> UUID | None:
-        """The run, if the answer that the row has is this one."""
+        """The run, if the row has this answer."""
         row = answers.find(self._answer.request)
         if row.status != HumanRequest.Status.ANSWERED or row.answered_by_id != self._user.pk:
             return None
-        kept = answers.checked(row, Given(action=self._answer.action, **self._kept()))
+        given = {name: value for name, value in self._answer.given().items() if name != "version"}
+        kept = answers.checked(row, Given(action=self._answer.action, **given))
         mine = all((row.answer or {}).get(name) == value for name, value in kept.items())
         return row.run_id if mine else None
-
-    def _kept(self) -> dict[str, Any]:
-        return {name: value for name, value in self._answer.given().items() if name != "version"}

@@ -1,4 +1,4 @@
-"""The life of a socket: accept, find out who and what, stream until the end, obey the client's frames meanwhile."""
+"""The life of a socket: accept, authenticate, stream until the end, and execute the client's frames."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ DONE, AWAY = 1000, 1013
 
 
 class ClientGone(Exception):
-    """The other side cannot be sent to any more."""
+    """The connection is closed: nothing can be sent."""
 
 
 class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """Subclasses say what is watched (`find`), in which order (`stream`), and what commands are for (`target`).
+    """Subclasses find the row (`find`), stream its frames (`stream`) and name the targets of commands (`cancelled`,
+    `addressed`).
 
-    A frame is read from the event buffer when the one before it has gone out: a slow client has a page of frames
-    waiting here (`events.PAGE`) and no more, however far behind it is.
+    A frame is read from the event buffer after the previous one was sent: for a slow client at most a page of frames
+    waits here (`reading.PAGE`).
     """
 
-    channel_layer_alias = None  # frames come from the event buffer; a channel layer that is down does no harm
+    channel_layer_alias = None  # frames come from the event buffer, so that the channel layer may fail
 
-    again = "the stream broke off; open it again with after= the last seq that you have"
+    again = "the stream failed; open it again with after= the last seq that you have"
 
     user: Any
     after: int
-    whole: bool  # with what is hidden from owners
+    whole: bool  # with values that are hidden from owners
     reads: Owned | None = None  # the row that the socket shows; `find` sets it
     _streaming: asyncio.Task[None] | None = None
     _ending: asyncio.Task[None] | None = None
@@ -56,7 +57,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------- subclasses
 
     async def find(self) -> None:
-        """Look up what the address names. Raises Refused."""
+        """Look up the row in the address. Raises Refused."""
         raise NotImplementedError
 
     async def stream(self) -> None:
@@ -77,7 +78,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     # ---------------------------------------------------------------------------------------------- its life
 
     async def connect(self) -> None:
-        await self.accept()  # refusals too: a browser learns the code of an accepted socket alone
+        await self.accept()  # refusals too: a browser shows the code only of an accepted socket
         try:
             self.user, credential = await access.user_of(self.scope)
             self.after = access.after_of(self.scope)
@@ -142,7 +143,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._try_send({**commands.error_frame(error), **_about(command)})
 
     async def _obey(self, command: commands.Command) -> dict[str, str]:
-        """Returns what the client is told: the run that it was about."""
+        """Returns the ids of the run and the request for the client."""
         user = await readers().call(access.active, self.user.pk)
         if user is None:
             raise Refused(UNKNOWN_USER, "your account is no longer active")
@@ -154,7 +155,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await readers().call(cancel_for, user, run_id)
             return {"run": str(run_id)}
         agent, session = await readers().call(self.addressed)
-        # Calls of `readers` are repeated when the database's connection breaks: the key makes one run of it.
+        # `readers` repeats a call after a lost connection: the key makes it one run.
         run = await readers().call(_submit, agent, command.text, session, user, f"ws:{uuid4()}")
         self.submitted()
         return {"run": str(run.id)}
@@ -164,7 +165,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _send(self, frame: dict[str, Any]) -> None:
         try:
             await self.send(text_data=to_json(frame).decode())
-        except Exception as error:  # each server has its own
+        except Exception as error:  # each server raises its own exception
             raise ClientGone from error
 
     async def _try_send(self, frame: dict[str, Any]) -> None:
@@ -197,7 +198,7 @@ class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         await self.accept()
         with suppress(Exception):
-            await access.user_of(self.scope)  # a ticket is used up: this address is in the site's log
+            await access.user_of(self.scope)  # use the ticket: this address is in the site's log
         await self.close(NOT_FOUND, "there is no such socket")
 
 
@@ -210,5 +211,5 @@ def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
 
 
 def _about(command: commands.Command | None) -> dict[str, str]:
-    """Which of the requests on a page an error is about."""
+    """The request that an error is about."""
     return {"request": command.request[:100]} if isinstance(command, commands.Answer) else {}

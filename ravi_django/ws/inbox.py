@@ -1,7 +1,6 @@
-"""What a socket shows of people's requests, as the rows have it. On database threads: every call may be repeated.
+"""The rows that a socket of requests shows. These functions run on database threads and may be repeated.
 
-`people/rights.py` says what the socket's user may see and answer. It is asked for each comparison, and every few
-seconds in between.
+`people/rights.py` decides which requests the user may see and answer. The rights are read again every few seconds.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, ma
 from ravi_django.ws.access import active
 
 PENDING = HumanRequest.Status.PENDING
-KNOWN = 1000  # the newest pending requests, whose changes a socket finds without being told
+KNOWN = 1000  # the newest pending requests, whose changes a socket finds without a hint
 
 
 @dataclass(slots=True)
 class Look:
-    """What some requests are like now."""
+    """The present state of some requests."""
 
     open: list[tuple[UUID, int, dict[str, Any]]] = field(default_factory=list)  # pending: id, version, frame
-    closed: dict[UUID, dict[str, Any]] = field(default_factory=dict)  # no more, or not for this user
-    pending: int | None = None  # of all, that the user may answer; None: it was not counted
+    closed: dict[UUID, dict[str, Any]] = field(default_factory=dict)  # closed, or no longer visible to this user
+    pending: int | None = None  # how many requests the user may answer; None: not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a user may, as it was a moment ago: finding that out costs a dozen queries."""
+    """The rights of a user, kept for a short time: reading them takes a dozen queries."""
 
     user: Any
     visible: QuerySet[HumanRequest]
@@ -43,7 +42,7 @@ class Rights:
 
 
 def rights(user_id: Any) -> Rights | None:
-    """None: the user is locked out."""
+    """None for an inactive user."""
     user = active(user_id)
     if user is None:
         return None
@@ -55,17 +54,15 @@ def rights(user_id: Any) -> Rights | None:
 
 
 def states(mine: Rights) -> dict[UUID, tuple[int, bool]]:
-    """Version, and whether it is the user's to answer, of the newest pending requests that they may see, newest
-    first."""
+    """The newest pending requests that the user may see, newest first: version, and whether the user may answer."""
     rows = mine.visible.filter(status=PENDING).order_by("-id").values_list("id", "version")[:KNOWN]
     theirs = set(mine.answerable.order_by("-id").values_list("id", flat=True)[:KNOWN])
     return {id: (version, id in theirs) for id, version in rows}
 
 
 def look(mine: Rights, ids: Collection[UUID], shown: Collection[UUID], pending: int | None = None) -> Look:
-    """What has become of these requests, oldest first; of those that the user may not see, only the `shown` ones are
-    told of, as withdrawn. `pending`: as a look a moment ago has counted them; of thousands that takes longer than all
-    the rest."""
+    """The present state of these requests, oldest first. Requests that the user may not see are left out, or withdrawn
+    if they are in `shown`. `pending` is the count of a recent look: counting thousands takes longer than all else."""
     found = Look(pending=pending)
     rows = mine.visible.filter(id__in=ids).select_related("run", "answered_by").order_by("id")
     seen = list(rows.defer(*(f"run__{name}" for name in NOT_SHOWN)))
@@ -88,7 +85,7 @@ def look(mine: Rights, ids: Collection[UUID], shown: Collection[UUID], pending: 
 
 
 def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
-    """As REST marks them; without a hook of the site's to ask, the rights that are known say it."""
+    """As REST marks them. Without RAVI["MAY_ANSWER"] the known rights are enough."""
     if conf.MAY_ANSWER is not None:
         marked(rows, mine.user)
         return rows
@@ -100,7 +97,7 @@ def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
 
 
 def _of_run(run: Run | None) -> dict[str, Any]:
-    """Where a frame comes from, as in the runs' own streams."""
+    """The run's fields in a frame, as in the streams of runs."""
     return {
         "run": run and str(run.id),
         "agent": run and run.agent,

@@ -1,10 +1,9 @@
-"""`/ws/ravi/requests/`: what people are asked, as it opens and closes.
+"""`/ws/ravi/requests/`: requests to people, as they open and close.
 
-First the newest pending requests that the user may see, the oldest of them first; then every change. The rows and the
-user's present rights decide what is shown. A hint only starts a comparison with the rows; without one the socket
-compares every ten seconds or so.
+First the newest pending requests that the user may see, oldest first; then every change. A hint starts a comparison
+with the rows; without hints the socket compares about every ten seconds.
 
-`seq` counts this connection's frames. A `request` frame of an id that was sent before replaces that one.
+`seq` counts this connection's frames. A `request` frame replaces an earlier one with the same id.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from ravi_django.ws.access import UNKNOWN_USER, Refused
 from ravi_django.ws.consumer import StreamConsumer
 
 FIRST = 200  # sent on connecting
-PAGE = 20  # rows of one query: each may carry a call's arguments, which may be big
+PAGE = 20  # rows of one query: each may have large arguments
 COMPARE_S = 10.0
-RIGHTS_S = 2.0  # how long the rights that were read are used
-GATHER_S = 0.05  # hints within this time are one comparison
-SHARE = 4  # the rest after a comparison, in times its length: bounds the load of many sockets
+RIGHTS_S = 2.0  # how long the user's rights are kept
+GATHER_S = 0.05  # hints within this time start one comparison
+SHARE = 4  # the pause after a comparison, as a multiple of its duration: limits the load of many sockets
 REST_MAX_S = 2.0
 
 
 class RequestsConsumer(StreamConsumer):
-    """Takes `answer` alone; the runs have sockets for the rest."""
+    """Accepts only `answer`; the sockets of runs accept the other commands."""
 
-    again = "the requests cannot be read just now; open the socket again"
+    again = "the requests cannot be read now; open the socket again"
 
     async def find(self) -> None:
         self._seq = 0
         self._rights: inbox.Rights | None = None
         self._asked_at = 0.0
-        self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether it was theirs to answer
-        self._shown: set[UUID] = set()  # of the known, what the client has
+        self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether the user may answer
+        self._shown: set[UUID] = set()  # the known requests that the client has
 
     def cancelled(self) -> NoReturn:
-        raise InvalidInputError("this socket takes frames of the type answer alone", field="type")
+        raise InvalidInputError("this socket accepts only frames of the type answer", field="type")
 
     def addressed(self) -> NoReturn:
         self.cancelled()
@@ -68,16 +67,16 @@ class RequestsConsumer(StreamConsumer):
         await self._show(newest)
 
     async def _compare(self) -> None:
-        """Show what has changed among the newest requests."""
+        """Show the changes among the newest requests."""
         states = await readers().call(inbox.states, await self._may())
         changed = {id for id, state in states.items() if self._known.get(id) != state}
         gone = self._shown - states.keys()
         for id in changed | (self._known.keys() - states.keys() - gone):
             self._known.pop(id, None)
         await self._show(changed | gone)
-        for id in changed & self._known.keys():  # what the site's hook refuses is shown as such once, not each time
+        for id in changed & self._known.keys():  # so that a refusal of RAVI["MAY_ANSWER"] is shown only once
             self._known[id] = (self._known[id][0], states[id][1])
-        for id in gone & self._shown:  # pending still: newer ones have taken its place
+        for id in gone & self._shown:  # still pending, but no longer among the newest
             self._shown.discard(id)
             self._known.pop(id, None)
 
@@ -91,7 +90,7 @@ class RequestsConsumer(StreamConsumer):
         return self._rights
 
     async def _show(self, ids: Iterable[UUID]) -> None:
-        """Send what the client does not know of these yet."""
+        """Send the changes of these requests that the client does not have."""
         ordered, mine, pending = sorted(ids), None, None
         for place in range(0, len(ordered), PAGE):
             page = ordered[place : place + PAGE]

@@ -2,12 +2,12 @@
 
 `/ws/ravi/sessions/{id}/?after=N`: a session's run trees, one after the other.
 
-Which trees: the oldest one that has not ended, or the newest when all have; then every later one, in the order of their
+Which trees: the oldest one that has not ended, or the newest if all have ended; then every later one, in the order of
 submission, also those submitted while the socket is open. One tree is streamed to its `stream.done` before the next
-begins, so `seq` rises without gaps and starts anew with each tree. The server does not close by itself.
+begins, so `seq` increases without gaps and restarts with each tree. The server does not close the socket.
 
-`after` applies to the first tree. That one may have ended, and others begun, while a client was away: `&run=<id>` (any
-run of the tree that `after` was read from) names the tree to go on with.
+`after` applies to the first tree. After a reconnect that tree may have ended: `&run=<id>` (any run of the tree that
+`after` was read from) names the tree to continue with.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ravi_django.ws.access import NOT_FOUND, Refused, query, uuid_of
 from ravi_django.ws.consumer import StreamConsumer
 
 LOOK_S = 1.0  # how often an idle socket looks for a new tree
-WINDOW = 500  # the newest trees of a session, in which new ones are looked for
+WINDOW = 500  # the newest trees of a session, among which it looks for new ones
 
 
 class RunConsumer(StreamConsumer):
-    """Every frame above `after`, then 1000 after `stream.done`. `cancel` is for the run that the address names,
-    `message` goes to the agent at the tree's root, in its session."""
+    """Sends every frame above `after` and closes with 1000 after `stream.done`. `cancel` is for the run in the address,
+    `message` goes to the agent of the tree's root, in its session."""
 
     async def find(self) -> None:
         run_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
@@ -52,13 +52,13 @@ class RunConsumer(StreamConsumer):
 
 
 class SessionConsumer(StreamConsumer):
-    """`message` goes to the agent last spoken to, `cancel` is for the tree being streamed."""
+    """`message` goes to the session's last agent, `cancel` is for the streamed tree."""
 
     async def find(self) -> None:
         session_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
         named = query(self.scope, "run")
         self.session = self.reads = await readers().call(self._lookup, session_id)
-        self._told = asyncio.Event()
+        self._submitted = asyncio.Event()
         self._seen: set[UUID] = set()
         self._tree: UUID | None = await readers().call(self._first, uuid_of(named) if named else None)
         if self._tree is None:
@@ -71,7 +71,7 @@ class SessionConsumer(StreamConsumer):
         return session
 
     def _first(self, named: UUID | None) -> UUID | None:
-        """The tree to begin with; the ones before it count as seen."""
+        """The first tree; earlier ones count as seen."""
         roots = self._roots()
         if named is not None:
             run = Run.objects.for_user(self.user).filter(id=named).first()
@@ -99,15 +99,15 @@ class SessionConsumer(StreamConsumer):
     async def _next(self) -> UUID:
         """Wait for a tree that this socket has not streamed."""
         while True:
-            self._told.clear()
+            self._submitted.clear()
             roots = {root for root, _ in await readers().call(self._roots)}
             self._seen &= roots
-            # By what was seen, not by the last id: clocks of several web processes may differ.
+            # Not by the last id: the clocks of web processes may differ.
             if new := roots - self._seen:
                 return min(new)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):  # before 3.12 wait_for may swallow a cancellation
-                    await self._told.wait()
+                    await self._submitted.wait()
 
     def cancelled(self) -> UUID:
         if self._tree is None:
@@ -117,8 +117,8 @@ class SessionConsumer(StreamConsumer):
     def addressed(self) -> tuple[str, UUID]:
         self.session.refresh_from_db(fields=["agent"])
         if not self.session.agent:
-            raise InvalidInputError("this session has no agent yet; begin it over REST", field="agent")
+            raise InvalidInputError("this session has no agent yet; send its first message over REST", field="agent")
         return self.session.agent, self.session.id
 
     def submitted(self) -> None:
-        self._told.set()
+        self._submitted.set()

@@ -349,7 +349,7 @@ def test_a_fault_behind_it_ends_the_stream_and_is_logged(
     monkeypatch.setattr(sse, "follow", broken)
 
     assert follow(web, run) == []
-    assert "broke off" in caplog.text
+    assert "its event stream failed" in caplog.text
 
 
 def test_one_agent_and_one_topic_of_a_tree(done: Run, client: APIClient, agent: str) -> None:
