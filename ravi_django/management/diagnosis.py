@@ -1,4 +1,4 @@
-"""The doctor's examinations. One that fails in an unforeseen way is a finding too, and does not stop the others."""
+"""The examinations of `ravi_doctor`. An unexpected exception is a finding too, and does not stop the others."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import own_settings
 from ravi_django.runtime.people import addressees
 
-SHOWN = 5  # of sources that fail; the admin lists them all
+SHOWN = 5  # sources or agents; the admin lists them all
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    level: Literal["ok", "warning", "error"]  # error: runs cannot be driven, or not safely
+    level: Literal["ok", "warning", "error"]  # error: runs do not work, or not safely
     what: str
     fix: str = ""
 
 
 def examine() -> list[Finding]:
-    found: list[Finding] = []
-    for look in (settings, database, migrations, tenants, people, agents, sources, models, services, outbox, schedules):
-        found += _safely(look)
-    return found
+    looks = (settings, database, migrations, tenants, people, agents, sources, models, services, outbox, schedules)
+    return [finding for look in looks for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -46,7 +44,11 @@ def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return list(look())
     except Exception as error:
         message = " ".join(str(error).split()) or "no message"
-        return [Finding("error", f"{look.__name__}: {type(error).__name__}: {message}", _MENDS.get(look.__name__, ""))]
+        return [Finding("error", f"{look.__name__}: {type(error).__name__}: {message}", _FIXES.get(look.__name__, ""))]
+
+
+def _has_table(model: Any) -> bool:
+    return model._meta.db_table in connection.introspection.table_names()
 
 
 def settings() -> Iterator[Finding]:
@@ -54,9 +56,8 @@ def settings() -> Iterator[Finding]:
     messages = checks.run_checks(tags=["ravi"])
     for message in messages:
         if not message.is_silenced():
-            yield Finding(
-                "error" if message.is_serious() else "warning", f"{message.id}: {message.msg}", message.hint or ""
-            )
+            level: Literal["error", "warning"] = "error" if message.is_serious() else "warning"
+            yield Finding(level, f"{message.id}: {message.msg}", message.hint or "")
     if not messages:
         yield Finding("ok", f"settings: RAVI['ENGINE'] is {conf.ENGINE!r}")
 
@@ -66,11 +67,10 @@ def database() -> Iterator[Finding]:
     if connection.vendor == "postgresql":
         version = connection.pg_version  # type: ignore[attr-defined]
         text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
-        yield (
-            Finding("ok", text) if version >= OLDEST_POSTGRES else Finding("error", text, "use PostgreSQL 14 or newer")
-        )
+        is_new = version >= OLDEST_POSTGRES
+        yield Finding("ok", text) if is_new else Finding("error", text, "use PostgreSQL 14 or newer")
         yield from _connections()
-    elif connection.vendor == "sqlite":  # any other is an error of the settings
+    elif connection.vendor == "sqlite":  # `settings` reports any other
         yield from _sqlite()
 
 
@@ -78,7 +78,7 @@ _POOLER = "behind a pooler"
 
 
 def _connections() -> Iterator[Finding]:
-    """Which kind each connection is: what reaches the database through a pooler has no prepared statements."""
+    """The kind of each connection. A connection through a pooler has no prepared statements."""
     own = connection.copy()
     own.settings_dict = own_settings()
     try:
@@ -104,11 +104,10 @@ def _way(wrapper: Any) -> str:
 
 
 def _identity(wrapper: Any) -> Any:
-    """Of a database: no two have the same name and oid on a server that was started at the same moment."""
+    """The database's name and oid and the start of its server, which identify a database."""
+    sql = "SELECT datname, oid, pg_postmaster_start_time() FROM pg_database WHERE datname=current_database()"
     with wrapper.cursor() as cursor:
-        cursor.execute(
-            "SELECT datname, oid, pg_postmaster_start_time() FROM pg_database WHERE datname=current_database()"
-        )
+        cursor.execute(sql)
         return cursor.fetchone()
 
 
@@ -120,11 +119,8 @@ def _sqlite() -> Iterator[Finding]:
         mode = cursor.fetchone()[0]
     yield Finding("ok", f"database: SQLite {version}, for a small site")
     if mode not in ("wal", "memory"):
-        yield Finding(
-            "warning",
-            f"database: SQLite's journal mode is {mode}: readers and the writer wait for each other",
-            SQLITE_LINE,
-        )
+        what = f"database: SQLite's journal mode is {mode}: readers and the writer wait for each other"
+        yield Finding("warning", what, SQLITE_LINE)
 
 
 def migrations() -> Iterator[Finding]:
@@ -138,20 +134,17 @@ def migrations() -> Iterator[Finding]:
 
 
 def tenants() -> Iterator[Finding]:
-    """Whether anybody but superusers sees what the runs of tenants ask."""
-    if conf.TENANT_OF is not None or Run._meta.db_table not in connection.introspection.table_names():
-        return
-    if Run.objects.exclude(tenant="").exists():
-        yield Finding(
-            "warning",
-            "tenants: runs have tenants, and RAVI['TENANT_OF'] is not set: what they ask of people is seen by their "
-            "owners and by superusers alone",
-            "RAVI['TENANT_OF'] = a function of a user: the tenant or tenants whose requests they may see, None for all",
+    """Whether users other than superusers see the requests of tenants' runs."""
+    if conf.TENANT_OF is None and _has_table(Run) and Run.objects.exclude(tenant="").exists():
+        what = "runs have tenants, but RAVI['TENANT_OF'] is not set: only owners and superusers see their requests"
+        fix = (
+            "RAVI['TENANT_OF'] = a function of a user: the tenant or tenants whose requests they may see, None for all"
         )
+        yield Finding("warning", f"tenants: {what}", fix)
 
 
 def people() -> Iterator[Finding]:
-    """Whether "staff" is no column of the user model, where there are many users to read."""
+    """Whether a request to staff reads many users, because the user model has no field `is_staff`."""
     most = addressees.READ
     if not addressees.has_field("is_staff") and addressees.active_users()[: most + 1].count() > most:
         what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
@@ -167,27 +160,25 @@ def agents() -> Iterator[Finding]:
 
 
 def sources() -> Iterator[Finding]:
-    """Those that bring nothing, and why."""
-    if Source._meta.db_table not in connection.introspection.table_names():
-        return
+    """Sources with an error."""
     rows = Source.objects.filter(enabled=True)
-    if not (count := rows.count()):
+    if not _has_table(Source) or not (count := rows.count()):
         return
     bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
     yield Finding("ok", f"sources: {count} enabled")
     for source in bad.order_by("-failures", "id")[:SHOWN]:
-        why = " ".join(visible(source.error).split())[:300] or "it has no secret, and takes nothing"
+        why = " ".join(visible(source.error).split())[:300] or "it has no secret, and accepts nothing"
         often = f", {source.failures} times in a row" if source.failures > 1 else ""
-        fix = f"fix it in the admin, or switch it off: source {source.id}"
+        fix = f"fix or disable it in the admin: source {source.id}"
         yield Finding("warning", f"sources: {source}{often}: {why}", fix)
     if (more := bad.count() - SHOWN) > 0:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
 
 
 def models() -> Iterator[Finding]:
-    """The keys of the models of all agents, those that are rows too."""
+    """The API keys of the models of all agents, in code and in the database."""
     for empty in [key for key, value in os.environ.items() if key.endswith("_KEY") and not value.strip()]:
-        del os.environ[empty]  # litellm takes a variable that is there, and empty, for a key
+        del os.environ[empty]  # litellm would use an empty variable as a key
     agents_of: dict[tuple[str, str], list[str]] = {}
     for address, model in specs.models():
         for one in getattr(model, "models", (model,)):
@@ -200,7 +191,7 @@ def models() -> Iterator[Finding]:
             fix = f"set {missing} in the environment of the workers"
             yield Finding("error", f"model: {name} has no API key: {used}", fix)
         else:
-            trial = ", which is for trying things out" if name == REHEARSAL else ""
+            trial = ", which is only for trying out" if name == REHEARSAL else ""
             yield Finding("ok", f"model: {name}{trial}: {used}")
 
 
@@ -208,39 +199,36 @@ def services() -> Iterator[Finding]:
     from ravi_django.runtime.engine.health import LATE, REFUSED, check_all
 
     for check in check_all():
-        if check.name == "database":
-            continue  # examined above
+        what = f"{check.name}: {check.detail}"
         if check.name == "event_bus" and REFUSED in check.detail:
-            yield Finding("warning", f"{check.name}: {check.detail}", _mend("event_bus_refused"))
-            continue
-        if check.name == "event_bus" and LATE in check.detail:
-            yield Finding("warning", f"{check.name}: {check.detail}", _mend(check.name))
-            continue
-        if check.ok:
-            yield Finding("ok", f"{check.name}: {check.detail}")
-        else:
-            yield Finding("error", f"{check.name}: {check.detail.partition('; start')[0]}", _mend(check.name))
+            yield Finding("warning", what, _FIXES["event_bus_refused"])
+        elif check.name == "event_bus" and LATE in check.detail:
+            yield Finding("warning", what, _FIXES["event_bus"])
+        elif check.name != "database":  # `database` reports that
+            starts_worker = check.name == "worker" or (conf.ENGINE == "inline" and check.name == "sweep")
+            fix = worker_line() if starts_worker else _FIXES.get(check.name, "")
+            yield Finding("ok", what) if check.ok else Finding("error", what.partition("; start")[0], fix)
 
 
 def outbox() -> Iterator[Finding]:
-    """What waits for an event bus that the site has no more."""
+    """Events in the outbox of a site that has no event bus any more."""
     from ravi_django.runtime.events import outbox_rows
 
-    if conf.EVENT_BUS is not None or OutboxEvent._meta.db_table not in connection.introspection.table_names():
+    if conf.EVENT_BUS is not None or not _has_table(OutboxEvent):
         return
     count, age = outbox_rows.stranded()
     if count:
         many = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
         fix = (
-            "they go out when RAVI['EVENT_BUS'] is set again; RAVI['RETENTION'] = {\"outbox\": 1} has "
-            "manage.py ravi_prune remove those that are older than a day"
+            "set RAVI['EVENT_BUS'] again to publish them; with RAVI['RETENTION'] = {\"outbox\": 1} "
+            "manage.py ravi_prune removes those older than a day"
         )
         yield Finding("warning", f"outbox: {many}, and RAVI['EVENT_BUS'] is None", fix)
 
 
 def schedules() -> Iterator[Finding]:
-    """Those that submit nothing, or that nobody sees to."""
-    if Schedule._meta.db_table not in connection.introspection.table_names():
+    """Schedules that submit nothing."""
+    if not _has_table(Schedule):
         return
     on = Schedule.objects.filter(enabled=True)
     patience = max(60.0, 10 * conf.SWEEP_S)
@@ -268,22 +256,16 @@ def schedules() -> Iterator[Finding]:
         yield Finding("ok", f"schedules: {count} enabled")
 
 
-_MENDS = {
+_FIXES = {
     **dict.fromkeys(
         ("schedules", "migrations", "sources", "outbox", "models", "tenants", "people", "erasures"),
-        "start the database, or see to DATABASES",
+        "start the database, or fix DATABASES",
     ),
-    "database": "start it, or see to DATABASES",
-    "broker": "start it, or see to CELERY_BROKER_URL and to the import of your Celery app in the project's __init__.py",
-    "channel_layer": "start its Redis, or see to CHANNEL_LAYERS",
-    "events": "start its Redis, or see to RAVI['STREAM_URL'], which is the channel layer's or the broker's when unset",
-    "event_bus": "start the server of RAVI['EVENT_BUS']; its outbox grows until then",
-    "event_bus_refused": "see to the topic's key in the server of RAVI['EVENT_BUS'] and to what its user may do",
+    "database": "start it, or fix DATABASES",
+    "broker": "start it, or fix CELERY_BROKER_URL and the import of your Celery app in the project's __init__.py",
+    "channel_layer": "start its Redis, or fix CHANNEL_LAYERS",
+    "events": "start its Redis, or fix RAVI['STREAM_URL']; unset, it is the channel layer's or the broker's Redis",
+    "event_bus": "start the server of RAVI['EVENT_BUS']; the outbox grows until then",
+    "event_bus_refused": "check the topic's key on the server of RAVI['EVENT_BUS'], and the permissions of its user",
     "sweep": "celery -A <site> beat, with the sweep in CELERY_BEAT_SCHEDULE",
 }
-
-
-def _mend(name: str) -> str:
-    if name == "worker" or (conf.ENGINE == "inline" and name == "sweep"):
-        return worker_line()
-    return _MENDS.get(name, "")

@@ -1,4 +1,4 @@
-"""Whom a command is told to act for."""
+"""The user that a command acts for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 
 
 def user_named(name: str | None, returncode: int = 1) -> Any:
-    """The user of that name; None without one. Raises CommandError with that exit status."""
+    """The user with this name; None for None. Raises CommandError with this exit status."""
     if name is None:
         return None
     users = get_user_model()

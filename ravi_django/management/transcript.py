@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-CLIP = 600  # characters of a tool's arguments or result; the journal has all
+CLIP = 600  # characters of a tool's arguments or result; the journal has all of it
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """Escape sequences in anybody's words must not reach the terminal."""
+    """The text without control characters: escape sequences must not reach the terminal."""
     return _CONTROL.sub("", text)
 
 
 class Transcript:
-    """Give it each frame; it writes what a person wants to see. Text streams, everything else has its own line.
+    """Takes each frame. Text is streamed; everything else gets a line of its own.
 
-    `write` puts answers and tool calls out, `note` what is about the run: errors, retries, gaps.
+    `write` prints answers and tool calls, `note` prints errors, retries and gaps.
     """
 
     def __init__(self, write: Callable[[str], None], note: Callable[[str], None]) -> None:
         self._write, self._note = write, note
         self._column_0 = True
         self._calls: dict[tuple[str, str], str] = {}  # (run, call) → the attempt whose text is shown
-        self._answer = ""  # what the call that spoke last has said so far
+        self._answer = ""  # the text of the last call so far
         self._speaker: tuple[str, str] | None = None
-        self._asked: set[str] = set()  # requests that were shown, and are open
+        self._asked: set[str] = set()  # open requests that were shown
 
     def take(self, frame: dict[str, Any]) -> None:
         match frame["type"]:
@@ -44,10 +44,10 @@ class Transcript:
             case "request.closed":
                 self._closed(frame)
             case "stream.gap":
-                self._line(self._note, "[a part of the stream was lost; the journal has what was done]")
+                self._line(self._note, "[a part of the stream was lost; the journal is complete]")
 
     def end(self, output: str | None) -> None:
-        """The run's output, when it is not what was streamed last."""
+        """Print the run's output, unless it was streamed last."""
         self._break()
         if output and output.strip() != self._answer.strip():
             self._say(output)
@@ -74,7 +74,7 @@ class Transcript:
         self._break()
 
     def _speak(self, call: tuple[str, str], frame: dict[str, Any]) -> None:
-        """Another call begins to speak: a line, and for a sub-agent a name, of its own."""
+        """Begin a new line for another call, with the name of a sub-agent."""
         if call == self._speaker:
             return
         self._break()
@@ -87,35 +87,26 @@ class Transcript:
         about = content if isinstance(content, dict) else {}
         match frame["step"]:
             case "tool_call":
-                self._line(
-                    self._write,
-                    f"→ {about.get('tool')} {_clip(json.dumps(about.get('arguments'), ensure_ascii=False))}",
-                )
+                arguments = json.dumps(about.get("arguments"), ensure_ascii=False)
+                self._line(self._write, f"→ {about.get('tool')} {_clip(arguments)}")
             case "tool_result":
                 mark = "✗" if about.get("is_error") else "←"
                 self._line(self._write, f"{mark} {about.get('tool')}: {_clip(str(about.get('text', '')))}")
             case "error":
                 self._line(self._note, f"{about.get('status')}: {about.get('type')}: {about.get('message')}")
             case "handoff" | "paused":
-                self._line(
-                    self._note,
-                    f"[{frame['step']}] {'' if content is None else json.dumps(content, ensure_ascii=False)}",
-                )
+                details = "" if content is None else json.dumps(content, ensure_ascii=False)
+                self._line(self._note, f"[{frame['step']}] {details}")
 
     def _request(self, frame: dict[str, Any]) -> None:
-        """What a person is asked, by whom, and how to answer from a terminal."""
+        """The request, and the commands that answer it."""
         self._asked.add(str(frame["id"]))
         who = f"[{frame['agent']}] " if frame.get("depth") else ""
         self._line(self._note, f"? {who}{_clip(str(frame.get('text', '')))}")
         if frame.get("tool") and frame.get("kind") != "question":
             self._line(self._note, f"  {_call(frame)}")
-        for key, question in (frame.get("questions") or {}).items():
-            self._line(self._note, f"  {key}: {_clip(str(question))}")
-        if frame.get("context"):
-            self._line(self._note, f"  {_clip(frame['context'])}")
-        if frame.get("choices"):
-            rule = "for example" if frame.get("free_text", True) else "one of"
-            self._line(self._note, f"  {rule}: {' | '.join(map(str, frame['choices']))}")
+        for detail in details_of(frame, _clip):
+            self._line(self._note, f"  {detail}")
         for how in _how(frame):
             self._line(self._note, f"  manage.py ravi_answer {frame['id']} {how}")
 
@@ -140,8 +131,18 @@ class Transcript:
             self._column_0 = True
 
 
+def details_of(request: Mapping[str, Any], clip: Callable[[str], str] = str) -> list[str]:
+    """Lines with the questions, the context and the choices of a request, as REST shows it."""
+    lines = [f"{key}: {clip(str(question))}" for key, question in (request.get("questions") or {}).items()]
+    if request.get("context"):
+        lines.append(clip(request["context"]))
+    if request.get("choices"):
+        rule = "for example" if request.get("free_text", True) else "one of"
+        lines.append(f"{rule}: {' | '.join(map(str, request['choices']))}")
+    return lines
+
+
 def _call(frame: dict[str, Any]) -> str:
-    """What is decided on, and by whom."""
     parts = [f"{frame['tool']}({json.dumps(frame.get('arguments'), ensure_ascii=False)})"]
     parts += [f"risk {frame['risk']}"] if frame.get("risk") else []
     parts += [f"asked: {frame['to']}"] if frame.get("to") else []
@@ -149,7 +150,7 @@ def _call(frame: dict[str, Any]) -> str:
 
 
 def _how(frame: dict[str, Any]) -> list[str]:
-    """The rest of the commands that answer a request of this kind."""
+    """The arguments of `ravi_answer` for a request of this kind."""
     kind = frame.get("kind")
     if kind == "uncertain":
         return ["--happened RESULT | --run-again | --fail"]

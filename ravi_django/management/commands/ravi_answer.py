@@ -12,36 +12,34 @@ from ravi_django.management.people import user_named
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.people.answers import EVERY_ACTION
 
-BAD_USAGE = 2  # as argparse has it
+BAD_USAGE = 2  # as in argparse
 
 
 class Command(BaseCommand):
     help = (
-        'Answer a question (ID answer "text"), skip it (ID skip) or cancel it (ID cancel). Decide on a tool\'s call: '
-        "ID approve, ID deny --reason WHY, or ID edit --arguments JSON, which approves with others. Say what became of "
-        "an effect that may or may not have happened: --happened (with its result), --run-again or --fail. The first "
-        "answer wins. Exit status 1 when it was not this one, 2 when what was given is no answer to it."
+        'Answer a question (ID answer "text"), skip it (ID skip) or cancel it (ID cancel). Decide on a tool call: '
+        "ID approve, ID deny --reason WHY, or ID edit --arguments JSON, which approves other arguments. Resolve an "
+        "uncertain tool call: --happened (with its result), --run-again or --fail. The first answer counts. Exit "
+        "status 1 if another answer was first, 2 if the answer is not valid for the request."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("request", metavar="ID", help="of the request, as ravi_requests lists it")
-        parser.add_argument("action", nargs="?", choices=EVERY_ACTION, help="what becomes of it")
-        parser.add_argument("text", nargs="?", default="", help="of the answer")
+        parser.add_argument("request", metavar="ID", help="the request's id, as ravi_requests lists it")
+        parser.add_argument("action", nargs="?", choices=EVERY_ACTION, help="the decision")
+        parser.add_argument("text", nargs="?", default="", help="the text of the answer")
         parser.add_argument("--value", metavar="KEY=TEXT", action="append", help="one of several answers to a tool")
         parser.add_argument(
-            "--arguments", metavar="JSON", help="of edit: the tool's arguments, or a budget's new limits, by name"
+            "--arguments", metavar="JSON", help="for edit: the tool's arguments, or a budget's new limits, by name"
         )
         parser.add_argument(
-            "--sticky", action="store_true", help="of approve and deny: for this tool's next calls in the session too"
+            "--sticky", action="store_true", help="for approve and deny: also for this tool's next calls in the session"
         )
         outcome = parser.add_mutually_exclusive_group()
-        outcome.add_argument("--happened", metavar="RESULT", help="it did: its result, text or JSON")
-        outcome.add_argument("--run-again", action="store_true", help="it did not: call the tool again")
+        outcome.add_argument("--happened", metavar="RESULT", help="the call happened: its result, text or JSON")
+        outcome.add_argument("--run-again", action="store_true", help="the call did not happen: make it again")
         outcome.add_argument("--fail", action="store_true", help="fail the run")
-        parser.add_argument(
-            "--user", metavar="NAME", help="who decides, with that user's rights; else the site's own operator"
-        )
-        parser.add_argument("--reason", default="", help="why; the model that is denied reads it")
+        parser.add_argument("--user", metavar="NAME", help="decide as this user; else as the site's operator")
+        parser.add_argument("--reason", default="", help="the reason; the model reads that of a denial")
 
     def handle(self, *args: Any, request: str, action: str | None, **options: Any) -> None:
         outcome = _outcome(options)
@@ -68,12 +66,9 @@ class Command(BaseCommand):
 
 def _check(action: str | None, outcome: str | None) -> None:
     if (outcome is None) == (action in (None, "resolve")):
-        said = ", ".join(one for one in EVERY_ACTION if one != "resolve")
-        raise CommandError(
-            f"say what becomes of it: {said}; or --happened, --run-again or --fail for an effect that may have "
-            "happened; not both",
-            returncode=BAD_USAGE,
-        )
+        actions = ", ".join(one for one in EVERY_ACTION if one != "resolve")
+        words = f"name an action: {actions}; or, for an uncertain call, --happened, --run-again or --fail; not both"
+        raise CommandError(words, returncode=BAD_USAGE)
 
 
 def _values(given: list[str] | None) -> dict[str, str] | None:
@@ -81,7 +76,7 @@ def _values(given: list[str] | None) -> dict[str, str] | None:
         return None
     pairs = [text.partition("=") for text in given]
     if wrong := next((text for text, (_, equals, _) in zip(given, pairs, strict=True) if not equals), None):
-        raise CommandError(f"--value is KEY=TEXT, not {wrong!r}", returncode=BAD_USAGE)
+        raise CommandError(f"--value must be KEY=TEXT, not {wrong!r}", returncode=BAD_USAGE)
     return {key: text for key, _, text in pairs}
 
 
@@ -89,7 +84,7 @@ def _arguments(text: str | None) -> Any:
     try:
         return None if text is None else from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise CommandError(f"--arguments is JSON: {error}", returncode=BAD_USAGE) from None
+        raise CommandError(f"--arguments must be JSON: {error}", returncode=BAD_USAGE) from None
 
 
 def _outcome(options: dict[str, Any]) -> str | None:

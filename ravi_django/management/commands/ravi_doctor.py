@@ -1,4 +1,4 @@
-"""`manage.py ravi_doctor`: what is wrong with this installation, each with its fix."""
+"""`manage.py ravi_doctor`: the faults of this installation, each with its fix."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from ravi_django.runtime.sources.secrets import CLOSED, rekey
 
 
 class Command(BaseCommand):
-    help = "Say what is wrong with this installation, and how to fix it. Exit status 1 when something is broken."
-    requires_system_checks: list[str] = []  # they are among what is reported
+    help = "List the faults of this installation and how to fix them. Exit status 1 if there is an error."
+    requires_system_checks: list[str] = []  # the doctor runs them
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("--rekey", action="store_true", help="only encrypt all secrets with the present SECRET_KEY")
+        parser.add_argument(
+            "--rekey", action="store_true", help="only encrypt all secrets again with the present SECRET_KEY"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["rekey"]:

@@ -1,4 +1,4 @@
-"""`manage.py ravi_erase`: delete what a user has in this app."""
+"""`manage.py ravi_erase`: delete a user's rows of this app."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ravi_django.runtime.lifecycle import erasing
 
 class Command(BaseCommand):
     help = (
-        "Erase the personal data of a user: sessions with all their runs, requests, follows, schedules and sources; "
-        "the name goes from other people's rows. The account stays. Deleting a user does the same. Live runs "
-        "are cancelled; the sweep erases what still ran. Cannot be undone: see ravi_export."
+        "Erase the personal data of a user: sessions with all their runs, requests, follows, schedules and sources. "
+        "The user's name is removed from other people's rows. The account stays. Deleting a user does the same. Live "
+        "runs are cancelled, and the sweep erases them later. This cannot be undone: see ravi_export."
     )
 
     def add_arguments(self, parser: Any) -> None:
@@ -25,8 +25,8 @@ class Command(BaseCommand):
         if erasing.erase_user(user_named(user)):
             self.stdout.write(f"ravi_erase: the data of {user} is erased")
         else:
-            words = "runs with this user's data or name have not ended yet; the user's own are cancelled"
-            raise CommandError(f"{words}, and the sweep does the rest{_without_worker()}")
+            words = "some runs with this user's data or name have not ended; the user's own are cancelled"
+            raise CommandError(f"{words}, and the sweep erases the rest{_without_worker()}")
 
 
 def _without_worker() -> str:

@@ -1,4 +1,4 @@
-"""`manage.py ravi_events`: what the event bus has, one event a line."""
+"""`manage.py ravi_events`: the events on the event bus, one a line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ravi_django.runtime.events.bus import EVENTS
 
 
 class Command(BaseCommand):
-    help = "Print the events that the bus has kept, as JSON lines, the oldest first; with --follow those to come, too."
+    help = "Print the stored events of the bus as JSON lines, oldest first; with --follow also new ones."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--type", default="*", metavar="PATTERN", help="such as run.* or hitl.requested")
-        parser.add_argument("--run", default="", metavar="ID", help="of this run, and of those below it")
+        parser.add_argument("--run", default="", metavar="ID", help="only events of this run and of the runs below it")
         parser.add_argument("--topic", default=EVENTS)
-        parser.add_argument("--after", default="0", metavar="POSITION", help="behind this one, as a line shows it")
-        parser.add_argument("--follow", action="store_true", help="go on until it is interrupted")
+        parser.add_argument(
+            "--after", default="0", metavar="POSITION", help="only events after this position of a printed line"
+        )
+        parser.add_argument("--follow", action="store_true", help="continue until interrupted")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -49,5 +51,5 @@ class Command(BaseCommand):
 
 
 def _line(event: Delivered) -> str:
-    """ASCII alone: what an event says is somebody's text, and a terminal would obey it."""
+    """ASCII only: escape sequences in an event must not reach the terminal."""
     return json.dumps({"position": event.position, **event.model_dump(mode="json", include=set(Event.model_fields))})

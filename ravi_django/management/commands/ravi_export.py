@@ -1,4 +1,4 @@
-"""`manage.py ravi_export`: what a user has in this app, as JSON."""
+"""`manage.py ravi_export`: a user's rows of this app, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`manage.py ravi_prune`: let go of what is old."""
+"""`manage.py ravi_prune`: remove old rows."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ def duration(text: str) -> float:
     """Seconds. Raises ArgumentTypeError."""
     found = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,5})?)([smhdw])", text, re.ASCII)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 30d, 12h, 90m, 2w or 45s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30d, 12h, 90m, 2w or 45s")
     return float(found[1]) * _UNITS[found[2]]
 
 
 class Command(BaseCommand):
     help = (
         "Remove journals, event streams, consumed signals, settled asks and messages of trees of runs that ended long "
-        "ago and of generations that are over, bodies that nothing names any more, and expired tickets. Runs, what "
-        "they were asked, their outputs and conversations stay unless RAVI['RETENTION'] names them. Nothing that a "
-        "live run reads is touched. Safe while workers run, and to interrupt. A pruned run can be neither retried nor "
-        "forked."
+        "ago and of past generations, bodies without a reference, and expired tickets. Runs, their inputs, their "
+        "outputs and conversations stay unless RAVI['RETENTION'] names them. Rows that a live run reads stay. Safe "
+        "while workers run, and safe to interrupt. A pruned run can be neither retried nor forked."
     )
 
     def add_arguments(self, parser: Any) -> None:
-        parser.add_argument("--older-than", type=duration, help="like 30d; RAVI['RETENTION'] when absent")
-        parser.add_argument("--dry-run", action="store_true", help="remove nothing, say what would go")
+        parser.add_argument("--older-than", type=duration, help="such as 30d; by default RAVI['RETENTION']")
+        parser.add_argument("--dry-run", action="store_true", help="remove nothing, only count")
 
     def handle(self, *args: Any, **options: Any) -> None:
         older_than = options["older_than"]
@@ -42,7 +41,7 @@ class Command(BaseCommand):
         except InvalidInputError as error:
             raise CommandError(f"RAVI: {error}") from None
         if not keep:
-            self.stdout.write("ravi_prune: RAVI['RETENTION'] keeps everything; --older-than 30d says otherwise")
+            self.stdout.write("ravi_prune: RAVI['RETENTION'] keeps everything; --older-than 30d overrides it")
         removed = prune.prune(keep, dry_run=options["dry_run"])
         counts = " ".join(f"{name}={count}" for name, count in removed.items())
         self.stdout.write(f"ravi_prune: {'would remove' if options['dry_run'] else 'removed'} {counts}")

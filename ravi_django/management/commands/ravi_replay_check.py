@@ -1,4 +1,4 @@
-"""`manage.py ravi_replay_check`: would the live runs still fit the code on disk? For a deploy, before it."""
+"""`manage.py ravi_replay_check`: whether live runs match the code on disk. Run it before a deploy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ravi_django.runtime.engine.rehearse import Verdict
 class Command(BaseCommand):
     help = (
         "Replay every live run's journal against the agents of this checkout, without calling, writing or sending "
-        "anything. Exit status 1 with the list of those that would be blocked or fail."
+        "anything. Exit status 1 and a list of the runs that would be blocked or fail."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--agent", metavar="TYPE/KEY", help="only the runs of this agent")
-        parser.add_argument("--json", action="store_true", help="one object a line for every run that does not fit")
+        parser.add_argument("--json", action="store_true", help="one object a line for every run that does not match")
 
     def handle(self, *args: Any, **options: Any) -> None:
         checked = broken = drifted = 0

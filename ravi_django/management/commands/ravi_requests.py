@@ -1,4 +1,4 @@
-"""`manage.py ravi_requests`: what runs wait for people to decide."""
+"""`manage.py ravi_requests`: requests to people."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
 from ravi_django.management.people import user_named
-from ravi_django.management.transcript import printable
+from ravi_django.management.transcript import details_of, printable
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.people import rights
 from ravi_django.services.request_shapes import RequestSerializer, marked
 
 ALL = "all"
-BATCH = 200  # rows that are read, and judged, at once
+BATCH = 200  # rows that are read and checked at once
 
 
 class Command(BaseCommand):
-    help = "List the requests that wait for a person, the oldest first; ravi_answer answers one."
+    help = "List the requests that wait for a person, oldest first; ravi_answer answers one."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--status", default="pending", choices=[*HumanRequest.Status.values, ALL])
-        parser.add_argument("--user", metavar="NAME", help="only what that user may answer, or could have")
+        parser.add_argument("--user", metavar="NAME", help="only requests that this user may or could answer")
         parser.add_argument("--limit", type=int, default=50)
-        parser.add_argument("--json", action="store_true", help="one request a line, as REST shows it")
+        parser.add_argument("--json", action="store_true", help="one request a line, as in REST")
 
     def handle(self, *args: Any, status: str, limit: int, **options: Any) -> None:
         user = user_named(options["user"])
@@ -52,14 +52,14 @@ def _found(status: str, user: Any, limit: int) -> list[Any]:
 
 
 def _open_to(user: Any, rows: Iterator[HumanRequest]) -> Iterator[HumanRequest]:
-    """The site's own rule may refuse some of them."""
+    """Rows that the user may answer, also by RAVI["MAY_ANSWER"]."""
     while batch := list(islice(rows, BATCH)):
         theirs = rights.open_among(user, batch)
         yield from (row for row in batch if row.id in theirs)
 
 
 def _shown(row: HumanRequest) -> str:
-    """A head for the eye that runs down the list, and what is asked below it."""
+    """A line with the main facts, and the details below it."""
     parts = [
         str(row.id),
         f"{row.created_at:%Y-%m-%d %H:%M:%S}",
@@ -72,11 +72,11 @@ def _shown(row: HumanRequest) -> str:
     ]
     if row.tool and row.kind != HumanRequest.Kind.QUESTION:
         parts.append(f"{row.tool}({json.dumps(row.arguments, ensure_ascii=False)})")
-    return "\n    ".join(["  ".join(parts), *_said(row)])
+    return "\n    ".join(["  ".join(parts), *_details(row)])
 
 
 def _age(row: HumanRequest) -> str:
-    """The largest unit will do: who reads it asks whether it is urgent."""
+    """The age in its largest unit."""
     seconds = max(0, int(((clock.fixed() or timezone.now()) - row.created_at).total_seconds()))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -84,16 +84,11 @@ def _age(row: HumanRequest) -> str:
     return f"{seconds} s"
 
 
-def _said(row: HumanRequest) -> list[str]:
+def _details(row: HumanRequest) -> list[str]:
     found = [row.text] if row.text else []
-    found += [f"{key}: {question}" for key, question in (row.about.get("questions") or {}).items()]
-    if row.about.get("context"):
-        found.append(row.about["context"])
-    if row.choices:
-        rule = "for example: " if row.about.get("free_text", True) else "one of: "
-        found.append(rule + " | ".join(row.choices))
+    found += details_of({**row.about, "choices": row.choices})
     if row.escalates_at and row.status == HumanRequest.Status.PENDING:
-        found.append(f"from {row.escalates_at:%Y-%m-%d %H:%M:%S} UTC on the next one is asked")
+        found.append(f"from {row.escalates_at:%Y-%m-%d %H:%M:%S} UTC on the next address is asked")
     if row.expires_at:
         found.append(f"until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC")
     return found

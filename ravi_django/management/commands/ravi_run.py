@@ -1,4 +1,4 @@
-"""`manage.py ravi_run AGENT "text"`: one run, watched from a terminal."""
+"""`manage.py ravi_run AGENT "text"`: one run, shown on a terminal."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from ravi_django.services.shapes import RunSerializer
 
 FAILED, BAD_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
-PATIENCE_S = 10.0  # without any frame, before it is said that no worker seems to be there
+PATIENCE_S = 10.0  # until it says that no worker has taken the run
 
 
 class Command(BaseCommand):
     help = (
-        "Run an agent on a text and show what it does, until it ends. Exit status: 0 completed; 1 failed, cancelled or "
-        "blocked; 2 bad usage; 130 after Ctrl-C, which leaves the run going. Workers drive the run; with "
+        "Run an agent on a text and show its steps until it ends. Exit status: 0 completed; 1 failed, cancelled or "
+        "blocked; 2 bad usage; 130 after Ctrl-C, after which the run continues. Workers execute the run; with "
         "RAVI['ENGINE'] = 'inline' this process does."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("agent", metavar="AGENT", help="type/key, as react/assistant")
+        parser.add_argument("agent", metavar="AGENT", help="type/key, such as react/assistant")
         parser.add_argument("text")
-        parser.add_argument("--session", metavar="ID", help="go on with this conversation")
-        parser.add_argument("--user", metavar="NAME", help="who the run belongs to; the session's owner when left out")
+        parser.add_argument("--session", metavar="ID", help="continue this conversation")
+        parser.add_argument("--user", metavar="NAME", help="the owner of the run; by default the session's owner")
         parser.add_argument("--json", action="store_true", help="one frame a line, and the run object last")
 
     def handle(self, *args: Any, agent: str, text: str, **options: Any) -> None:
@@ -80,15 +80,15 @@ class Command(BaseCommand):
     # ------------------------------------------------------------------------------------------------- the run
 
     async def _inline(self, agent: str, text: str, asked: dict[str, Any]) -> None:
-        """Drive it here."""
+        """Execute the run in this process."""
         async with Runtime() as runtime:
             run_id = await runtime.submit(agent, text, **asked)
             self._run = await readers().call(_read, run_id)
             await self._follow(self._run)
 
     async def _watched(self, agent: str, text: str, asked: dict[str, Any]) -> None:
-        """Workers drive it."""
-        self._run = (await readers().call(_submit, agent, text, asked))[0]
+        """Let workers execute the run."""
+        self._run = (await readers().call(partial(submit_once, agent, text, **asked)))[0]
         waiting = asyncio.create_task(self._wonder(self._run))
         try:
             await self._follow(self._run)
@@ -122,22 +122,19 @@ class Command(BaseCommand):
         if run.status != Status.COMPLETED:
             error = run.error or {}
             sys.stdout.flush()
-            raise CommandError(
-                f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}", returncode=FAILED
-            )
+            words = f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}"
+            raise CommandError(words, returncode=FAILED)
 
     def _leave(self) -> None:
-        """Generation is not tied to who watches."""
+        """Say that the run continues, and how to follow or cancel it."""
         if self._run is None:
             return
         run = Run.objects.get(id=self._run.id)
         if run.is_terminal:
             self._err(f"\nRun {run.id} is {run.status}.\n")
             return
-        where = (
-            " (manage.py ravi_worker drives it, or the next process with an engine)" if conf.ENGINE == "inline" else ""
-        )
-        self._err(f"\nRun {run.id} goes on{where}.\n")
+        inline = " (in manage.py ravi_worker, or the next process with an engine)" if conf.ENGINE == "inline" else ""
+        self._err(f"\nRun {run.id} goes on{inline}.\n")
         for what, path in (
             ("follow: ", partial(links.path_to, "run-events", id=run.id)),
             ("cancel: POST ", partial(links.path_to, "run-cancel", id=run.id)),
@@ -155,16 +152,12 @@ class Command(BaseCommand):
             self.stderr.write(text, ending="")
 
 
-def _submit(agent: str, text: str, asked: dict[str, Any]) -> tuple[Run, bool]:
-    return submit_once(agent, text, **asked)
-
-
 def _read(run_id: Any) -> Run:
     return Run.objects.get(id=run_id)
 
 
 def _is_blocked(frame: dict[str, Any], run: Run) -> bool:
-    """No `stream.done` comes until an operator has decided."""
+    """Whether the run waits for an operator, without a `stream.done`."""
     content = frame.get("content")
     return (
         frame["type"] == "progress"

@@ -1,4 +1,4 @@
-"""`manage.py ravi_schedules`: what runs by the clock, when it ran last and when it will next."""
+"""`manage.py ravi_schedules`: the schedules, with their last and next run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ravi_django.pages.show import moment
 
 
 class Command(BaseCommand):
-    help = "List the schedules: their rule, next and last run, and why the last tick submitted nothing."
+    help = "List the schedules: rule, next and last run, and the error of the last tick."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--enabled", action="store_true", help="only those that are on")
+        parser.add_argument("--enabled", action="store_true", help="only enabled ones")
 
     def handle(self, *args: Any, **options: Any) -> None:
         last = ScheduleTick.objects.filter(schedule=OuterRef("pk"), error="").order_by("-at")  # those that ran

@@ -1,4 +1,4 @@
-"""`manage.py ravi_subscribe`: a process that gives events of the bus to a function of the site."""
+"""`manage.py ravi_subscribe`: a process that calls a function of the site with events of the bus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("handler", metavar="DOTTED.PATH", help="a function, async or not, of one Event")
-        parser.add_argument("--group", help="the handler's own path unless given")
+        parser.add_argument("--group", help="by default the handler's path")
         parser.add_argument("--type", default="*", metavar="PATTERN", help="such as run.* or hitl.requested")
         parser.add_argument("--topic", default=EVENTS)
-        parser.add_argument("--after", metavar="POSITION", help="where a new group begins; 0: with all that is kept")
+        parser.add_argument("--after", metavar="POSITION", help="where a new group begins; 0: with all stored events")
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -43,7 +43,7 @@ class Command(BaseCommand):
     async def _serve(self, bus: Bus, handler: Handler, options: dict[str, Any]) -> None:
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, RuntimeError):  # not the main thread, where nobody sends any
+            with suppress(ValueError, RuntimeError):  # not the main thread, which receives no signals
                 loop.add_signal_handler(number, ended.set)
         group = options["group"] or options["handler"]
         try:
@@ -59,7 +59,7 @@ def _handler(path: str) -> Handler:
     """Raises ImportError."""
     function = import_string(path)
     if not callable(function):
-        raise ImportError(f"{path} is no function")
+        raise ImportError(f"{path} is not a function")
     if inspect.iscoroutinefunction(function):
         return function  # type: ignore[no-any-return]
 
@@ -70,6 +70,6 @@ def _handler(path: str) -> Handler:
 
 
 def _with_fresh_connections(function: Any, event: Event) -> None:
-    """A server that was restarted since must not fail every event from then on."""
+    """A database restart must not make every later event fail."""
     close_old_connections()
     function(event)

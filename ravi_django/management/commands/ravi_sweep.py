@@ -1,4 +1,4 @@
-"""`manage.py ravi_sweep`: one sweep, for cron or by hand."""
+"""`manage.py ravi_sweep`: one sweep, for cron or manual use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ravi_django.runtime.runs import hints
 
 class Command(BaseCommand):
     help = (
-        "Sweep once: hint runs that no worker was told of and those whose worker died, start queued runs whose turn it "
-        "is, publish what was not published. Celery beat and ravi_worker do this by themselves."
+        "Sweep once: hint runs whose hint was lost or whose worker died, start queued runs whose turn it is, and "
+        "publish missing frames. Celery beat and ravi_worker do this automatically."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
         inline = conf.ENGINE == "inline"
-        # This process ends at once and must not begin to drive runs.
+        # This process ends at once and must not start runs.
         swept = sweep.sweep((lambda run_ids: None) if inline else hints.send_many)
         if not swept.ran:
             self.stdout.write("ravi_sweep: another sweep is at work")

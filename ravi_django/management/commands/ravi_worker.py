@@ -21,9 +21,9 @@ POLL_S = 0.2
 
 class Command(BaseCommand):
     help = (
-        "Drive runs, and sweep, in this process: no Celery and no broker needed. Any number of these work side by "
-        "side. SIGINT and SIGTERM drain: open calls get RAVI['DRAIN_S'] seconds, the rest is given back; a second "
-        "signal ends it at once."
+        "Execute runs and sweep in this process, without Celery and a broker. Any number of these may run. SIGINT and "
+        "SIGTERM drain: open calls get RAVI['DRAIN_S'] seconds, other runs are released; a second signal ends the "
+        "process at once."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -33,10 +33,11 @@ class Command(BaseCommand):
         except DatabaseError as error:
             raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
         if not agents:
-            raise CommandError(
+            words = (
                 "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
             )
-        connection.close()  # the engine has its own
+            raise CommandError(words)
+        connection.close()  # the engine has connections of its own
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(self._serve(agents, warms))
 
@@ -54,7 +55,7 @@ class Command(BaseCommand):
             )
             await stop.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)  # the second one is not asked
+                loop.remove_signal_handler(number)  # a second signal ends the process
             held = len(runtime.engine.active)
             self._say(f"ravi_worker: draining {held} run{'' if held == 1 else 's'}, for up to {conf.DRAIN_S:g} s")
         self._say("ravi_worker: stopped")

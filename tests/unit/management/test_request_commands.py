@@ -67,7 +67,7 @@ def test_a_line_tells_who_is_asked_the_risk_and_the_age(run):
     for shown in ("  2 h  ", "  approval  ", "  high  ", "  to group:finance  ", 'pay({"to": "ACME", "amount": 100})'):
         assert shown in head
     assert rest[0] == "    Pay?"
-    assert rest[1].startswith("    from ") and rest[1].endswith(" UTC on the next one is asked")
+    assert rest[1].startswith("    from ") and rest[1].endswith(" UTC on the next address is asked")
 
 
 @pytest.mark.parametrize(
