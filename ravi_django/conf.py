@@ -1,4 +1,4 @@
-"""The site's settings: `settings.RAVI` over these defaults. Unknown keys are reported by `manage.py check`."""
+"""The site's settings: `settings.RAVI` overrides these defaults. `manage.py check` reports unknown keys."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 DEFAULTS: dict[str, Any] = {
-    # How submitted runs start: "celery" sends a hint to the broker, "inline" drives them in this process.
+    # How submitted runs start: "celery" sends a hint to the broker, "inline" runs them in this process.
     # None: "celery" where Celery has a broker, else "inline".
     "ENGINE": None,
     # The Celery queue of all tasks of the app, the sweep among them.
     "QUEUE": "ravi",
     # The alias in DATABASES that holds the app's rows and the user model.
     "DATABASE": "default",
-    # An alias that reaches the same database past the pooler: the workers' own connections use it. None: DATABASE.
+    # An alias that reaches the same database without the pooler, for the workers' connections. None: DATABASE.
     "DATABASE_DIRECT": None,
     # The module of each installed app that registers agents.
     "AGENTS_MODULE": "agents",
-    # Names this deployment's code: kept on the runs it wrote and on its worker processes.
+    # The version of this deployment's code: stored with its runs and its worker processes.
     "RELEASE": "",
     # --- leases, seconds
     "LEASE_S": 30.0,
@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "DRAIN_S": 20.0,
     # --- a worker process
     "MAX_RUNS": 500,
-    # Seconds that a run goes before one of the next lower priority.
+    # Seconds by which a run precedes one of the next lower priority.
     "PRIORITY_HEAD_START_S": 60.0,
     "DB_THREADS": 4,
     "TOOL_THREADS": 32,
@@ -46,7 +46,7 @@ DEFAULTS: dict[str, Any] = {
     "MAX_TOOL_S": 300.0,
     "MAX_TOOL_BYTES": 16 * 1024 * 1024,
     "MAX_BLOB_BYTES": 64 * 1024 * 1024,
-    # What a user may do over REST and sockets. Each of these can be given alone; None switches it off, or all of them.
+    # Limits of a user over REST and sockets. A site may set some of them; None switches one off, or all of them.
     "LIMITS": {
         "submit": 60,  # runs and messages a minute
         "signals": 120,  # a minute
@@ -54,7 +54,7 @@ DEFAULTS: dict[str, Any] = {
         "emit": 30,  # a minute
         "tickets": 120,  # a minute
         "sessions": 60,  # made, renamed and deleted, a minute
-        "emit_deliveries": 1000,  # followers that a user's emits reach a minute; the rest wait
+        "emit_deliveries": 1000,  # followers that a user's publications reach a minute; the rest wait
         "sockets": 20,  # open
         "streams": 20,  # open event streams
         "queued_runs": 100,
@@ -62,44 +62,44 @@ DEFAULTS: dict[str, Any] = {
     "TOOL_TIMEOUT_S": 60.0,
     "MODEL_TIMEOUT_S": 120.0,
     "MODEL_TOTAL_S": 600.0,
-    # --- US dollars a token, by model name or pattern: before litellm's list, behind a model's own `prices`
+    # --- US dollars a token, by model name or pattern. They override litellm's list; a model's `prices` override them
     "PRICES": {},
-    # --- what each user and each tenant may use in a day (UTC): {"user": {"max_tokens": …}, "tenant": {…}}
+    # --- budgets of each user and each tenant for a day (UTC): {"user": {"max_tokens": …}, "tenant": {…}}
     "DAILY_BUDGETS": {},
-    # --- output tokens that a budget sets aside for a model call which names no limit of its own
+    # --- output tokens that a budget reserves for a model call without a limit
     "RESERVE_TOKENS": 4096,
-    # --- the cache in CACHES that counts for LIMITS, and that a ResponseCache takes when it names none
+    # --- the alias in CACHES for LIMITS, and for a ResponseCache without an alias
     "CACHE_ALIAS": "default",
-    # --- dotted names of middlewares, or of what makes them, around every agent's own, the first outermost
+    # --- dotted names of middlewares or their factories, around every agent's own; the first is the outermost
     "MIDDLEWARE": [],
-    # --- replay: "lenient" notes drift of digests and goes on, "strict" blocks the run
+    # --- replay: "lenient" records a changed digest and continues, "strict" blocks the run
     "REPLAY": "lenient",
-    # --- streams: None takes the channel layer's or the broker's Redis, else the database
+    # --- streams: None uses the Redis of the channel layer or the broker, else the database
     "STREAM_URL": None,
     "STREAM_FLUSH_S": 0.03,
     "STREAM_TTL_S": 24 * 3600,
     "STREAM_DONE_TTL_S": 900,
-    # --- REST: dotted paths of DRF authentication classes; None is the site's DEFAULT_AUTHENTICATION_CLASSES, and
-    # token (when installed) and session where the site has set none; an empty list counts as not set
+    # --- REST: dotted paths of DRF authentication classes. None: the site's DEFAULT_AUTHENTICATION_CLASSES, else token
+    # (when installed) and session. An empty list counts as not set.
     "API_AUTHENTICATION": None,
-    # Arguments of the prefix that the app's URLs are mounted below, for links in e-mails and in the admin.
+    # Arguments of the prefix of the app's URLs, for links in e-mails and in the admin.
     "URL_KWARGS": {},
     "TICKET_S": 60,
-    # Where the ASGI router has the sockets: below the site's prefix, or a path or URL of its own ("/…", "wss://…").
+    # The path of the sockets in the ASGI router, below the site's prefix; or an absolute path or URL ("/…", "wss://…").
     "SOCKET_PATH": "ws/ravi/",
-    # Origins whose pages may open sockets by their cookie, beside the site's own and CSRF_TRUSTED_ORIGINS.
+    # Origins whose pages may open sockets with a cookie, besides the site's own and CSRF_TRUSTED_ORIGINS.
     "SOCKET_ORIGINS": [],
-    # --- people: whom a request is addressed to, by its kind; see docs/people.md
+    # --- people: the addresses of requests, by their kind; see docs/people.md
     "ADDRESSEES": {},
-    # The owner of a run decides on none of its approvals, uncertain effects and budgets.
+    # The owner of a run may not decide on its approvals, uncertain effects and budgets.
     "FOUR_EYES": True,
-    # Dotted path, or function (user, request) -> bool: what is not True refuses, whatever the address says.
+    # Dotted path, or function (user, request) -> bool: anything but True refuses an answer that the address allows.
     "MAY_ANSWER": None,
-    # Dotted path, or function (user) -> the tenant, several, or None for all: whose requests a person may see.
+    # Dotted path, or function (user) -> the tenant, several, or None for all, whose requests the user may see.
     "TENANT_OF": None,
     # Dotted path, or function (user) -> the language of their e-mails, "de"; None is the site's LANGUAGE_CODE.
     "LANGUAGE_OF": None,
-    # E-mail to those who may answer: None sends none, else the site's address ("https://example.com").
+    # The site's address ("https://example.com") for e-mails to people who may answer. None sends no e-mails.
     "REQUEST_EMAIL": None,
     "REQUEST_LINK_S": 7 * 24 * 3600,
     # --- access: dotted path of an AccessPolicy; see docs/access.md
@@ -108,27 +108,27 @@ DEFAULTS: dict[str, Any] = {
     "JOURNAL_FOR_OWNERS": True,
     # --- the social graph
     "FAN_OUT_BATCH": 5000,
-    # Deliveries that a follower may have unread; what comes beyond them waits, and comes in one message.
+    # Unread deliveries that a follower may have; later ones wait and come in one message.
     "FEED_UNREAD": 100,
-    # --- sources: private networks that feeds may be read from, bytes of one answer, seconds, polls at once
+    # --- sources: private networks that may be polled, bytes of a response, seconds, concurrent polls
     "SOURCE_NETWORKS": [],
     "SOURCE_MAX_BYTES": 5 * 1024 * 1024,
     "SOURCE_TIMEOUT_S": 20.0,
     "SOURCE_CONCURRENCY": 50,
     # Seconds between two requests to one server.
     "SOURCE_GAP_S": 0.2,
-    # Items that a run may have unread; its sources bring no more until it has read.
+    # Unread items that a run may have; its sources deliver no more until it has read them.
     "SOURCE_UNREAD": 500,
     # Directories below which sources may look for files.
     "DROP_ROOTS": [],
-    # Models ("app.Model", or all of an "app") whose saves sources may tell agents of.
+    # Models ("app.Model", or all of an "app") whose saves may be a source's items.
     "SOURCE_MODELS": [],
     # --- the event bus: None writes no events, "memory" is this process alone, "auto" the streams' Redis, or its URL
     "EVENT_BUS": None,
     "EVENT_MAXLEN": 100_000,
     # --- personal data of a deleted user: "erase" it, "anonymize" it, or "keep" it without an owner
     "ON_USER_DELETE": "erase",
-    # --- what `ravi_prune` removes: None keeps everything; days, or {"journal": days, "streams": days, "ticks": days}
+    # --- retention of `ravi_prune`: None keeps everything; days, or {"journal": days, "streams": days, "ticks": days}
     "RETENTION": None,
 }
 
@@ -153,8 +153,8 @@ conf = Conf()
 
 
 def broker_url() -> str:
-    """The address of Celery's broker, "" when there is none: that of the Celery app in use, else that of the settings,
-    which the web process reads alone where it does not load the site's Celery app."""
+    """The URL of Celery's broker, or "": that of the Celery app in use, else of the settings, which a web process uses
+    if it does not load the site's Celery app."""
     from celery import current_app
 
     url = current_app.conf.broker_write_url or getattr(settings, "CELERY_BROKER_URL", None) or ""
@@ -162,7 +162,7 @@ def broker_url() -> str:
 
 
 def worker_line() -> str:
-    """How an operator starts what runs the agents."""
+    """The command that starts a worker."""
     if conf.ENGINE == "inline":
         return "manage.py ravi_worker"
     return f"celery -A <site> worker -P threads -c 200 -Q {conf.QUEUE}"

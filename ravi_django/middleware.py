@@ -1,6 +1,6 @@
-"""Everything about middlewares under one name: what to write your own with, and those that are shipped.
+"""The public names of middlewares: base classes for your own, and the shipped ones.
 
-Those that need the site's rows are loaded when first asked for, so that this can be imported before Django is set up.
+Middlewares that need the models are imported on first use, so that this module imports before Django is set up.
 """
 
 from importlib import import_module

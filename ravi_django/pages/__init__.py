@@ -1,2 +1,2 @@
-"""What the pages that people decide on have in common: words, the form, what is behind it. The admin's inbox and the
-page behind an e-mail's link show the same and take the same."""
+"""Shared by the pages on which people decide: texts, the form, the context. The admin's inbox and the page of an
+e-mail's link show the same and accept the same."""

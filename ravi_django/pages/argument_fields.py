@@ -1,4 +1,4 @@
-"""A field for each plain argument of a tool's call, by the tool's JSON schema: what a person changes without JSON."""
+"""Form fields for the plain arguments of a tool call, made from the tool's JSON schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from ravi_django.kernel.visible import hides, visible
 from ravi_django.models import HumanRequest
 
-MOST = 30  # fields; what is left is JSON
+MOST = 30  # fields; the other arguments are edited as JSON
 OPTIONS = 100  # of an enum
 DIGITS = 60  # characters of a number
 LINE = 80  # characters of a text that has one line
@@ -37,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument. given: its value in the call, ABSENT without one."""
+    """One argument. given: its value in the call, or ABSENT."""
 
     field: str
     name: str
@@ -59,12 +59,7 @@ class Argument:
         return not self.is_required or self.shape.takes_none or self.shape.kind == "string"
 
     def form_field(self) -> forms.Field:
-        options: dict[str, Any] = {
-            "label": visible(self.name),
-            "required": False,
-            "initial": self.initial,
-            "help_text": self.help,
-        }
+        options: Any = {"label": visible(self.name), "initial": self.initial, "help_text": self.help, "required": False}
         if self.shape.kind in ("enum", "boolean"):
             return forms.ChoiceField(choices=self._choices(), **options)
         if self.shape.kind == "string":
@@ -76,7 +71,7 @@ class Argument:
         return forms.CharField(max_length=DIGITS, widget=widget, **options)
 
     def read(self, typed: str) -> Any:
-        """The value of what was typed. Raises ValueError with words for the person."""
+        """The value of the typed text. Raises ValueError with a message for the person."""
         if typed == self.initial:
             return self.given
         if typed == "" and (self.shape.kind != "string" or self.given is ABSENT or self.given is None):
@@ -107,52 +102,59 @@ class Argument:
         if self.shape.kind == "boolean":
             found = [("true", _("yes")), ("false", _("no"))]
         else:
-            said = [(str(place), option) for place, option in enumerate(self.shape.options) if option is not None]
-            found = [(place, visible(one if isinstance(one, str) else json.dumps(one))) for place, one in said]
+            found = [
+                (str(place), visible(option if isinstance(option, str) else json.dumps(option)))
+                for place, option in enumerate(self.shape.options)
+                if option is not None
+            ]
         return [("", _("not given")), *found] if self.may_be_empty or self.initial == "" else found
 
 
 def fields_of(asked: HumanRequest) -> list[Argument]:
-    """Of the schema's arguments those that are plain, and whose value in the call a field can hold as it is."""
-    schema: Any = asked.about.get("schema")
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping) or not isinstance(asked.arguments, Mapping):
+    """The schema's plain arguments whose value in the call a field can hold unchanged."""
+    if not isinstance(asked.arguments, Mapping):
         return []
+    schema, properties = _schema_of(asked)
     required = schema.get("required")
     found: list[Argument] = []
-    for place, (name, told) in enumerate(properties.items()):
-        shape, given = _shape(told), asked.arguments.get(name, ABSENT)
+    for place, (name, declared) in enumerate(properties.items()):
+        shape, given = _shape(declared), asked.arguments.get(name, ABSENT)
         if shape is not None and _fits(shape, given) and len(found) < MOST:
-            help_text = visible(str(told.get("description") or ""))
+            help_text = visible(str(declared.get("description") or ""))
             is_required = isinstance(required, list) and name in required
             found.append(Argument(f"arg_{place}", name, shape, help_text, is_required, given))
     return found
 
 
 def needs_json(asked: HumanRequest, fields: list[Argument]) -> bool:
-    """Whether there is something that no field holds."""
-    names = {argument.name for argument in fields}
-    schema = asked.about.get("schema")
+    """Whether there is an argument without a field."""
+    _, properties = _schema_of(asked)
+    known = {*(asked.arguments or {}), *properties}
+    return not fields or bool(known - {argument.name for argument in fields})
+
+
+def _schema_of(asked: HumanRequest) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The schema of the arguments and its properties; empty for anything else than a JSON schema."""
+    schema: Any = asked.about.get("schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    known = {*(asked.arguments or {}), *(properties if isinstance(properties, Mapping) else ())}
-    return not fields or bool(known - names)
+    return (schema, properties) if isinstance(properties, Mapping) else ({}, {})
 
 
-def _shape(told: Any) -> Shape | None:
-    if not isinstance(told, Mapping):
+def _shape(declared: Any) -> Shape | None:
+    if not isinstance(declared, Mapping):
         return None
-    some = told.get("anyOf")
-    if isinstance(some, list) and "type" not in told and "enum" not in told:
+    some = declared.get("anyOf")
+    if isinstance(some, list) and "type" not in declared and "enum" not in declared:
         others = [one for one in some if one != _NULL]
         found = _shape(others[0]) if len(others) == 1 and len(some) == 2 else None
         return None if found is None else Shape(found.kind, found.options, takes_none=True)
-    options = told.get("enum")
+    options = declared.get("enum")
     if isinstance(options, list):
         is_plain = 0 < len(options) <= OPTIONS and all(
             one is None or isinstance(one, str | int | float) for one in options
         )
         return Shape("enum", tuple(options), None in options) if is_plain else None
-    kinds = told.get("type")
+    kinds = declared.get("type")
     several = kinds if isinstance(kinds, list) else [kinds]
     plain = [kind for kind in several if kind != "null"]
     if len(plain) != 1 or plain[0] not in ("string", "number", "integer", "boolean"):
@@ -178,7 +180,7 @@ def _fits(shape: Shape, given: Any) -> bool:
 
 
 def _place(given: Any, options: tuple[Any, ...]) -> int:
-    """Where it is, by its type too: True is not 1."""
+    """Its index among the options, by type too: True is not 1. -1 if it is none of them."""
     return next((n for n, one in enumerate(options) if type(one) is type(given) and one == given), -1)
 
 

@@ -1,4 +1,4 @@
-"""The buttons that a person decides with, by what is asked, and what comes of each."""
+"""The buttons of a request's page, by its kind, with their effects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Kind = HumanRequest.Kind
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """value: what it posts as `action`. key: presses it with the browser's access key, and is jumped to by itself
-    where there is JavaScript. what: comes of it. is_further: stands behind the others."""
+    """value: posted as `action`. key: the browser's access key; with JavaScript the key alone moves to the button.
+    what: the effect. is_further: shown after the others."""
 
     value: str
     label: str | Promise
@@ -67,7 +67,7 @@ _UNCERTAIN = {
 
 
 def buttons_of(asked: HumanRequest) -> list[Button]:
-    """Those of the actions that the service takes for it."""
+    """The buttons of the actions that are allowed for the request."""
     if asked.kind == Kind.UNCERTAIN:
         return list(_UNCERTAIN.values())
     known = _TOP_UP if is_top_up(asked) else _APPROVAL if asked.kind == Kind.APPROVAL else _QUESTION
@@ -76,7 +76,7 @@ def buttons_of(asked: HumanRequest) -> list[Button]:
 
 
 def choices_of(asked: HumanRequest) -> list[Button]:
-    """A button for each choice, which answers with it."""
+    """A button for each choice."""
     if asked.kind not in (Kind.QUESTION, Kind.INPUT) or asked.about.get("questions"):
         return []
     return [

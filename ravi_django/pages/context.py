@@ -1,4 +1,4 @@
-"""What a person needs to know to decide: the conversation, the cost so far. For who comes later: what was decided."""
+"""The context of a request on its page: the conversation, the cost so far, the outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ravi_django.pages.words import answered_by, decision_of
 
 
 def cost_of(run: Run) -> dict[str, str]:
-    """So far: the run's, and its tree's where it has one."""
+    """The cost so far, of the run and of its tree."""
     tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
     unknown = Count("id", filter=Q(cost_unknown=True))
     total = tree.order_by().aggregate(runs=Count("id"), cost=Sum("cost"), unknown=unknown)
@@ -28,7 +28,7 @@ def cost_of(run: Run) -> dict[str, str]:
 
 
 def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:
-    """The last ones of the conversation, each block of them cut at `limit` characters."""
+    """The last turns of the conversation, each block cut at `limit` characters."""
     last = Turn.objects.filter(session_id=row.run.session_id).order_by("-position")[:most]
     return [(turn, show.blocks(turn.content, limit)) for turn in reversed(last)]
 
@@ -39,7 +39,7 @@ def questions_of(row: HumanRequest) -> list[tuple[str, str]]:
 
 
 def outcome_of(row: HumanRequest) -> dict[str, Any] | None:
-    """What became of it; None while it is open."""
+    """The outcome; None for a pending request."""
     if row.status == HumanRequest.Status.PENDING:
         return None
     answer = row.answer if isinstance(row.answer, dict) else {}

@@ -1,7 +1,6 @@
-"""The form that a person decides with: the fields of a request's kind, its buttons, and what they come to.
+"""The form of a decision: fields and buttons by the request's kind, and the answer that they give.
 
-What a person has typed comes back with every refusal. Nothing is guessed: a button that would ignore what was typed
-is refused with words.
+After a refusal the form still has the typed texts. A button that would ignore a typed text is refused.
 """
 
 from __future__ import annotations
@@ -24,15 +23,11 @@ from ravi_django.runtime.people.top_ups import is_top_up
 
 Kind = HumanRequest.Kind
 WHOLE_LIMITS = ("max_tokens", "max_turns")
-_CHANGES = ("arg_", "arguments", "limit_")  # fields of a call's arguments begin so
-
-
-def _area(rows: int, **attributes: str) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "cols": 80, **attributes})
+_CHANGES = ("arg_", "arguments", "limit_")  # names of the arguments' fields begin so
 
 
 class DecisionForm(forms.Form):
-    """`given()` is what `answers.answer` takes; None when the fields named in `errors` are to be fixed first."""
+    """`given()` returns the arguments of `answers.answer`, or None if the form has `errors`."""
 
     version = forms.RegexField(
         r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": gettext_lazy("Which version was it?")}
@@ -62,21 +57,20 @@ class DecisionForm(forms.Form):
             case Kind.APPROVAL:
                 found = self._approval()
             case _:
-                found = self._said()
+                found = self._answers()
         is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
         why = _("Kept for ever, beside your name.") + (" " + _("The model reads it.") if is_read else "")
         return {**found, "reason": _text(_("Reason"), 2, why)}
 
     def _limits(self) -> dict[str, forms.Field]:
+        shape = {"rows": 1, "cols": 20, "inputmode": "decimal", "class": "ravi-code ravi-limit"}
         return {
             f"limit_{name}": forms.CharField(
                 label=visible(name),
                 required=False,
                 initial=str(value),
                 max_length=40,
-                widget=forms.Textarea(
-                    attrs={"rows": 1, "cols": 20, "inputmode": "decimal", "class": "ravi-code ravi-limit"}
-                ),
+                widget=forms.Textarea(shape),
                 help_text=_("The new limit of the whole tree."),
             )
             for name, value in (self.asked.arguments or {}).items()
@@ -87,7 +81,7 @@ class DecisionForm(forms.Form):
         if needs_json(self.asked, self.arguments):
             label = _("Other arguments") if found else _("Arguments, to change them")
             rest = _text(label, 6, _("JSON. Press “Approve with changes” to use yours."))
-            rest.max_length, rest.validators = None, []  # the service says what is too long
+            rest.max_length, rest.validators = None, []  # the service checks the length
             rest.initial = pretty(self._rest())
             rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
             found["arguments"] = rest
@@ -100,13 +94,13 @@ class DecisionForm(forms.Form):
         return {**found, "sticky": sticky}
 
     def _rest(self) -> Any:
-        """The call's arguments that have no field of their own."""
+        """The call's arguments without a field of their own."""
         if not self.arguments:
             return self.asked.arguments
         named = {argument.name for argument in self.arguments}
         return {name: value for name, value in (self.asked.arguments or {}).items() if name not in named}
 
-    def _said(self) -> dict[str, forms.Field]:
+    def _answers(self) -> dict[str, forms.Field]:
         questions = self.asked.about.get("questions")
         if isinstance(questions, dict) and questions:
             self.keys = list(questions)
@@ -137,18 +131,18 @@ class DecisionForm(forms.Form):
 
     @property
     def blocked(self) -> str:
-        """Why no button does anything at present."""
+        """Why no answer is accepted now."""
         return why_not_now(self.asked)
 
     @property
-    def said(self) -> list[forms.BoundField]:
-        """The fields that answer."""
+    def answers(self) -> list[forms.BoundField]:
+        """The fields of the answer."""
         others = ("reason", "sticky", "version")
         return [bound for bound in self if bound.name not in others and not bound.name.startswith(_CHANGES)]
 
     @property
     def changes(self) -> list[forms.BoundField]:
-        """The fields that change what is asked."""
+        """The fields that change the arguments."""
         return [bound for bound in self if bound.name.startswith(_CHANGES)]
 
     @property
@@ -179,7 +173,7 @@ class DecisionForm(forms.Form):
             return self._approved(pressed)
         if "value_0" in self.fields:
             values = {key: self._typed(f"value_{place}") for place, key in enumerate(self.keys)}
-            if pressed != "answer":  # the service refuses what does not go with it
+            if pressed != "answer":  # the service refuses values that do not belong to the action
                 return {"action": pressed, **({"values": values} if any(values.values()) else {})}
             for place, value in enumerate(values.values()):
                 if not value.strip():
@@ -189,13 +183,8 @@ class DecisionForm(forms.Form):
 
     def _choice(self, place: str) -> dict[str, Any] | None:
         choices = self.asked.choices or ()
-        if (
-            not self.choices
-            or not place.isascii()
-            or not place.isdigit()
-            or len(place) > 3
-            or int(place) >= len(choices)
-        ):
+        is_place = bool(self.choices) and place in map(str, range(len(choices)))
+        if not is_place:
             self.add_error(None, _("That was not one of the choices: nothing was decided."))
             return None
         if self._typed("text").strip():
@@ -232,7 +221,7 @@ class DecisionForm(forms.Form):
         return {**found, "arguments": arguments}
 
     def _arguments(self) -> Any:
-        """As they are typed; what was not posted is as it was asked."""
+        """The typed arguments; those that were not posted keep their values."""
         rest = self._other_arguments()
         named = {argument.name: self._argument(argument) for argument in self.arguments}
         if not named or self.errors:
@@ -283,18 +272,18 @@ class DecisionForm(forms.Form):
         return str(self.cleaned_data.get(name) or "").replace("\r\n", "\n")
 
     def refuse(self, field: str | None, message: str) -> None:
-        """What the service has found wrong, beside the field that it means."""
+        """Show an error of the service at its field."""
         first = {"values": "value_0"}.get(field or "", field)
         self.add_error(first if first in self.fields else None, visible(message))
 
     def typed(self) -> list[tuple[str, str]]:
-        """By label, what is in the fields and was not there before: so that it is not lost when it came too late."""
+        """Labels and texts of the changed fields, so that they are not lost after a late answer."""
         shown = [bound for bound in self if not bound.is_hidden and bound.name != "sticky" and _differs(bound)]
         return [(str(bound.label), visible(_words_of(bound))) for bound in shown]
 
 
 def now_at(form: forms.Form, version: int) -> None:
-    """What the person presses next is meant for the version that they see then."""
+    """Set the form's version: the next button answers the version that the person sees now."""
     form.data = form.data.copy()  # type: ignore[attr-defined]
     form.data[form.add_prefix("version")] = str(version)  # type: ignore[index]
 
@@ -311,17 +300,22 @@ def _words_of(bound: forms.BoundField) -> str:
 
 def _text(label: str, rows: int, help_text: str = "") -> forms.CharField:
     return forms.CharField(
-        label=label, required=False, strip=False, max_length=MAX_TEXT, widget=_area(rows), help_text=help_text
+        label=label,
+        required=False,
+        strip=False,
+        max_length=MAX_TEXT,
+        widget=forms.Textarea({"rows": rows, "cols": 80}),
+        help_text=help_text,
     )
 
 
 def pretty(arguments: Any) -> str:
-    """JSON with nothing hidden in it, and of the same meaning."""
+    """JSON without hidden characters, with the same meaning."""
     return visible(json.dumps({} if arguments is None else arguments, indent=2, ensure_ascii=False))
 
 
 def read_json(text: str) -> Any:
-    """As strictly as a person who signs for it would want: no key twice, no NaN. Raises ValueError."""
+    """Strict JSON: no repeated key, no NaN. Raises ValueError."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

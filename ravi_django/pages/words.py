@@ -1,5 +1,4 @@
-"""A request in words: what is asked in a line, of whom, what comes next, and what was decided. Nothing is hidden in
-them."""
+"""Texts about a request: its title, its address, its next step, its outcome. They have no hidden characters."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ DONE = {
 
 
 def script_words() -> str:
-    """What `ravi/requests.js` says, in the reader's language, as JSON: by its English words, and by the number where
-    there is one, for 1, 2 and 5. Empty for English."""
+    """The texts of `ravi/requests.js` in the reader's language, as JSON by the English text. Texts with a number have
+    the forms for 1, 2 and 5. Empty for English."""
     texts = {
         "%s has answered this.": _("%s has answered this."),
         "This has been closed.": _("This has been closed."),
@@ -47,7 +46,7 @@ def script_words() -> str:
         "%s requests to answer": {n: ngettext("%s request to answer", "%s requests to answer", n) for n in (1, 2, 5)},
         "%s new requests.": {n: ngettext("%s new request.", "%s new requests.", n) for n in (1, 2, 5)},
     }
-    if all(english == said for english, said in texts.items()):
+    if all(english == translated for english, translated in texts.items()):
         return ""
     return json.dumps({"language": get_language(), **texts, **counted}, ensure_ascii=False)
 
@@ -71,7 +70,7 @@ def _title(row: HumanRequest) -> str:
 
 
 def one_line(row: HumanRequest) -> str:
-    """The call's arguments where a call is asked about, else the text."""
+    """The call's arguments, or the text of a request that is not about a call."""
     if row.kind == HumanRequest.Kind.APPROVAL and not is_top_up(row) and isinstance(row.arguments, dict):
         return _call(row.arguments)
     return show.snippet(row.text, LINE)
@@ -83,8 +82,7 @@ def _call(arguments: Any) -> str:
 
 
 def name_of(row: HumanRequest) -> str:
-    """Which one, to who has just decided it: a call with its arguments, those that it is made with now, else the
-    text."""
+    """The name of a decided request: the tool with the decided arguments, or the text."""
     if row.kind in (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT):
         return show.snippet(row.text, LINE)
     answer = row.answer if isinstance(row.answer, dict) else {}
@@ -94,13 +92,13 @@ def name_of(row: HumanRequest) -> str:
 
 
 def decision_of(row: HumanRequest) -> str:
-    """What was decided, or became of it, in a word or two."""
+    """The decision or the status, in a word or two."""
     answer = row.answer if isinstance(row.answer, dict) else {}
     return str(DONE.get(str(answer.get("outcome") or answer.get("action") or row.status), row.status))
 
 
 def why_not_now(row: HumanRequest) -> str:
-    """Why no answer to a pending request is taken at present, whoever gives it; empty when one is."""
+    """Why a pending request accepts nobody's answer now; empty if it does."""
     now = timezone.now()
     if row.run.status in TERMINAL:
         words = _("The run is %(status)s already: nobody would read the answer.")
@@ -115,7 +113,7 @@ def why_not_now(row: HumanRequest) -> str:
 
 
 def who(row: HumanRequest) -> str:
-    """Whom it is addressed to now."""
+    """The present address."""
     return address(row.to, row)
 
 
@@ -135,7 +133,7 @@ def address(to: str, row: HumanRequest) -> str:
 
 
 def next_of(row: HumanRequest) -> str:
-    """The next thing that happens to a pending request by itself, in a few words."""
+    """The next automatic step of a pending request, in a few words."""
     if row.escalates_at is not None:
         return _("asks %(next)s at %(at)s") % {"next": next_step(row), "at": show.moment(row.escalates_at)}
     if row.expires_at is not None:
@@ -144,12 +142,15 @@ def next_of(row: HumanRequest) -> str:
 
 
 def next_step(row: HumanRequest) -> str:
-    """Whom it goes to when its present step's time is over."""
-    return address(_step(row, row.level + 1), row) if row.escalates_at is not None else ""
+    """The address of the next escalation."""
+    if row.escalates_at is None:
+        return ""
+    step: dict[str, Any] = next(iter((row.steps or [])[row.level + 1 :]), {})
+    return address(str(step.get("to", "")), row)
 
 
 def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
-    """All who are asked in their order: `who`, `within`, and whether they are asked now."""
+    """The addresses in their order: `who`, `within`, and `now` for the present one."""
     return [
         {
             "who": address(str(step.get("to", "")), row),
@@ -162,7 +163,7 @@ def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
 
 
 def end_of(row: HumanRequest) -> str:
-    """What comes of it when nobody answers."""
+    """What happens if nobody answers in time."""
     if row.expires_at is None:
         return _("If nobody answers, it waits.")
     ends = {
@@ -172,13 +173,8 @@ def end_of(row: HumanRequest) -> str:
     return _("If nobody answers until %(at)s: %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}
 
 
-def _step(row: HumanRequest, place: int) -> str:
-    steps = row.steps or []
-    return str(steps[place].get("to", "")) if 0 <= place < len(steps) else ""
-
-
 def answered_by(row: HumanRequest) -> str:
-    """The name stays when the user goes; the site's own operator has none."""
+    """The user's name, also after the user was deleted; the operator has none."""
     answer = row.answer if isinstance(row.answer, dict) else {}
     if row.answered_by is not None:
         return visible(str(row.answered_by))
@@ -186,10 +182,10 @@ def answered_by(row: HumanRequest) -> str:
 
 
 def answer_words(answer: Any) -> str:
-    """What a person did, with their words."""
+    """An answer as one line."""
     if not isinstance(answer, dict):
         return ""
     parts = {**(answer.get("values") or {}), **(answer.get("arguments") or {})}  # of several questions; new limits
-    told = ", ".join(f"{name}: {value}" for name, value in parts.items())
-    shown = [word(answer.get("outcome") or ""), answer.get("text"), told, answer.get("reason")]
+    given = ", ".join(f"{name}: {value}" for name, value in parts.items())
+    shown = [word(answer.get("outcome") or ""), answer.get("text"), given, answer.get("reason")]
     return visible(": ".join(str(part) for part in (word(answer.get("action") or ""), *shown) if part))

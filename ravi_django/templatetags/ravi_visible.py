@@ -1,9 +1,8 @@
-r"""`{{ text|visible }}`: what comes from outside, with nothing hidden in it, see `kernel.visible`; `{{ time|moment }}`;
+r"""`{{ text|visible }}`: foreign text without hidden characters, see `kernel.visible`; `{{ time|moment }}`;
 `{{ row.status|word }}`; `{% ravi_words %}`, for `requests.js`; and `{% socket "requests" %}`, a socket's address."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django import template
@@ -16,23 +15,17 @@ from ravi_django.runtime.people import links
 
 register = template.Library()
 register.simple_tag(links.socket)
+register.simple_tag(script_words, name="ravi_words")
+register.filter(show.moment)
 
 
 @register.filter
 def visible(value: Any) -> str:
-    """A plain text, which the template escapes as any other."""
+    """A plain text; the template escapes it."""
     return "" if value is None else made_visible(str(value))
 
 
 @register.filter
 def word(value: Any) -> Any:
-    """What a row says, in the reader's language."""
+    """A word of a row in the reader's language."""
     return translated(value) if isinstance(value, str) else value
-
-
-register.simple_tag(script_words, name="ravi_words")
-
-
-@register.filter
-def moment(at: datetime | None) -> str:
-    return show.moment(at)

@@ -47,7 +47,7 @@ def test_a_database_that_is_not_there(postgres_site) -> None:
 
     assert done.returncode == 1
     assert "error    database: OperationalError" in done.stdout
-    assert "fix: start it, or see to DATABASES" in done.stdout
+    assert "fix: start it, or fix DATABASES" in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -82,5 +82,5 @@ def test_what_is_no_duration_is_said(sqlite_site) -> None:
     done = sqlite_site.manage("ravi_prune", "--older-than", "30")
 
     assert done.returncode == 2
-    assert "'30' is no duration; write 30d" in done.stderr
+    assert "'30' is not a duration such as 30d" in done.stderr
     assert "Traceback" not in done.stderr

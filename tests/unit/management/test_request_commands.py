@@ -171,11 +171,11 @@ def test_a_user_answers_with_that_users_rights(run, people):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "say what becomes of it"), (["resolve"], "say what becomes of it"),
+        ([], "name an action"), (["resolve"], "name an action"),
         (["approve", "--fail"], "not both"), (["--fail"], "of kind approval"),
         (["approve", "yes"], "text goes with answer"), (["edit"], "edit needs arguments"),
         (["edit", "--arguments", '{"to": 5}'], "do not fit pay"),
-        (["edit", "--arguments", '{"to": NaN}'], "--arguments is JSON"),
+        (["edit", "--arguments", '{"to": NaN}'], "--arguments must be JSON"),
         (["edit", "--arguments", "5"], "edit needs arguments"), (["approve", "--value", "a"], "KEY=TEXT"),
         (["approve", "--value", "a=b"], "values goes with answer"), (["answer", "yes"], "of kind approval"),
     ],

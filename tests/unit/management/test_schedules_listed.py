@@ -89,7 +89,7 @@ def test_runs_with_tenants_need_a_rule_of_whose_requests_people_see(settings):
     assert list(diagnosis.tenants()) == []
     make_run(tenant="acme")
     (finding,) = [found for found in diagnosis.examine() if found.what.startswith("tenants:")]
-    assert (finding.level, "superusers alone" in finding.what) == ("warning", True)
+    assert (finding.level, "only owners and superusers" in finding.what) == ("warning", True)
     assert finding.fix.startswith("RAVI['TENANT_OF'] =")
     settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: None}
     assert list(diagnosis.tenants()) == []
