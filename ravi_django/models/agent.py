@@ -1,10 +1,10 @@
-from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.identity import AgentId
+from ravi_django.models.base import user_key
 
 
 class AgentManager(models.Manager["Agent"]):
@@ -18,7 +18,7 @@ class AgentVersionManager(models.Manager["AgentVersion"]):
 
 
 class Agent(models.Model):
-    """An address and what answers there: made known by code, or a spec edited in the admin."""
+    """An address with its agent: registered by code, or a spec that is edited in the admin."""
 
     class Source(models.TextChoices):
         CODE = "code"
@@ -37,10 +37,7 @@ class Agent(models.Model):
         max_length=200, default="private", db_default="private",
         help_text=_("Of a spec edited in the admin: private, staff, authenticated or perm:app.codename"),
     )  # fmt: skip
-    owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+",
-        help_text="Of a spec edited in the admin: the user who made it, and may emit to its output topic",
-    )  # fmt: skip
+    owner = user_key(help_text="Of a spec edited in the admin: the user who made it, and may emit to its output topic")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -62,15 +59,13 @@ class Agent(models.Model):
 
 
 class AgentVersion(models.Model):
-    """A spec as it once was: what the runs that name the version are driven by. Never changed."""
+    """A version of a spec, for the runs that were created with it. Never changed."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="versions", db_index=False)
     number = models.IntegerField()
     spec = models.JSONField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
-    )
+    created_by = user_key()
 
     objects = AgentVersionManager()
 

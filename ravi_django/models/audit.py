@@ -1,30 +1,28 @@
-"""The audit log: who did what through which agent, append-only. It outlives the journals that it tells of."""
+"""The audit log: who did what through which agent, append-only. It outlives the journals."""
 
 from collections.abc import Sequence
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KT
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce
 from django.db.models.lookups import In
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
 from ravi_django.models.names import word
 
 _BY = Coalesce(KT("detail__revoked_by"), KT("detail__by"))
 
 
 def decided_by(names: Sequence[str]) -> Q:
-    """The records of what these people have decided on requests, by an index."""
+    """The records of these people's decisions on requests, by an index."""
     return Q(In(_BY, names), event="request")
 
 
 class AuditRecord(Owned):
-    """One thing that a run did. Written once, whatever crashes: `key` says which thing it was."""
+    """One action of a run. `key` is unique for the action: a crash does not write it twice."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = Owned.former_owner()
     key = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of run, place and event")
     event = models.CharField(max_length=40, help_text=_("run, model or tool"))
@@ -33,7 +31,6 @@ class AuditRecord(Owned):
     run_id = models.UUIDField(help_text="Plain: the record stays when the run is deleted")
     session_id = models.UUIDField()
     detail = models.JSONField(default=dict, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = OwnedQuerySet.as_manager()
 
@@ -51,5 +48,5 @@ class AuditRecord(Owned):
 
     @property
     def by(self) -> str:
-        """The name of the user who decided; empty where no user did."""
+        """The name of the user who decided, or ""."""
         return str(self.detail.get("revoked_by", self.detail.get("by")) or "")

@@ -1,4 +1,4 @@
-"""What owned rows share."""
+"""The columns that rows share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Any, Self
 
 from django.conf import settings
 from django.db import models
+from django.db.models.functions import Now
+
+from ravi_django.models.ids import uuid7
 
 
 class OwnedQuerySet(models.QuerySet[Any]):
-    """Every queryset that a surface uses starts with `.for_user(user)`."""
+    """Surfaces start every queryset with `.for_user(user)`."""
 
     def for_user(self, user: Any) -> Self:
-        """The rows that `user` owns; a superuser sees those of all tenants; nobody anonymous sees any."""
+        """The rows that `user` owns; for a superuser the rows of all tenants, for an anonymous user none."""
         if not getattr(user, "is_authenticated", False):
             return self.none()
         if getattr(user, "is_superuser", False):
@@ -20,14 +23,21 @@ class OwnedQuerySet(models.QuerySet[Any]):
         return self.filter(owner=user)
 
 
-class Owned(models.Model):
-    """A row that belongs to a user and a tenant; a row without an owner is the system's own. Its model has an index
-    that begins with the owner."""
-
-    owner = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+def user_key(on_delete: Any = models.SET_NULL, **options: Any) -> models.ForeignKey[Any, Any]:
+    """A nullable key to a user, without a reverse relation."""
+    return models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=on_delete, related_name="+", **options
     )
+
+
+class Owned(models.Model):
+    """A row of a user and a tenant; a row without an owner belongs to the system. Its model has an index that begins
+    with the owner."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    owner = user_key(db_index=False)
     tenant = models.CharField(max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         abstract = True
@@ -35,11 +45,13 @@ class Owned(models.Model):
     @staticmethod
     def former_owner() -> models.ForeignKey[Any, Any]:
         """An owner that a row keeps when the user is deleted, so that the erasure finds the row."""
-        return models.ForeignKey(
-            settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+",
-            db_index=False, db_constraint=False,
-        )  # fmt: skip
+        return user_key(models.DO_NOTHING, db_index=False, db_constraint=False)
+
+    @staticmethod
+    def strict_owner() -> models.ForeignKey[Any, Any]:
+        """An owner whose deletion deletes the row: without an owner it would become the system's."""
+        return user_key(models.CASCADE, db_index=False)
 
     def is_for(self, user: Any) -> bool:
-        """The rule of `for_user`, for a row that was read without it."""
+        """The rule of `for_user` for one row."""
         return bool(getattr(user, "is_superuser", False) or self.owner_id == user.pk)

@@ -1,4 +1,4 @@
-"""The task board of a conversation: what its agents have set themselves to do."""
+"""The task board of a conversation: the tasks that its agents keep."""
 
 from django.db import models
 from django.db.models import Q
@@ -10,7 +10,7 @@ from ravi_django.models.session import Session
 
 
 class BoardTask(models.Model):
-    """A card. It belongs to a session (the thread) and to the agent that wrote it; whose it is says the session."""
+    """A task of an agent in a session. Its owner is the session's."""
 
     class Status(models.TextChoices):
         TODO = "todo"
@@ -28,7 +28,7 @@ class BoardTask(models.Model):
     run = models.ForeignKey(
         "ravi.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
     )
-    number = models.IntegerField(help_text="From 1 in the session and agent; what the model calls the task by")
+    number = models.IntegerField(help_text="From 1 in the session and agent; the model uses it to name the task")
     title = models.CharField(max_length=500)
     detail = models.TextField(blank=True, default="")
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.TODO)

@@ -1,4 +1,4 @@
-"""What trees of runs, users and tenants may use: limits, what is spent, and what is reserved for open model calls."""
+"""Budgets of trees of runs, users and tenants: limits, spent amounts, and reservations of open model calls."""
 
 from django.conf import settings
 from django.db import models
@@ -11,9 +11,9 @@ from ravi_django.models.run import Run
 
 
 class BudgetAccount(models.Model):
-    """One budget's counters: of a tree, or of a user's or a tenant's day. The journal is the audit, this is the guard.
+    """The counters of one budget: of a tree, or of a day of a user or tenant.
 
-    Rows are locked behind those of runs, in the order of their keys.
+    Rows are locked after those of runs, in the order of their keys.
     """
 
     key = models.CharField(primary_key=True, max_length=200, help_text=_("tree:ID, user:ID:DAY or tenant:NAME:DAY"))
@@ -32,8 +32,8 @@ class BudgetAccount(models.Model):
 
 
 class Reservation(models.Model):
-    """What an open model call may come to use. A takeover finds it by its place and uses it; the call's row settles it;
-    the end of its run frees what is left."""
+    """The most that an open model call may use. A takeover finds it by its path and uses it. The call's row settles it,
+    and the end of its run frees the rest."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reservations", db_index=False)
     generation = models.IntegerField(default=0)
@@ -52,12 +52,12 @@ class Reservation(models.Model):
 
 
 class DailyBudget(models.Model):
-    """What a user, or all of a tenant, may use in a day (UTC). It goes before `RAVI["DAILY_BUDGETS"]`."""
+    """The budget of a user, or of a whole tenant, for a day (UTC). It replaces `RAVI["DAILY_BUDGETS"]`."""
 
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
     )
-    tenant = models.CharField(max_length=100, blank=True, default="", help_text=_("When it is not a user's"))
+    tenant = models.CharField(max_length=100, blank=True, default="", help_text=_("If it is for a tenant"))
     max_tokens = models.BigIntegerField(null=True, blank=True)
     max_cost_usd = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
     max_turns = models.BigIntegerField(null=True, blank=True, help_text=_("Model calls"))

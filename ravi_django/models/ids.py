@@ -1,4 +1,4 @@
-"""UUIDv7: sorted by time, so that rows made together lie together in an index (RFC 9562)."""
+"""UUIDv7: sorted by time, so that rows created together are near each other in an index (RFC 9562)."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ _last = 0
 
 
 def uuid7() -> UUID:
-    """48 bits of milliseconds, 12 bits that keep order within one, 62 random bits. Rising within a process."""
+    """48 bits of milliseconds, 12 bits of their fraction, 62 random bits. Rising within a process."""
     global _last
     with _lock:
         now = time.time_ns()
@@ -24,5 +24,5 @@ def uuid7() -> UUID:
 
 
 def first_id_of(moment: datetime) -> UUID:
-    """The least id of that millisecond: what lies in a span of time is found through the index of the ids."""
+    """The smallest id of that millisecond: the index of the ids finds rows by time."""
     return UUID(int=int(moment.timestamp() * 1000) << 80)

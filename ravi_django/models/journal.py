@@ -13,10 +13,10 @@ class Phase(models.TextChoices):
 
 
 class JournalEntry(models.Model):
-    """What a run did, append-only, `seq` without gaps. The lease holder writes it through `journal/fence.py`."""
+    """One row of a run's journal: append-only, `seq` without gaps. The lease holder writes it by `journal/fence.py`."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, help_text="Made by the writer: a repeated append is known")
-    # Rows come out of the statement that has just updated the run: the database need not look it up again.
+    id = models.UUIDField(primary_key=True, default=uuid7, help_text="From the writer: makes a repeated append visible")
+    # No constraint: the statement that inserts has just updated the run.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="journal", db_index=False, db_constraint=False)
     seq = models.BigIntegerField()
     generation = models.IntegerField(default=0)
@@ -60,9 +60,9 @@ class JournalEntry(models.Model):
 
 
 class InboxMessage(models.Model):
-    """A message that belongs to a run from its delivery on."""
+    """A message that was delivered to a run."""
 
-    # Unchecked: whoever delivers one has the run's row locked, and so has whoever deletes it, before its messages go.
+    # No constraint: a delivery and a deletion both lock the run's row first.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False, db_constraint=False)
     message_id = models.CharField(max_length=64)
     body = models.JSONField(help_text="The kernel Message")
@@ -78,7 +78,7 @@ class InboxMessage(models.Model):
 
 
 class Blob(models.Model):
-    """A body by its hash: results too big for a row, prompts and schemas seen, archived streams."""
+    """A body by its hash: a result too big for a row, a prompt or schema, an archived stream."""
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the body")
     body = models.BinaryField()
@@ -86,7 +86,7 @@ class Blob(models.Model):
     size = models.BigIntegerField(help_text="Bytes, before compression")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     erase_at = models.DateTimeField(
-        null=True, editable=False, help_text="A row that named it was erased: from then on it goes, unless another does"
+        null=True, editable=False, help_text="A row with it was erased: deleted from then on, unless another row has it"
     )
 
     class Meta:

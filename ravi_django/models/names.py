@@ -1,7 +1,7 @@
-"""What people read in place of the names in code: of models, fields and the words that rows hold.
+"""Translations of the names of models and fields, and of the words in rows.
 
-Django makes the names of models and fields of those in code. Here they get their translations, and no migration: those
-know the names in code alone. `word` is for templates and pages: what a row says, in the reader's language.
+Django derives the names of models and fields from the code. They are translated here, so that migrations have only the
+names in code. `word` translates a word of a row, for templates and pages.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ _NAMES = MODELS | FIELDS | CHOICES | WORDS
 
 
 def word(value: str) -> str:
-    """A word that a row holds, as people read it; what is none of them stays as it is."""
+    """A word of a row in the reader's language; other texts stay unchanged."""
     return gettext(value) if value in WORDS else value
 
 
 def translate(models: Iterable[type[Any]]) -> None:
-    """Give the models the names that people read. Before any form is made of them."""
+    """Give the models their translated names. Before any form of them is created."""
     for model in models:
         named = model._meta
         named.verbose_name = _name(named.verbose_name)

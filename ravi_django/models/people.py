@@ -1,4 +1,4 @@
-"""What people are asked, who decides in whose place, and what they have decided once and for all of a session."""
+"""Requests to people, their e-mail links, delegations, and sticky decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
-from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.base import Owned, OwnedQuerySet, user_key
 from ravi_django.models.ids import uuid7
 from ravi_django.models.names import word
 from ravi_django.models.run import Run
@@ -34,7 +34,6 @@ class HumanRequest(Owned):
         CANCELLED = "cancelled"  # its run ended, or went on without it
         EXPIRED = "expired"
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="requests", db_index=False)
     generation = models.IntegerField(default=0)
     path = models.CharField(max_length=500)
@@ -49,34 +48,29 @@ class HumanRequest(Owned):
     arguments_hash = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="SHA-256")
     risk = models.CharField(max_length=10, blank=True, default="")
     signal = models.CharField(
-        max_length=200, blank=True, default="", db_default="", help_text="That the answer also sends to the run"
+        max_length=200, blank=True, default="", db_default="", help_text="The answer also sends this signal to the run"
     )
 
     # --- who may answer
-    to = models.CharField(
-        max_length=220, blank=True, default="", db_default="", help_text="The address that is asked now"
-    )
-    steps = models.JSONField(null=True, blank=True, help_text="All of them in their order: to, within (seconds)")
-    level = models.SmallIntegerField(default=0, db_default=0, help_text="Which of the steps is asked now")
+    to = models.CharField(max_length=220, blank=True, default="", db_default="", help_text="The present address")
+    steps = models.JSONField(null=True, blank=True, help_text="All steps in their order: to, within (seconds)")
+    level = models.SmallIntegerField(default=0, db_default=0, help_text="The index of the present step")
     escalates_at = models.DateTimeField(null=True, blank=True, help_text="When the next step is asked instead")
     asked_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the address that is asked now was; empty: at the opening"
+        null=True, blank=True, help_text="When the present address was asked; empty: at the opening"
     )
     four_eyes = models.BooleanField(default=False, db_default=False, help_text="The owner may not answer")
-    notified = models.SmallIntegerField(
-        default=-1, db_default=-1, help_text="The last level whose people were written to"
-    )
+    notified = models.SmallIntegerField(default=-1, db_default=-1, help_text="The last level whose e-mails were sent")
 
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    not_before = models.DateTimeField(null=True, blank=True, help_text="An answer before is refused")
+    not_before = models.DateTimeField(null=True, blank=True, help_text="An earlier answer is refused")
     expires_at = models.DateTimeField(null=True, blank=True)
     answer = models.JSONField(null=True, blank=True, help_text="action, and what came with it")
-    answered_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
-    )
+    answered_by = user_key()
     answered_at = models.DateTimeField(null=True, blank=True)
-    woke = models.BooleanField(default=True, help_text="False until the run was touched for the answer")
-    version = models.IntegerField(default=1, help_text="Rises with every change: an answer names the one it saw")
+    woke = models.BooleanField(default=True, help_text="False until the run is woken for the answer")
+    version = models.IntegerField(
+        default=1, help_text="Rises with every change: an answer has the version that the person saw"
+    )
 
     objects = OwnedQuerySet.as_manager()
 
@@ -112,7 +106,7 @@ class HumanRequest(Owned):
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a question says beside its text and choices: `context`, `free_text`, and `questions` by key."""
+        """More about a question: `context`, `free_text`, and `questions` by key."""
         return self.details or {}
 
     def __str__(self) -> str:
@@ -120,9 +114,9 @@ class HumanRequest(Owned):
 
 
 class StickyDecision(models.Model):
-    """ "This tool, this session": what a person has decided on a call, and on all like it that are to come.
+    """A decision on a tool for all further calls in the session, up to the risk that it was given for.
 
-    Holds for calls up to the risk that it was given for. Never changed but to be revoked.
+    Never changed except when it is revoked.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -133,15 +127,13 @@ class StickyDecision(models.Model):
     action = models.CharField(max_length=10, choices=[("approve", "approve"), ("deny", "deny")])
     reason = models.TextField(blank=True, default="")
     request = models.ForeignKey(HumanRequest, null=True, on_delete=models.SET_NULL, related_name="sticky")
-    decided_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    decided_by = user_key()
+    decided_by_name = models.CharField(
+        max_length=200, blank=True, default="", help_text=_("Stays when the user is deleted")
     )
-    decided_by_name = models.CharField(max_length=200, blank=True, default="", help_text=_("Stays when the user goes"))
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
-    revoked_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
-    )
+    revoked_by = user_key()
 
     class Meta:
         ordering = ["-id"]
@@ -157,16 +149,14 @@ class StickyDecision(models.Model):
 
 
 class Delegation(models.Model):
-    """While it lasts, `delegate` may answer what `user` may: an absence, a holiday."""
+    """While it lasts, `delegate` may answer what `user` may, for example during a holiday."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     delegate = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     since = models.DateTimeField(db_default=Now())
     until = models.DateTimeField(null=True, blank=True, help_text=_("Empty: until it is deleted"))
     reason = models.CharField(max_length=200, blank=True, default="")
-    created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", editable=False
-    )
+    created_by = user_key(editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -183,7 +173,7 @@ class Delegation(models.Model):
 
 
 class RequestLink(models.Model):
-    """The link in an e-mail to one person about one request. It shows the request; deciding by it uses it up."""
+    """The link in an e-mail to one person about one request. It shows the request, and can be used for one answer."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     request = models.ForeignKey(HumanRequest, on_delete=models.CASCADE, related_name="links", db_index=False)
@@ -191,9 +181,9 @@ class RequestLink(models.Model):
     level = models.SmallIntegerField(default=0)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
-    sent_at = models.DateTimeField(null=True, blank=True, help_text="Set before it is sent: at most once")
+    sent_at = models.DateTimeField(null=True, blank=True, help_text="Set before the sending: at most once")
     tries = models.SmallIntegerField(default=0, db_default=0)
-    retry_at = models.DateTimeField(null=True, blank=True, help_text="No sooner, after a failed try")
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="The earliest time of the next try")
     used_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

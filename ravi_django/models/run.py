@@ -9,7 +9,6 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
 from ravi_django.models.session import Session
 
 
@@ -17,7 +16,7 @@ class Status(models.TextChoices):
     QUEUED = "queued"  # the session has an active run; promoted when that ends
     PENDING = "pending"  # claimable, once `wake_at` has passed
     RUNNING = "running"  # leased
-    SUSPENDED = "suspended"  # waits; nothing but rows
+    SUSPENDED = "suspended"  # waits, without a worker
     BLOCKED = "blocked"  # waits for an operator
     COMPLETED = "completed"
     FAILED = "failed"
@@ -36,7 +35,6 @@ class RunQuerySet(OwnedQuerySet):
 class Run(Owned):
     """One execution of an agent. Only the packages of `runtime/` write it."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent = models.CharField(max_length=302, help_text=_("type/key"))
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="runs", db_index=False)
     root = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="tree", db_index=False)
@@ -54,7 +52,7 @@ class Run(Owned):
     waiting_on = models.JSONField(null=True, blank=True)  # the waits of the last suspension; any one wakes
 
     agent_version = models.IntegerField(
-        null=True, blank=True, help_text="Of an agent that is a row: the version of its spec that drives this run"
+        null=True, blank=True, help_text="For an agent in the database: the version of its spec that this run uses"
     )
 
     idempotency_scope = models.CharField(  # noqa: DJ001 - unique among those that have one
@@ -70,20 +68,24 @@ class Run(Owned):
     claim_at = models.DateTimeField(
         db_default=Now(),
         editable=False,
-        help_text="When it became ready, less the head start of its priority: the earliest is claimed first",
+        help_text="When it became ready, minus the head start of its priority: the earliest is claimed first",
     )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancel_reason = models.CharField(max_length=200, blank=True, default="")
     attempts = models.IntegerField(default=0, help_text="Retries after transient errors since the last effect")
     crashes = models.IntegerField(default=0, help_text="Expired running leases since the last effect")
-    hints = models.IntegerField(default=0, help_text="How often the sweep has hinted it; backs off")
+    hints = models.IntegerField(default=0, help_text="Hints by the sweep; their interval grows")
     hint_after = models.DateTimeField(null=True, blank=True)
-    release = models.CharField(max_length=100, blank=True, default="", help_text="The code that wrote last")
+    release = models.CharField(max_length=100, blank=True, default="", help_text="The release of the last writer")
     for_release = models.CharField(
-        max_length=100, blank=True, default="", db_default="", help_text="Whose worker may claim it before `wake_at`"
+        max_length=100,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The release whose workers may claim it before `wake_at`",
     )
     wake_seq = models.BigIntegerField(
-        default=0, db_default=0, help_text="Rises with every wake-up: who suspends says which one it saw"
+        default=0, db_default=0, help_text="Rises with every wake-up: a suspension names the last one it saw"
     )
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable until it is resumed")
 
@@ -93,27 +95,26 @@ class Run(Owned):
         default=0, db_default=0, help_text="This generation's inbox begins after this message"
     )
     turn_from = models.IntegerField(default=0, db_default=0, help_text="The first history turn of this generation")
-    forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose past was copied")
+    forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose journal was copied")
     fork_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="Rows up to here were copied from the run it was forked from"
     )
     next_seq = models.BigIntegerField(default=1)
-    next_turn = models.IntegerField(default=0, help_text="How many history turns this run has written")
+    next_turn = models.IntegerField(default=0, help_text="Number of history turns of this run")
     input_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
     reasoning_tokens = models.BigIntegerField(default=0)
     cost = models.DecimalField(max_digits=16, decimal_places=8, default=0, help_text="US dollars, known part")
-    cost_unknown = models.BooleanField(default=False, help_text="A call's price was not known")
+    cost_unknown = models.BooleanField(default=False, help_text="The price of a call was unknown")
 
     # --- the stream of the tree (on its root)
     event_mark = models.BigIntegerField(default=1000, help_text="Event numbers up to here may have been used")
     published_at = models.DateTimeField(null=True, blank=True, help_text="When the end of the stream was published")
-    archive = models.ForeignKey(  # unchecked: the prune deletes blobs, and each would be looked for in every run
+    archive = models.ForeignKey(  # no constraint: each deleted blob would be looked up in all runs
         "ravi.Blob", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False, db_constraint=False
     )
 
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
@@ -139,10 +140,9 @@ class Run(Owned):
                 name="ravi_run_idempotency_once",
             ),
         ]
-        # A change of `status` writes a new entry into every index that the row is in: so rows are in few, those of
-        # trees and keys only where there is one.
+        # A change of `status` writes to every index that has the row: so most indexes are partial.
         indexes = [
-            models.Index(  # an agent that is a row has the key "": every worker knows it
+            models.Index(  # agents in the database have the key "": every worker knows them
                 Case(When(agent_version=None, then="agent"), default=Value("")),
                 "claim_at",
                 "id",
@@ -159,7 +159,7 @@ class Run(Owned):
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
             models.Index(fields=["owner"], condition=Q(status="queued"), name="ravi_run_queued_owner"),
             models.Index(fields=["root"], condition=Q(paused_at__isnull=False), name="ravi_run_paused"),
-            models.Index(  # which run of somebody's waits for a feed's items, among any number that have ended
+            models.Index(  # finds the run of an owner that waits for a feed's items
                 fields=["agent", "owner", "-id"],
                 condition=Q(status="suspended", parent__isnull=True),
                 name="ravi_run_waiting_agent",

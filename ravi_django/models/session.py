@@ -8,7 +8,6 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
 
 
 class SessionQuerySet(OwnedQuerySet):
@@ -17,11 +16,10 @@ class SessionQuerySet(OwnedQuerySet):
 
 
 class Session(Owned):
-    """A conversation: histories are keyed by it, many runs belong to it."""
+    """A conversation: it has the history, and many runs."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     title = models.CharField(max_length=200, blank=True)
-    agent = models.CharField(max_length=302, blank=True, help_text=_("The agent last spoken to"))
+    agent = models.CharField(max_length=302, blank=True, help_text=_("The agent of the last turn"))
     parent_session = models.ForeignKey(
         "self",
         null=True,
@@ -30,12 +28,11 @@ class Session(Owned):
         db_index=False,
         help_text="Set for a child run's own session",
     )
-    erasure = models.ForeignKey(  # unchecked: the erasure's row goes when no session names it
+    erasure = models.ForeignKey(  # no constraint: the erasure is deleted after its sessions
         "ravi.Erasure", null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+", editable=False,
         db_index=False, db_constraint=False, help_text="Set: the sweep deletes it",
     )  # fmt: skip
-    next_position = models.BigIntegerField(default=0, help_text="Where the next turn goes")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 
     objects = SessionQuerySet.as_manager()
@@ -55,14 +52,14 @@ class Session(Owned):
 
 
 class Turn(models.Model):
-    """One message of a conversation's history. Immutable; written in the transaction of the row that made it."""
+    """One message of a conversation's history. Immutable; written in the transaction of its journal row."""
 
-    # As with journal rows, session and run were updated by the statement that inserts.
+    # No constraints: the statement that inserts has just updated session and run.
     session = models.ForeignKey(
         Session, on_delete=models.CASCADE, related_name="turns", db_index=False, db_constraint=False
     )
     agent = models.CharField(max_length=302)
-    position = models.BigIntegerField(help_text="Rising in the session; given under the session's lock")
+    position = models.BigIntegerField(help_text="Rising in the session; assigned under the session's lock")
     run = models.ForeignKey(
         "ravi.Run",
         null=True,
@@ -76,7 +73,7 @@ class Turn(models.Model):
     content = models.JSONField(help_text="Content blocks")
     name = models.CharField(max_length=100, blank=True, default="")
     keeps = models.IntegerField(
-        null=True, blank=True, help_text="Of a summary: how many turns right before it it does not stand for"
+        null=True, blank=True, help_text="Of a summary: the number of turns right before it that it does not replace"
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -87,7 +84,7 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["run", "index"], name="ravi_turn_run_index"),
         ]
         indexes = [
-            # The last summary of a conversation, however long ago it was; nothing else is in it.
+            # Has only summaries: finds the last one of a conversation.
             models.Index(
                 fields=["session", "-position"], condition=models.Q(keeps__isnull=False), name="ravi_turn_summary"
             )

@@ -10,7 +10,7 @@ from ravi_django.models.ids import uuid7
 
 
 class WorkerProcess(models.Model):
-    """A process that drives runs; seen at each of its heartbeats."""
+    """A process that claims and drives runs. Every heartbeat sets `seen_at`."""
 
     name = models.CharField(primary_key=True, max_length=100)
     release = models.CharField(max_length=100, blank=True, default="")
@@ -26,7 +26,7 @@ class WorkerProcess(models.Model):
 
 
 class SweepState(models.Model):
-    """One row: when the sweep last came to its end."""
+    """One row: the end of the last sweep."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     ran_at = models.DateTimeField()
@@ -36,11 +36,11 @@ class SweepState(models.Model):
 
 
 class Ticket(models.Model):
-    """Lets a program without cookies open one websocket. Only the hash is kept; taking it deletes the row."""
+    """Lets a program without cookies open one websocket. Only the hash is stored; using the ticket deletes the row."""
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    credential = models.JSONField(null=True, help_text="What it was asked for with: a socket belongs to that")
+    credential = models.JSONField(null=True, help_text="The credential of its owner: a socket belongs to that")
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Ticket(models.Model):
 
 
 class StreamFrame(models.Model):
-    """The event buffer of a site without Redis: the same numbers, the same frames, kept in a table."""
+    """The event buffer of a site without Redis, as a table with the same numbers and frames."""
 
     tree = models.ForeignKey("ravi.Run", on_delete=models.CASCADE, related_name="frames", db_index=False)
     seq = models.BigIntegerField()
@@ -66,14 +66,14 @@ class StreamFrame(models.Model):
 
 
 class OutboxEvent(models.Model):
-    """An event for the bus: written with the change that it reports, deleted when the bus has it."""
+    """An event for the bus: written with the change that it reports, deleted when it is published."""
 
-    # Given by the database: of two transactions that hold the same run's lock, the later one's are greater.
+    # From the database: of two transactions that lock the same run, the later one gets greater ids.
     id = models.BigAutoField(primary_key=True)
     topic = models.CharField(max_length=200)
     body = models.JSONField(help_text="The kernel Event; its `ts` is this row's")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    # Of a row that the bus refuses, and not the rows about it: how often, why, and when it is given again.
+    # For a row that the bus refuses: the number of tries, the reason, and the time of the next try.
     tries = models.PositiveSmallIntegerField(default=0, db_default=0)
     error = models.TextField(default="", db_default="", blank=True)
     again_at = models.DateTimeField(null=True, blank=True)
@@ -86,14 +86,14 @@ class OutboxEvent(models.Model):
 
 
 class Erasure(models.Model):
-    """Written in the transaction that deletes a user or a session; the sweep works it off, and deletes it last."""
+    """Written in the transaction that deletes a user or a session; the sweep executes it, and deletes it last."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     user = models.CharField(max_length=200, blank=True, default="", help_text="Primary key of the user; empty: none")
-    name = models.CharField(max_length=254, blank=True, default="", help_text="The name that goes from others' rows")
+    name = models.CharField(max_length=254, blank=True, default="", help_text="The name to delete from others' rows")
     keeps = models.BooleanField(default=False, help_text="Anonymize: the rows stay, without the user")
-    position = models.CharField(max_length=100, blank=True, default="", help_text="How far the names have gone")
-    runs = models.JSONField(null=True, help_text="Live runs in whose journals the name is until they end")
+    position = models.CharField(max_length=100, blank=True, default="", help_text="Progress of the deletion of names")
+    runs = models.JSONField(null=True, help_text="Live runs that have the name in their journals until they end")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -104,5 +104,5 @@ class Erasure(models.Model):
 
     @property
     def pseudonym(self) -> str:
-        """What stands in the place of the name. Its digits are random."""
+        """The replacement of the name, with random digits."""
         return f"deleted-{self.id.hex[-12:]}"

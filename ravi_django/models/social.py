@@ -1,8 +1,7 @@
-"""Who follows which topic, what was published to it, and what a follower is still to be given."""
+"""Follows of topics, publications to them, and items that wait for delivery."""
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -10,39 +9,48 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
 from ravi_django.models.run import Run
 from ravi_django.models.session import Session
 
 
 class Follow(Owned):
-    """An agent wants what is published to a topic. It belongs to the agent and its owner, not to a run: it outlives
-    every run, and with `session` it is of that conversation alone."""
+    """An agent gets the publications to a topic. A follow belongs to the agent and its owner, and outlives every run.
+    With `session` it is for that conversation only."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    owner = models.ForeignKey(  # goes with its owner: without one it would be the system's
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
-    )
+    owner = Owned.strict_owner()
     agent = models.CharField(max_length=302, help_text=_("type/key"))
     topic = models.CharField(max_length=302, help_text=_("type/source"))
     follower = models.CharField(max_length=64, editable=False, help_text="Hash of agent, owner, tenant and session")
     session = models.ForeignKey(
-        Session, null=True, blank=True, on_delete=models.CASCADE, related_name="+", help_text="When it is of one alone"
+        Session,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="+",
+        help_text="If it is for one conversation only",
     )
     home = models.ForeignKey(
-        Session, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", help_text="Where deliveries go"
+        Session,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="The session of deliveries",
     )
     metadata = models.JSONField(
-        default=dict, blank=True, help_text="Of the runs that deliveries start: variables, preferences"
+        default=dict, blank=True, help_text="For runs that deliveries start: variables, preferences"
     )
     every_s = models.PositiveIntegerField(
-        default=0, help_text=_("Deliver at most once in so many seconds, all in one message; 0: each at once")
+        default=0, help_text=_("Deliver at most once in this many seconds, all in one message; 0: each at once")
     )
-    last_at = models.DateTimeField(null=True, blank=True, help_text=_("Of the last delivery, when `every_s` is set"))
+    last_at = models.DateTimeField(
+        null=True, blank=True, help_text=_("Time of the last delivery, when `every_s` is set")
+    )
     dropped = models.PositiveIntegerField(
-        default=0, editable=False, help_text="Items that were too many to wait; told with the next delivery"
+        default=0,
+        editable=False,
+        help_text="Items above the limit of waiting ones; the next delivery reports the number",
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = OwnedQuerySet.as_manager()
 
@@ -59,26 +67,26 @@ class Follow(Owned):
 
 
 class Publication(Owned):
-    """A message to a topic's followers, and how far its fan-out has come. Delivered to those who followed by then, in
-    the order of their ids; `upto` is the last of them that has it."""
+    """A message to a topic's followers, and the progress of its fan-out. Delivered to the follows that exist at the
+    time of publishing, in the order of their ids; `upto` is the last one that has it."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     owner = Owned.former_owner()
     topic = models.CharField(max_length=302)
-    message_id = models.CharField(max_length=200, help_text=_("The publisher's: a repeat is the same publication"))
+    message_id = models.CharField(max_length=200, help_text=_("From the publisher: a repeat is the same publication"))
     scope = models.CharField(
         max_length=64, unique=True, editable=False, help_text="Hash of topic, tenant, publisher and message id"
     )
-    digest = models.CharField(max_length=64, editable=False, help_text="Of what was published")
+    digest = models.CharField(max_length=64, editable=False, help_text="Hash of the publication")
     body = models.JSONField(help_text="The kernel Message")
     run = models.ForeignKey(
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False, db_index=False
     )
-    followers = models.IntegerField(default=0, help_text=_("When it was published"))
+    followers = models.IntegerField(default=0, help_text=_("Number of followers at the publication"))
     delivered = models.IntegerField(default=0, help_text=_("Followers that have it, or have it in their digest"))
-    upto = models.UUIDField(null=True, blank=True, help_text="The last follow that the fan-out has come to")
-    last = models.UUIDField(null=True, blank=True, help_text="The last follow that there was; empty: nobody followed")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    upto = models.UUIDField(null=True, blank=True, help_text="The last follow that the fan-out has reached")
+    last = models.UUIDField(
+        null=True, blank=True, help_text="The last follow at the publication; empty: there was none"
+    )
     done_at = models.DateTimeField(null=True, blank=True)
 
     objects = OwnedQuerySet.as_manager()
@@ -98,12 +106,12 @@ class Publication(Owned):
 
 
 class FeedItem(models.Model):
-    """A publication that a follower is to be given later: in its digest, or once it has read what it has."""
+    """A publication that a follower gets later: in its digest, or when its inbox has room."""
 
     follow = models.ForeignKey(Follow, on_delete=models.CASCADE, related_name="items", db_index=False)
     publication = models.ForeignKey(Publication, on_delete=models.CASCADE, related_name="+")
     due_at = models.DateTimeField()
-    tries = models.SmallIntegerField(default=0, help_text="Deliveries that made an error; given up after some")
+    tries = models.SmallIntegerField(default=0, help_text="Failed deliveries; given up after some")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -1,8 +1,7 @@
-"""Where items come from: feeds, webhooks, models of the site, files. A source tells its agent, each item once."""
+"""Sources of items: feeds, webhooks, models of the site, files. The agent of a source gets each item once."""
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -10,12 +9,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models.base import Owned, OwnedQuerySet
-from ravi_django.models.ids import uuid7
 from ravi_django.models.session import Session
 
 
 class Source(Owned):
-    """Something outside that an agent is told of, by the signal `signal` of its live run, or by a new run."""
+    """A source of items for an agent. An item is a signal `signal` to its live run, or starts a new run."""
 
     class Kind(models.TextChoices):
         FEED = "feed"  # RSS, Atom or JSON Feed, by HTTP
@@ -24,10 +22,7 @@ class Source(Owned):
         DROP = "drop"  # files put into a directory
         ADAPTER = "adapter"  # the site's own code
 
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    owner = models.ForeignKey(  # goes with its owner: without one its runs would be the system's
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
-    )
+    owner = Owned.strict_owner()
     name = models.CharField(max_length=200)
     kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.FEED)
     location = models.CharField(
@@ -36,27 +31,26 @@ class Source(Owned):
         default="",
         help_text=_("A feed's address, a model (app.Model), a directory, or an adapter's name"),
     )
-    options = models.JSONField(default=dict, blank=True, help_text=_("What the kind or the adapter knows"))
+    options = models.JSONField(default=dict, blank=True, help_text=_("Options of the kind or the adapter"))
     secret = models.CharField(
         max_length=1000, blank=True, default="", help_text="Of a webhook's signatures, encrypted; at most two"
     )
-    agent = models.CharField(max_length=302, help_text=_("Whom it tells, type/key"))
+    agent = models.CharField(max_length=302, help_text=_("The agent that gets the items, type/key"))
     signal = models.CharField(max_length=200, default="new_source_item")
     home = models.ForeignKey(
-        Session, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", help_text="Where its runs are"
+        Session, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", help_text="The session of its runs"
     )
     enabled = models.BooleanField(default=True)
 
-    # --- of what is polled
+    # --- for sources that are polled
     every_s = models.PositiveIntegerField(default=900, help_text=_("Seconds between two polls"))
     next_at = models.DateTimeField(null=True, blank=True, help_text="Not polled before; empty: at once")
-    polling_until = models.DateTimeField(null=True, blank=True, help_text="Somebody is at it")
+    polling_until = models.DateTimeField(null=True, blank=True, help_text="A poll is in progress until then")
     etag = models.CharField(max_length=500, blank=True, default="")
-    modified = models.CharField(max_length=100, blank=True, default="", help_text="Last-Modified, as it came")
-    failures = models.IntegerField(default=0, help_text=_("In a row: the next poll is the later"))
+    modified = models.CharField(max_length=100, blank=True, default="", help_text="Last-Modified, as received")
+    failures = models.IntegerField(default=0, help_text=_("In a row; each one delays the next poll"))
     error = models.TextField(blank=True, default="", help_text="Of the last poll")
     checked_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = OwnedQuerySet.as_manager()
 
@@ -80,22 +74,21 @@ class Source(Owned):
 
 
 class SourceItem(models.Model):
-    """What a source has brought: `identity` is the item, `digest` its present words. Written with the signal that
-    tells of it."""
+    """An item of a source: `identity` is the item, `digest` its present text. Written with the signal about it."""
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="items", db_index=False)
     identity = models.CharField(max_length=64, help_text=_("SHA-256 of the item's own id, the same across edits"))
-    digest = models.CharField(max_length=64, help_text=_("SHA-256 of its words"))
+    digest = models.CharField(max_length=64, help_text=_("SHA-256 of its text"))
     revision = models.IntegerField(default=1, help_text=_("Rises with every edit"))
     title = models.CharField(max_length=500, blank=True, default="")
     url = models.CharField(max_length=2000, blank=True, default="")
     seen_at = models.DateTimeField(db_default=Now(), editable=False)
     changed_at = models.DateTimeField(null=True, blank=True)
     signed_at = models.DateTimeField(
-        null=True, editable=False, help_text="When its present words were signed: older ones are no edit"
+        null=True, editable=False, help_text="When its present text was signed: an older text is no edit"
     )
     untold = models.JSONField(
-        null=True, editable=False, help_text="A save of a model, {pk, created}, that nobody was told of yet: no item"
+        null=True, editable=False, help_text="A save of a model, {pk, created}, that is not delivered yet: no item"
     )
 
     class Meta:

@@ -1,4 +1,4 @@
-"""What runs wait for: signals, and other runs; see `people` for the third."""
+"""Signals to runs, and runs that wait for other runs."""
 
 from django.db import models
 from django.db.models import Q
@@ -9,16 +9,20 @@ from ravi_django.models.run import Run
 
 
 class Signal(models.Model):
-    """Something that a run is told by name. Kept until a wait consumes it; consumed once."""
+    """A named message to a run. Kept until a wait consumes it, once.
 
-    # Unchecked: whoever sends one has the run's row locked, and so has whoever deletes it, before its signals go.
+    The key to the run has no constraint: a sender and a deletion both lock the run's row first.
+    """
+
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="signals", db_index=False, db_constraint=False)
     name = models.CharField(max_length=200)
     payload = models.JSONField(null=True)
-    key = models.CharField(max_length=64, blank=True, default="", help_text="The sender's: a repeat is the same signal")
+    key = models.CharField(
+        max_length=64, blank=True, default="", help_text="From the sender: a repeat is the same signal"
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     consumed_at = models.DateTimeField(null=True, blank=True)
-    woke = models.BooleanField(default=True, help_text="False until the run was touched: the sweep looks for these")
+    woke = models.BooleanField(default=True, help_text="False until the run is woken: the sweep looks for these")
 
     class Meta:
         ordering = ["id"]
