@@ -1,4 +1,4 @@
-"""Cooperative cancellation: one token a run, linked tokens for what happens below it."""
+"""Cooperative cancellation: one token a run, with linked tokens below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ravi_django.kernel.errors import CancellationError
 
 
 class CancellationToken:
-    """Asked by `check()`, awaited by `wait()`, cascades to children. Safe to cancel from any thread.
+    """Poll it with `check()`, await it with `wait()`; it cascades to children. Safe to cancel from any thread.
 
     `deadline` is in seconds of `clock` (monotonic by default); a passed deadline reads as cancelled.
     """
@@ -24,7 +24,7 @@ class CancellationToken:
 
     @property
     def reason(self) -> str | None:
-        """Why it was cancelled; None while it was not."""
+        """Why it was cancelled; None before that."""
         if self._reason is None and self.deadline is not None and self._clock() >= self.deadline:
             self.cancel("deadline passed")
         return self._reason
@@ -34,7 +34,7 @@ class CancellationToken:
         return self.reason is not None
 
     def cancel(self, reason: str = "cancelled") -> None:
-        """Ask for cancellation; the first reason stays."""
+        """Cancel; the first reason stays."""
         if self._reason is not None:
             return
         self._reason = reason
@@ -66,7 +66,7 @@ class CancellationToken:
                 self._waiters.remove(entry)
 
     def child(self, *, deadline: float | None = None) -> CancellationToken:
-        """A linked token: cancelled with this one, and by its own deadline when that is earlier."""
+        """A linked token: cancelled with this one, and by its own deadline if that is earlier."""
         limits = [limit for limit in (self.deadline, deadline) if limit is not None]
         token = CancellationToken(deadline=min(limits, default=None), clock=self._clock)
         self._children.append(token)

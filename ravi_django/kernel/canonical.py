@@ -1,4 +1,4 @@
-"""One byte string, and one digest, for equal JSON values."""
+"""One byte string and one digest for equal JSON values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 
 
 def canonical_json(value: Any) -> bytes:
-    """Sorted keys, no spaces, UTF-8; what is no JSON goes in as its text."""
+    """Sorted keys, no spaces, UTF-8; values that are no JSON become text."""
     return _encode(value).encode(errors="surrogatepass")
 
 

@@ -45,7 +45,7 @@ class Usage(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One turn of a conversation. Treat it as immutable: its JSON and digest are computed once and kept."""
+    """One turn of a conversation. Immutable: its JSON and digest are computed once."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -82,31 +82,26 @@ class ChatMessage(BaseModel):
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 over role, content and name, 32 bytes; the same whatever order a database keeps keys in."""
+        """SHA-256 over role, content and name, 32 bytes, whatever the order of keys in a database."""
         said = {name: value for name, value in self._json.items() if name != "metadata"}
         return hashlib.sha256(canonical_json(said)).digest()
 
     @cached_property
     def _wire(self) -> dict[str, Any]:
-        """The message in providers' formats, by format name; filled by the adapters."""
+        """The message in the formats of providers, by name; filled by the adapters."""
         return {}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, without what was computed for the original."""
+        """A copy, without the values that were computed for the original."""
         copied = super().model_copy(update=update, deep=deep)
         for name in ("_json", "digest", "_wire"):
             copied.__dict__.pop(name, None)
         return copied
 
     def __eq__(self, other: object) -> bool:
-        """Equal by what is said, not by what has been cached."""
+        """Equal by content, whatever is cached."""
         if not isinstance(other, ChatMessage):
             return NotImplemented
-        return (self.role, self.content, self.name, self.metadata) == (
-            other.role,
-            other.content,
-            other.name,
-            other.metadata,
-        )
+        return all(getattr(self, name) == getattr(other, name) for name in ChatMessage.model_fields)
 
     __hash__ = None  # type: ignore[assignment]

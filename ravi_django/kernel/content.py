@@ -1,10 +1,11 @@
-"""Content blocks: what a chat message is made of. A block of an unknown type survives a round trip."""
+"""Content blocks, the parts of a chat message. A block of an unknown type survives a round trip."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_serializer
+from pydantic_core import to_json
 
 
 class Block(BaseModel):
@@ -37,7 +38,7 @@ class ErrorBlock(Block):
 
 
 class _Media(Block):
-    """Bytes by address or inline: exactly what a provider takes, `data` is base64."""
+    """Bytes by address or inline, as providers take them; `data` is base64."""
 
     url: str | None = None
     data: str | None = None
@@ -89,7 +90,7 @@ class UIResourceBlock(Block):
 
 
 class UnknownBlock(Block):
-    """A block of a type that this release does not know, kept as it came."""
+    """A block of a type that this release does not know, stored unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -101,7 +102,7 @@ class UnknownBlock(Block):
 
 
 class ToolResultBlock(Block):
-    """What a tool call gave; every ToolUseBlock gets exactly one."""
+    """The result of a tool call; every ToolUseBlock gets exactly one."""
 
     type: Literal["tool_result"] = "tool_result"
     call_id: str
@@ -114,21 +115,11 @@ class ToolResultBlock(Block):
         return text_of(self.content)
 
 
-BLOCK_TYPES: dict[str, type[Block]] = {
-    "text": TextBlock,
-    "code": CodeBlock,
-    "data": DataBlock,
-    "error": ErrorBlock,
-    "image": ImageBlock,
-    "audio": AudioBlock,
-    "video": VideoBlock,
-    "document": DocumentBlock,
-    "tool_use": ToolUseBlock,
-    "tool_result": ToolResultBlock,
-    "thinking": ThinkingBlock,
-    "ui_resource": UIResourceBlock,
-}
-
+_KNOWN: tuple[type[Block], ...] = (
+    *(TextBlock, CodeBlock, DataBlock, ErrorBlock, ImageBlock, AudioBlock, VideoBlock, DocumentBlock),
+    *(ToolUseBlock, ToolResultBlock, ThinkingBlock, UIResourceBlock),
+)
+BLOCK_TYPES: dict[str, type[Block]] = {block.model_fields["type"].default: block for block in _KNOWN}
 
 # What a client may send; the other types are written by models, tools and the engine.
 FROM_CLIENTS = ("text", "image", "audio", "video", "document", "code", "data")
@@ -162,8 +153,8 @@ blocks_adapter: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock]
 
 
 def blocks_json(blocks: list[ContentBlock]) -> list[dict[str, Any]]:
-    """Blocks as JSON with unset fields left out; reads back equal. What a block carries (arguments, data) stays
-    whole, nulls too."""
+    """Blocks as JSON without unset fields; reads back equal. The contents of a block (arguments, data) stay whole,
+    nulls too."""
     return [_block_json(block) for block in blocks]
 
 
@@ -177,7 +168,7 @@ def _block_json(block: ContentBlock) -> dict[str, Any]:
 
 
 def text_of(blocks: list[ContentBlock]) -> str:
-    """The readable text of blocks, a block a line; binary blocks read as their kind in brackets."""
+    """The readable text of blocks, one line a block; a binary block is its kind in brackets."""
     return "\n".join(part for part in map(_readable, blocks) if part)
 
 
@@ -188,7 +179,7 @@ def _readable(block: ContentBlock) -> str:
         case CodeBlock():
             return block.code
         case DataBlock():
-            return _json(block.data)
+            return to_json(block.data).decode()
         case ErrorBlock():
             return block.message
         case ThinkingBlock() | ToolUseBlock():
@@ -201,9 +192,3 @@ def _readable(block: ContentBlock) -> str:
             return transcript
         case _:
             return f"[{block.type}]"
-
-
-def _json(value: Any) -> str:
-    from pydantic_core import to_json
-
-    return to_json(value).decode()

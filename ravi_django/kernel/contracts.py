@@ -1,4 +1,4 @@
-"""The two contracts that everything else serves: an agent, and the context that its run is given.
+"""The two contracts that everything else serves: an agent, and the context of its run.
 
 Start here; then read `runtime/engine/drive.py` (one lease of a run).
 """
@@ -25,17 +25,17 @@ from ravi_django.kernel.tools import Risk
 class Agent(Protocol):
     """Anything with an address and a `run`. No base class, no state of a run on the instance.
 
-    Three attributes are read when they are there: `model` (a ChatModel, what `ctx.llm` calls), `tools` (a ToolRegistry
-    or a list of tools, what `ctx.tool` finds) and `inbox_limit`: of more messages than that the code is given so many
-    at a time, and fewer large ones. The others are given by `ctx.receive`, or when it returns. A generation that was
-    carried nothing (`ctx.continue_as_new`) is given all.
+    Optional attributes: `model` (a ChatModel, for `ctx.llm`), `tools` (a ToolRegistry or a list of tools, for
+    `ctx.tool`) and `inbox_limit`: the code gets at most so many messages at a time, and fewer large ones. `ctx.receive`
+    gives the others, or the next call of `run`. A generation without a carried message (`ctx.continue_as_new`) gets
+    all.
     """
 
     id: AgentId
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        """Handle the messages. May be called again from the top after any interruption: every effect that
-        went through `ctx` is answered from the journal then, so keep all other code deterministic.
+        """Handle the messages. May be called again from the top after any interruption: then the journal answers every
+        effect that went through `ctx`, so keep all other code deterministic.
 
         A returned value becomes the run's output when nothing was replied.
         """
@@ -64,7 +64,7 @@ class AskOutcome:
 
 
 class RunContext(Protocol):
-    """What an agent may do. Every method that touches the world is journaled: done once, replayed after a crash."""
+    """The effects of an agent. Every method that touches the world is journaled: done once, replayed after a crash."""
 
     @property
     def run_id(self) -> str: ...
@@ -86,7 +86,7 @@ class RunContext(Protocol):
 
     @property
     def idempotency_key(self) -> str:
-        """Inside a tool: the same for every attempt of this call, for the other side to deduplicate by."""
+        """Inside a tool: the same for every attempt of this call, so that the other side can deduplicate."""
         ...
 
     async def llm(
@@ -96,7 +96,7 @@ class RunContext(Protocol):
         options: GenerationOptions | None = None,
         model: ChatModel | None = None,
     ) -> ModelResponse:
-        """Call the agent's model. Raises ModelError with the provider's words; transient errors are retried."""
+        """Call the agent's model. Raises ModelError with the provider's message; transient errors are retried."""
         ...
 
     async def tool(self, name: str, /, **arguments: Any) -> ToolExecutionResult:
@@ -107,10 +107,10 @@ class RunContext(Protocol):
         self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
     ) -> RunHandle:
         """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
-        budgets; its priority is this run's unless another is given.
+        budgets, and by default its priority.
 
-        Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or has no room: in a full tree HIGH
-        and CRITICAL children pause the lowest run that is strictly lower.
+        Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or full: in a full tree HIGH and
+        CRITICAL children pause the lowest run that is strictly lower.
         """
         ...
 
@@ -122,17 +122,17 @@ class RunContext(Protocol):
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """End here without a reply: `target` goes on as this very run, with its caller, session, depth and budgets, and
-        answers the message `answers` (one of the inbox; by default the first without a reply) in its place. Without a
-        `task` it is given that message itself; what the inbox has behind it goes along. Never returns.
+        """End here without a reply: `target` goes on as this run, with its caller, session, depth and budgets. It
+        answers the message `answers` of the inbox (by default the first without a reply). Without a `task` it gets that
+        message; later messages of the inbox go along. Never returns.
 
-        This agent's live children are cancelled, as at any end of it: their answers would be nobody's. `closing` is
-        awaited once nothing is known to forbid the handoff: the last thing that this agent keeps, like its last turn.
+        This agent's live children are cancelled, as at any end of it. `closing` is awaited once no reason against the
+        handoff is known: the agent stores its last turn there.
 
         Raises, recorded, AgentNotFoundError; ConflictError when the session has another active run of that agent;
-        PermanentError when the task is larger than an input may be, when it lacks a variable that the agent requires,
-        or was handed over as often as a tree may be deep. Raises InvalidInputError inside of a tool, which returns a
-        FinishAgentResult instead.
+        PermanentError when the task is larger than an input may be or lacks a required variable, or after as many
+        handoffs as a tree may be deep. Raises InvalidInputError inside a tool, which returns a FinishAgentResult
+        instead.
         """
         ...
 
@@ -149,10 +149,10 @@ class RunContext(Protocol):
     async def send(self, target: AgentId | RunHandle, message: Message | str) -> None: ...
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
-        """Publish to those who follow `topic` now, of the run's tenant: a text, or JSON; a Message gives its payload.
+        """Publish to the present followers of `topic`, in the run's tenant: a text, or JSON; of a Message its payload.
 
-        Once, however often the run is taken over. With an `id` of one's own (at most 200 characters) the run publishes
-        it once, wherever in its code it says so again; a fork is another publisher.
+        Once, however often the run is taken over. With an `id` (at most 200 characters) the run publishes it once,
+        wherever its code does so again; a fork is another publisher.
 
         Raises ForbiddenError when the run's owner may not emit there, ConflictError when the id has another message,
         PermanentError when it is larger than an input may be or the last of too many publications that each followed
@@ -161,24 +161,24 @@ class RunContext(Protocol):
         ...
 
     async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
-        """Have this agent follow `topic`, for the run's owner: what is emitted there from now on comes as a message,
-        and as the signal `new_feed_item`, to the agent's run in this session, or begins one. Outlives the run;
-        following again changes nothing, and costs little.
+        """Have this agent follow `topic`, for the run's owner. Later publications come as a message and as the signal
+        `new_feed_item` to the agent's run in this session, or start one. The follow outlives the run; following again
+        changes nothing, and costs little.
 
-        `session`: for this conversation alone, beside what the agent follows otherwise. `every_s`: deliver at most once
-        in so many seconds, all in one message; 0 leaves it as it is, at first each at once.
+        `session`: for this conversation alone, besides the agent's other follows. `every_s`: deliver at most once in so
+        many seconds, all in one message; 0 keeps the value, which is first "each at once".
 
         Raises ForbiddenError when the run's owner may not, InvalidInputError that names the parameter.
         """
         ...
 
     async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
-        """Follow no more; with `session` that of this conversation alone. What was not followed is no error."""
+        """Stop following; with `session` that of this conversation alone. No error without such a follow."""
         ...
 
     async def update_follows(self, metadata: Mapping[str, Any]) -> None:
-        """Put `metadata` (JSON) over what this agent's follows have, those of the run's owner in this conversation and
-        in all: it is the metadata of the runs that deliveries start from now on. This run keeps its own."""
+        """Put `metadata` (JSON) over that of this agent's follows: those of the run's owner, in this conversation and
+        in general. Runs that deliveries start get it from now on. This run keeps its own."""
         ...
 
     async def sleep_until(self, when: datetime | timedelta) -> None: ...
@@ -186,21 +186,21 @@ class RunContext(Protocol):
     async def sleep_until_signal(
         self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
     ) -> Any:
-        """Wait for a signal of this name, or take one that came before: its payload, `{}` when it had none. None when
-        `until` came first, or with `or_message` a message for `receive`."""
+        """Wait for a signal of this name, or take an earlier one: its payload, `{}` without one. None when `until` came
+        first, or with `or_message` a message for `receive`."""
         ...
 
     async def receive(self) -> list[Message]:
-        """The messages that have come since those that the code was given, oldest first; empty when there is none. It
-        does not wait, and counts as having seen them: they are no next inbox of `run`.
+        """The messages since those that the code got, oldest first; empty without any. It does not wait. Its messages
+        count as seen: they are no next inbox of `run`.
 
         Raises InvalidInputError inside a tool: the agent's own code reads its messages.
         """
         ...
 
     def caused_by(self, message: Message) -> None:
-        """What is emitted from here on follows from this message alone, not from all that was given with it: so the
-        publications are counted that lead from one to the next."""
+        """Publications from here on follow from this message alone, not from all messages of the inbox. Chains of
+        publications are counted that way."""
         ...
 
     async def ask_human(
@@ -213,14 +213,15 @@ class RunContext(Protocol):
         to: Any = None,
         signal: str = "",
     ) -> dict[str, Any]:
-        """Ask a person and wait, however long that takes: `{"action", "text", "by"}`, action being answer, skip, cancel
-        or, `timeout` seconds later, expired. Only an "answer" has a text; no other action is a consent to anything.
+        """Ask a person and wait, however long that takes: `{"action", "text", "by"}`. The action is answer, skip,
+        cancel or, `timeout` seconds later, expired. Only an "answer" has a text; no other action is a consent to
+        anything.
 
-        Without `free_text` the answer is one of `choices`. `to`: who is asked, an address or several (see Addressees);
-        the run's owner unless the site says otherwise.
+        Without `free_text` the answer is one of `choices`. `to`: the recipients, an address or several (see
+        Addressees); the run's owner unless the site says otherwise.
 
-        `signal`: a name, `human_reply:…`, by which the site's own code may answer in a person's place: what comes first
-        counts, and of a signal it is `{"action": "signal", "payload": …}`. Ask by one name one thing at a time.
+        `signal`: a name, `human_reply:…`, under which the site's own code may answer in a person's place. The first
+        answer counts; that of a signal is `{"action": "signal", "payload": …}`. Use a name for one question at a time.
 
         Raises InvalidInputError that names the parameter.
         """
@@ -238,16 +239,16 @@ class RunContext(Protocol):
         description: str = "",
         timeout: float | timedelta | None = None,
     ) -> ApprovalDecision:
-        """Ask a person whether `tool` may be called with `arguments`, and wait, however long that takes. Act on it only
-        where the decision `allows`; with "modified" by its `arguments`, in place of those given.
+        """Ask a person whether `tool` may be called with `arguments`, and wait, however long that takes. Act only if
+        the decision `allows`; with "modified" use its `arguments`.
 
-        A decision that stands for the session is taken without asking. Denied, with the reason, when nobody is named
-        (`to`, see Addressees; else the site's RAVI["ADDRESSEES"]["approval"]), when those named are nobody at present,
-        when the run's owner has no permission for the tool, and `timeout` seconds later. `schema` is the JSON schema
-        that changed arguments have to fit, `description` what the tool does, `call_id` the model's name for the call.
+        A decision that stands for the session is used without asking. Denied, with the reason, without approvers (`to`,
+        see Addressees; else the site's RAVI["ADDRESSEES"]["approval"]), when those are nobody at present, when the
+        run's owner has no permission for the tool, and `timeout` seconds later. `schema` is the JSON schema for changed
+        arguments, `description` the purpose of the tool, `call_id` the model's name for the call.
 
-        An agent's tools of `approval_required_risk` and up are asked about already: this is for code that acts by
-        itself. Raises InvalidInputError that names the parameter.
+        An agent's tools of `approval_required_risk` and above are asked about automatically: this is for code that acts
+        without them. Raises InvalidInputError that names the parameter.
         """
         ...
 
@@ -268,26 +269,26 @@ class RunContext(Protocol):
         ...
 
     async def log(self, kind: str, data: Any = None) -> None:
-        """Write a journal entry of one's own; rides on the next effect's commit."""
+        """Write a journal entry of the agent's own; it is written with the next effect's commit."""
         ...
 
     async def log_once(self, key: str, data: Any = None) -> None: ...
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
-        """The JSON value that `compute` gives, sync or async: computed once in the run, recorded for its replays."""
+        """The JSON value of `compute`, sync or async: computed once in the run, recorded for its replays."""
         ...
 
     def patched(self, name: str) -> bool: ...
 
     async def continue_as_new(self, *args: Any, unread: Message | None = None, carry: Any = None) -> None:
-        """Begin anew with an empty journal and `args` (messages, texts or JSON) as the inbox, behind what the code was
-        not given. `unread`, of the messages that it was given: this one and those behind it are given once more.
-        `carry`, one message, text or JSON: given before all others, and to the next generation alone. Never returns.
+        """Begin again with an empty journal. The inbox is `args` (messages, texts or JSON) after the messages that the
+        code did not get. `unread`, one of the messages that it got: this one and later ones are given again. `carry`,
+        one message, text or JSON: given before all others, and to the next generation alone. Never returns.
 
         Raises InvalidInputError when `unread` is none of them.
         """
         ...
 
     def scope(self, name: str, *, call_id: str = "") -> AbstractContextManager[None]:
-        """Name the place of the calls inside, so that their journal paths say where they belong."""
+        """Name the place of the calls inside, which their journal paths show."""
         ...

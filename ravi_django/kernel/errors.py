@@ -1,14 +1,14 @@
 """The error tree. A name says what the caller should do.
 
 KernelError
-├── NotFoundError              there is no such thing for the one who asks
+├── NotFoundError              it does not exist, or not for this user
 │   ├── AgentNotFoundError     register the agent, or fix its address
 │   └── SessionNotFoundError   leave the session out to start a new one
 ├── InvalidInputError          fix the named field; nothing was written
 │   ├── InputTooLargeError     send less
-│   └── ToolArgumentsError     given back to the model as the tool's result
-├── SecretRefusedError         a key where things are kept and shown: give it to the model's client
-├── ForbiddenError             one may see it and not do that: ask who may
+│   └── ToolArgumentsError     returned to the model as the tool's result
+├── SecretRefusedError         a key in a stored value: give it to the model's client
+├── ForbiddenError             the user may see it, and may not do that
 ├── ConflictError              the state forbids it; read the run and decide again
 │   ├── IllegalTransitionError
 │   └── IdempotencyMismatchError
@@ -16,17 +16,17 @@ KernelError
 │   ├── ModelError             the provider refused; its words are the message
 │   ├── BudgetExhaustedError   raise the budget, or stop
 │   ├── SpawnDeniedError       no room in the tree
-│   ├── GuardrailError         what was said, or asked for, is not let through
-│   ├── ResultInvalidError     the model gave no valid result, however often it was told why
-│   ├── RateLimitedError       the user has had enough for now; submit later
+│   ├── GuardrailError         a guardrail refused a message or a call
+│   ├── ResultInvalidError     the model gave no valid result in all its tries
+│   ├── RateLimitedError       too many runs of the user; submit later
 │   └── ToolRefused            raised by a tool *before* its effect: nothing happened
-├── TransientError             retry later (`retry_after` seconds, when the other side said so)
-├── CancellationError          stop: somebody asked for it, or the deadline passed
-├── HandlerError               an agent's own code raised; `cause` has it
+├── TransientError             retry later (after `retry_after` seconds, if the server sent it)
+├── CancellationError          stop: the run was cancelled, or its deadline passed
+├── HandlerError               an agent's own code raised `cause`
 ├── AgentCrashError            the run's process died too often
-├── DeterminismError           the code no longer does what the journal recorded: block the run
+├── DeterminismError           the code differs from the journal: block the run
 ├── UncertainEffectError       an at-most-once effect may have happened: a person decides
-├── RunFailedError             the run that was waited for failed; `type` is its error's
+├── RunFailedError             the awaited run failed; `type` is its error's
 ├── LeaseLostError             drop the run, another worker has it
 └── MiddlewareTermination      a middleware ended the call on purpose
 
@@ -44,7 +44,7 @@ class KernelError(Exception):
 
 
 class NotFoundError(KernelError):
-    """There is no such thing, or it belongs to somebody else; `field` names where it was asked for."""
+    """It does not exist, or belongs to another user; `field` names the input."""
 
     field: str | None = None
 
@@ -60,7 +60,7 @@ class AgentNotFoundError(NotFoundError):
 
 
 class SessionNotFoundError(NotFoundError):
-    """No such session, or somebody else's."""
+    """The session does not exist, or belongs to another user."""
 
     field = "session"
 
@@ -86,8 +86,8 @@ class ToolArgumentsError(InvalidInputError):
 
 
 class SecretRefusedError(KernelError):
-    """A key or a password in a place that is kept and shown; `field` names it. No ValueError: pydantic would wrap that
-    and print the value."""
+    """A key or a password in a value that is stored and shown; `field` names it. Not a ValueError: pydantic would wrap
+    that and print the value."""
 
     def __init__(self, field: str) -> None:
         self.field = field
@@ -98,7 +98,7 @@ class SecretRefusedError(KernelError):
 
 
 class ForbiddenError(KernelError):
-    """One may see it, and may not do that; the message says who may."""
+    """The user may see it, and may not do that; the message says who may."""
 
 
 class ConflictError(KernelError):
@@ -120,7 +120,7 @@ class IdempotencyMismatchError(ConflictError):
 
 
 class PermanentError(KernelError):
-    """The same call would fail the same way: not retried."""
+    """The same call would fail the same way: it is not retried."""
 
 
 class ModelError(PermanentError):
@@ -149,11 +149,11 @@ class GuardrailError(PermanentError):
 
 
 class ResultInvalidError(PermanentError):
-    """The model's final answer did not fit the result's schema, in as many tries as it was given."""
+    """The model's final answer did not fit the result's schema, in all its tries."""
 
 
 class RateLimitedError(PermanentError):
-    """More runs than the user may have in that time; `retry_after` in seconds, when it is known."""
+    """Too many runs of the user in that time; `retry_after` in seconds, if it is known."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
@@ -161,7 +161,7 @@ class RateLimitedError(PermanentError):
 
 
 class ToolRefused(PermanentError):
-    """Raised by a tool before its effect: nothing happened, the model may be told so."""
+    """Raised by a tool before its effect: nothing happened, and the model may read that."""
 
 
 class TransientError(KernelError):
@@ -202,7 +202,7 @@ class AgentCrashError(KernelError):
 
 
 class DeterminismError(KernelError):
-    """The agent's code asked for something else than the journal recorded at that place."""
+    """The agent's code made another call than the journal recorded at that place."""
 
     def __init__(self, message: str, *, diff: dict[str, Any] | None = None) -> None:
         self.diff = diff or {}
@@ -218,7 +218,7 @@ class UncertainEffectError(KernelError):
 
 
 class RunFailedError(KernelError):
-    """The run that was waited for failed or was cancelled; `type` is its error's type, `status` its end."""
+    """The awaited run failed or was cancelled; `type` is its error's type, `status` its end."""
 
     def __init__(self, message: str, *, type: str, status: str) -> None:
         self.type, self.status = type, status
@@ -226,7 +226,7 @@ class RunFailedError(KernelError):
 
 
 class LeaseLostError(KernelError):
-    """A write of a worker that no longer holds the run's lease matched no row."""
+    """A worker wrote without holding the run's lease: the write matched no row."""
 
     def __init__(self, run: object, epoch: int, *, owner: str = "", until: datetime | None = None) -> None:
         self.run, self.epoch = str(run), epoch

@@ -1,9 +1,9 @@
-"""The events that the runtime tells programs of, one factory function each: `run_completed(…)` is `run.completed`.
+"""The events of the runtime, one factory function each: `run_completed(…)` is `run.completed`.
 
-All carry in `data`: `run`, `thread` (the session), `agent`, `root` and `parent` (runs; null at the root), `owner` (the
-user's id as text, or null) and `tenant`. `correlation_id` is the run. No text is longer than 2 KiB; arguments of tools,
-metadata and messages are not in them. A field may come to a type without a new version of its schema; one that is
-changed or goes raises it.
+All have in `data`: `run`, `thread` (the session), `agent`, `root` and `parent` (runs; null at the root), `owner` (the
+user's id as text, or null) and `tenant`. `correlation_id` is the run. Texts have at most 2 KiB. Arguments of tools,
+metadata and messages are not included. A new field does not change a type's schema version; a changed or removed one
+raises it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,16 @@ from ravi_django.kernel.events import Event
 SOURCE = "ravi"
 MAX_TEXT = 2048  # bytes of a text in an event; a longer one ends in "…"
 
-SCHEMA_VERSIONS = {
-    "workflow.started": 1,
-    "run.started": 1,
-    "run.completed": 1,
-    "run.failed": 1,
-    "run.cancelled": 1,
-    "run.blocked": 1,
-    "run.retried": 1,
-    "agent.crashed": 1,
-    "hitl.requested": 1,
-    "hitl.approved": 1,
-    "hitl.denied": 1,
-    "hitl.answered": 1,
-    "hitl.closed": 1,
-    "budget.exhausted": 1,
-    "event.undelivered": 1,
-}
+_TYPES = (
+    *("workflow.started", "run.started", "run.completed", "run.failed", "run.cancelled", "run.blocked", "run.retried"),
+    *("agent.crashed", "hitl.requested", "hitl.approved", "hitl.denied", "hitl.answered", "hitl.closed"),
+    *("budget.exhausted", "event.undelivered"),
+)
+SCHEMA_VERSIONS = dict.fromkeys(_TYPES, 1)
 
 
 class Whose(TypedDict, total=False):
-    """Whom a run belongs to, and the event's own id."""
+    """The run's agent, tree, owner and tenant, and the event's own id."""
 
     agent: str  # type/key
     root: str | None  # the run at the root of its tree; None at the root
@@ -46,12 +35,12 @@ class Whose(TypedDict, total=False):
 
 
 def workflow_started(run_id: Any, thread_id: Any, user_content: str, **whose: Unpack[Whose]) -> Event:
-    """Somebody's request is to be worked on: a root run was submitted. `user_content` is what was asked, as text."""
+    """A root run was submitted. `user_content` is its input as text."""
     return _event("workflow.started", run_id, thread_id, whose, user_content=clip(user_content))
 
 
 def run_started(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
-    """A run's code has begun: once a run, however many workers have it one after the other."""
+    """A run's code has begun: once a run, whatever the number of its workers."""
     return _event("run.started", run_id, thread_id, whose)
 
 
@@ -61,28 +50,28 @@ def run_completed(run_id: Any, thread_id: Any, output: str, **whose: Unpack[Whos
 
 
 def run_failed(run_id: Any, thread_id: Any, error: str, message: str, **whose: Unpack[Whose]) -> Event:
-    """A run has ended with an error: the name of its type, and its words."""
+    """A run has ended with an error: the name of its type, and its message."""
     return _event("run.failed", run_id, thread_id, whose, error=clip(error), message=clip(message))
 
 
 def run_cancelled(run_id: Any, thread_id: Any, reason: str, **whose: Unpack[Whose]) -> Event:
-    """A run was cancelled; by whom or what says the reason."""
+    """A run was cancelled; the reason says by whom."""
     return _event("run.cancelled", run_id, thread_id, whose, reason=clip(reason))
 
 
 def run_blocked(run_id: Any, thread_id: Any, error: str, message: str, **whose: Unpack[Whose]) -> Event:
-    """A run waits for an operator: its code and its journal differ, or it took its workers down."""
+    """A run waits for an operator: its code differs from its journal, or its workers died."""
     return _event("run.blocked", run_id, thread_id, whose, error=clip(error), message=clip(message))
 
 
 def run_retried(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
-    """A failed or blocked run goes on, because a person has asked for that."""
+    """A failed or blocked run goes on at a person's request."""
     return _event("run.retried", run_id, thread_id, whose)
 
 
 def agent_crashed(run_id: Any, thread_id: Any, worker: str, crashes: int, **whose: Unpack[Whose]) -> Event:
-    """The `worker` that drove a run was lost, and another has taken the run over; for the `crashes`th time since it got
-    anything done."""
+    """The `worker` of a run was lost, and another has taken the run over; for the `crashes`th time since its last
+    progress."""
     return _event("agent.crashed", run_id, thread_id, whose, worker=worker, crashes=crashes)
 
 
@@ -139,7 +128,7 @@ def hitl_answered(
     text: str = "",
     **whose: Unpack[Whose],
 ) -> Event:
-    """A question, an input request or an uncertain effect was answered. `text` is what was said, where it is text."""
+    """A question, an input request or an uncertain effect was answered. `text` is the answer, if it is text."""
     answer = {"kind": kind, "action": action, "tool": tool, "by": by, "text": clip(text)}
     return _event("hitl.answered", run_id, thread_id, whose, request=str(request_id), **answer)
 
@@ -147,19 +136,19 @@ def hitl_answered(
 def hitl_closed(
     run_id: Any, thread_id: Any, request_id: Any, *, kind: str, status: str, tool: str = "", **whose: Unpack[Whose]
 ) -> Event:
-    """Nobody has answered: the time was up (`expired`), or it is not wanted any more (`cancelled`)."""
+    """A request ended without an answer: its time was up (`expired`), or its run no longer needs it (`cancelled`)."""
     closed = {"kind": kind, "status": status, "tool": tool}
     return _event("hitl.closed", run_id, thread_id, whose, request=str(request_id), **closed)
 
 
 def budget_exhausted(run_id: Any, thread_id: Any, account: str, message: str, **whose: Unpack[Whose]) -> Event:
-    """A model call was not made, or a person is asked for more: `account` is `tree:<run>`, `user:<id>:<day>` or
+    """A model call was refused, or a person is asked for more: `account` is `tree:<run>`, `user:<id>:<day>` or
     `tenant:<name>:<day>`."""
     return _event("budget.exhausted", run_id, thread_id, whose, account=account, message=clip(message))
 
 
 def event_undelivered(event: Event, *, topic: str, handler: str, tries: int, error: str) -> Event:
-    """A handler has failed with an event as often as it may; goes to the topic's `.dead` one, with the event."""
+    """A handler failed with an event in all its tries. Goes to the topic's `.dead` topic, with the event."""
     body = event.model_dump(mode="json", include=set(Event.model_fields))
     return Event(
         id=f"{event.id}-{handler}"[:200],

@@ -1,4 +1,4 @@
-"""What a tool may return instead of a result: a pause, or the end of its agent's part."""
+"""Values that a tool may return instead of a result: a pause, or the end of its agent's part."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ravi_django.kernel.messages import Message
 class PauseForInputResult:
     """Ask a person, then call the tool again with the answer in its parameter annotated `HumanInput`.
 
-    request: the question, or several as {key: question}. choices: texts to choose from, for a single question.
-    context: what the person should know. timeout: seconds until it expires; an expired one is no consent. to: who is
-    asked, an address or several (see Addressees); the run's owner unless the site says otherwise.
+    request: the question, or several as {key: question}. choices: texts to choose from, for a single question. context:
+    background for the person. timeout: seconds until the request expires; an expired one is no consent. to: the
+    recipients, an address or several (see Addressees); the run's owner unless the site says otherwise.
     """
 
     request: str | Mapping[str, str]
@@ -29,10 +29,10 @@ class PauseForInputResult:
 
 @dataclass(frozen=True, slots=True)
 class HumanInput:
-    """What a person answered to a tool's pause. None in the tool's first call.
+    """A person's answer to a tool's pause. None in the tool's first call.
 
     action: answer, skip, cancel or expired; only an "answer" has a text. values: the answer to each of several
-    questions, by key. by: who answered.
+    questions, by key. by: the person who answered.
     """
 
     action: str
@@ -43,10 +43,10 @@ class HumanInput:
 
 @dataclass(frozen=True, slots=True)
 class PauseForChildResult:
-    """Wait for the run that the tool has spawned; what it comes to is the tool's result. The tool is not called again.
+    """Wait for the run that the tool has spawned; its outcome is the tool's result. The tool is not called again.
 
-    message: the one that the child was booted with or sent, whose reply is waited for; None waits for the child's end.
-    timeout: seconds, not counting what people take to answer the child's requests.
+    message: the one that the child was booted with or sent, to wait for its reply; None waits for the child's end.
+    timeout: seconds, without the time that people take to answer the child's requests.
     """
 
     handle: RunHandle
@@ -58,7 +58,7 @@ class PauseForChildResult:
 class FinishAgentResult:
     """Hand over: the agent `target` takes this one's run, session, depth and caller, and answers in its place.
 
-    task: what it is to do; None gives it the message that this agent was asked with.
+    task: its task; None gives it the message that this agent was asked with.
     """
 
     target: AgentId | str

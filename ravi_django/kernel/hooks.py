@@ -1,4 +1,4 @@
-"""Lifecycle hooks: told what happens, able to change nothing."""
+"""Lifecycle hooks: they see events and cannot change anything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """What a hook is given. It comes when the thing happens, not when a replay passes it.
+    """The argument of a hook. The hook is called when the event happens, not when a replay passes it.
 
-    Starts and ends come in pairs, but for what a lease's end cuts short: after a crash, or a transient failure of a
-    tool, the start comes once more. A model call that is tried again later ends with its error and starts anew. A tool
-    that waits (for a person, a timer, a child) starts once and ends when it is through, perhaps in another process. A
-    run starts once, whatever becomes of it in between, `continue_as_new` included; it ends when its status is a final
-    one that its own code led to: a run that is cancelled while it waits has no end, and one that is retried has two.
+    Starts and ends come in pairs, unless a lease ends in between: after a crash, or a transient failure of a tool, the
+    start comes again. A model call that is retried later ends with its error and starts again. A tool that waits (for a
+    person, a timer, a child) starts once and ends when it has a result, perhaps in another process. A run starts once,
+    `continue_as_new` included. It ends when its own code led to a final status: a run that is cancelled while it waits
+    has no end, and a retried run has two.
     """
 
     event: HookEvent

@@ -1,6 +1,7 @@
-"""Addresses. `AgentId` prints `type/key`, `TopicId` prints `type/source`; a namespace of one's own comes first.
+"""Addresses. `AgentId` prints `type/key`, `TopicId` prints `type/source`; a namespace other than the default comes
+first.
 
-In JSON a topic is written `topic:type/source`, so that a message's target reads back as what it was.
+In JSON a topic is written `topic:type/source`, so that a message's target reads back as the same kind.
 """
 
 from __future__ import annotations
@@ -27,25 +28,30 @@ def _checked(field: str, value: object) -> str:
 
 
 class _Address:
-    """What both kinds of address share: text form, parsing, and one string in JSON."""
+    """The shared part of both kinds of address: checks, text form, parsing, and one string in JSON."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
     _prefix = ""
 
-    @classmethod
-    def _from_parts(cls, first: str, second: str, namespace: str) -> Self:
-        raise NotImplementedError  # pragma: no cover
+    def __post_init__(self) -> None:
+        for field in self.__slots__:
+            _checked(field, getattr(self, field))
+
+    def __str__(self) -> str:
+        first, second, namespace = (getattr(self, field) for field in self.__slots__)
+        return f"{first}/{second}" if namespace == DEFAULT_NAMESPACE else f"{namespace}/{first}/{second}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `first/second` or `namespace/first/second`; raises InvalidInputError."""
         if not isinstance(text, str):
             raise InvalidInputError(f"an address is a string like type/key, not {text!r}", field="agent")
-        parts = text.removeprefix(cls._prefix).split("/")
-        if len(parts) == 2:
-            return cls._from_parts(parts[0], parts[1], DEFAULT_NAMESPACE)
-        if len(parts) == 3:
-            return cls._from_parts(parts[1], parts[2], parts[0])
+        make: Any = cls
+        match text.removeprefix(cls._prefix).split("/"):
+            case [first, second]:
+                return make(first, second)  # type: ignore[no-any-return]
+            case [namespace, first, second]:
+                return make(first, second, namespace)  # type: ignore[no-any-return]
         raise InvalidInputError(f"an address looks like type/key or namespace/type/key, not {text!r}", field="agent")
 
     @classmethod
@@ -67,45 +73,19 @@ class _Address:
 
 @dataclass(frozen=True, slots=True)
 class AgentId(_Address):
-    """The address of an agent: routing only, never an object reference."""
+    """The address of an agent: for routing, never an object reference."""
 
-    type: str  # what kind of agent, e.g. "react"
-    key: str  # which one of that kind
+    type: str  # the kind of agent, e.g. "react"
+    key: str  # the agent of that kind
     namespace: str = DEFAULT_NAMESPACE
-
-    def __post_init__(self) -> None:
-        _checked("type", self.type)
-        _checked("key", self.key)
-        _checked("namespace", self.namespace)
-
-    @classmethod
-    def _from_parts(cls, first: str, second: str, namespace: str) -> AgentId:
-        return cls(first, second, namespace)
-
-    def __str__(self) -> str:
-        text = f"{self.type}/{self.key}"
-        return text if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{text}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicId(_Address):
     """The address of a topic that agents follow and emit to."""
 
-    type: str  # what kind of topic, e.g. "news"
-    source: str = "default"  # which one of that kind
+    type: str  # the kind of topic, e.g. "news"
+    source: str = "default"  # the topic of that kind
     namespace: str = DEFAULT_NAMESPACE
 
     _prefix = "topic:"
-
-    def __post_init__(self) -> None:
-        _checked("type", self.type)
-        _checked("source", self.source)
-        _checked("namespace", self.namespace)
-
-    @classmethod
-    def _from_parts(cls, first: str, second: str, namespace: str) -> TopicId:
-        return cls(first, second, namespace)
-
-    def __str__(self) -> str:
-        text = f"{self.type}/{self.source}"
-        return text if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{text}"

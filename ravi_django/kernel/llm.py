@@ -47,7 +47,7 @@ class GenerationOptions(BaseModel):
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
     def model_post_init(self, context: Any) -> None:
-        """Raises SecretRefusedError for a key among the extras: options are digested, shown and kept."""
+        """Raises SecretRefusedError for a key among the extras: options are digested, shown and stored."""
         if self.extra:
             refuse_secrets(self.extra, "extra")
 
@@ -67,16 +67,16 @@ class GenerationOptions(BaseModel):
 
 
 class ModelResponse(BaseModel):
-    """One assistant turn with what it cost; `cost` is in US dollars, None when the price is unknown."""
+    """One assistant turn and its cost in US dollars; None when the price is unknown."""
 
     model_config = ConfigDict(frozen=True)
 
     message: ChatMessage
     usage: Usage = Field(default_factory=Usage)
     cost: float | None = None
-    model: str = ""  # the name that the provider answered under
+    model: str = ""  # the name that the provider reported
     finish_reason: str = "stop"
-    cached: bool = False  # answered from a cache of this site: no model was called, and it cost nothing
+    cached: bool = False  # from a cache of this site: no model was called, at no cost
 
     @classmethod
     def of(cls, content: list[ContentBlock], **fields: Any) -> ModelResponse:
@@ -98,20 +98,20 @@ ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamRestart | ModelR
 class RetryPolicy:
     """When a failed model call is made again. A retry is a row with a time: nothing sleeps for it.
 
-    Errors are named by their `type` ("RateLimitError") or their HTTP status (429). Without names the adapter decides:
-    a TransientError is tried again, a ModelError is not.
+    Errors are named by their `type` ("RateLimitError") or HTTP status (429). Without names the adapter decides: a
+    TransientError is retried, a ModelError is not.
     """
 
     max_attempts: int = 5  # calls in all, the first one included
     base_s: float = 1.0  # seconds before the first retry; doubles with each
     max_s: float = 60.0  # seconds, at most, unless the provider asks for more
-    jitter: float = 0.5  # how much of a delay is random: 0 none of it, 1 all of it
+    jitter: float = 0.5  # the random part of a delay, from 0 to 1
     max_retry_after_s: float = 3600.0  # of a provider's Retry-After, seconds at most; 0 ignores it
-    retry_on: frozenset[str | int] = frozenset()  # tried again, whatever the adapter says
-    give_up_on: frozenset[str | int] = frozenset()  # not tried again, whatever the adapter says
+    retry_on: frozenset[str | int] = frozenset()  # retried, whatever the adapter says
+    give_up_on: frozenset[str | int] = frozenset()  # not retried, whatever the adapter says
 
     def __post_init__(self) -> None:
-        """Any collection of names does. Raises InvalidInputError, naming the field."""
+        """Takes any collection of names. Raises InvalidInputError that names the field."""
         for name in ("retry_on", "give_up_on"):
             object.__setattr__(self, name, frozenset(getattr(self, name)))
         if self.max_attempts < 1:
@@ -125,14 +125,14 @@ class RetryPolicy:
             raise InvalidInputError(f"{sorted(map(str, both))} cannot be in both lists", field="give_up_on")
 
     def retries(self, error: TransientError | ModelError) -> bool:
-        """Whether this kind of error is worth another call, however many there were."""
+        """Whether this kind of error is worth another call, whatever the number of calls."""
         known = {error.type, error.status}
         if known & self.give_up_on:
             return False
         return bool(known & self.retry_on) or isinstance(error, TransientError)
 
     def delay_s(self, failures: int, retry_after: float | None = None) -> float:
-        """Seconds to wait after so many earlier failures in a row; at least `retry_after`, as far as it is let."""
+        """Seconds to wait after so many earlier failures in a row; at least `retry_after`, up to its limit."""
         longest: float = min(self.base_s * 2 ** min(failures, 60), self.max_s)
         spread: float = longest * random.uniform(1 - self.jitter, 1.0)  # noqa: S311 - spreads retries, guards nothing
         return max(spread, min(retry_after or 0.0, self.max_retry_after_s))
@@ -141,9 +141,9 @@ class RetryPolicy:
 class ChatModel(Protocol):
     """A model client. One object serves concurrent calls.
 
-    These are read when they are there: `retry` (a RetryPolicy, instead of the site's), and the coroutines
-    `context_window() -> int | None` (tokens), `count_tokens(messages) -> int` and `supports_schema() -> bool`
-    (whether `response_format` may hold a JSON schema). None of them reaches for the network.
+    Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
+    None` (tokens), `count_tokens(messages) -> int` and `supports_schema() -> bool` (whether `response_format` may hold
+    a JSON schema). None of them uses the network.
     """
 
     name: str  # the logical name: part of a recorded call's identity
@@ -153,6 +153,6 @@ class ChatModel(Protocol):
     ) -> AsyncIterator[ModelEvent]:
         """Yield deltas as they come, then exactly one ModelResponse.
 
-        Raises TransientError for what is worth a retry, ModelError for what is not.
+        Raises TransientError for an error that is worth a retry, else ModelError.
         """
         ...

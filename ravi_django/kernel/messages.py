@@ -58,9 +58,9 @@ class ToolExecutionResult(PayloadBase):
     call_id: str = ""
     content: list[ContentBlock] = Field(default_factory=list)
     is_error: bool = False
-    board: dict[str, Any] | None = None  # the task of the board that the call has changed: people see it, no model
-    hidden: bool = Field(default=False, exclude=True)  # from the owner of the run: staff alone may read it
-    finish: Any = Field(default=None, exclude=True, repr=False)  # FinishAgentResult: whom the tool hands over to
+    board: dict[str, Any] | None = None  # the board task that the call changed; people see it, models do not
+    hidden: bool = Field(default=False, exclude=True)  # from the run's owner; staff may read it
+    finish: Any = Field(default=None, exclude=True, repr=False)  # FinishAgentResult: the agent to hand over to
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class ToolExecutionResult(PayloadBase):
 
 
 class UnknownPayload(PayloadBase):
-    """A payload of a kind that this process does not know, kept as it came."""
+    """A payload of a kind that this process does not know, stored unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -87,7 +87,7 @@ _payload_types: dict[str, type[PayloadBase]] = {}
 def register_payload_type(cls: type[PayloadBase]) -> type[PayloadBase]:
     """Make a payload kind readable from JSON. Call once, at import.
 
-    Raises TypeError when `cls` is no PayloadBase with `kind: Literal["…"]`, ValueError when the kind is taken.
+    Raises TypeError unless `cls` is a PayloadBase with `kind: Literal["…"]`, ValueError when the kind is taken.
     """
     if not (isinstance(cls, type) and issubclass(cls, PayloadBase)):
         raise TypeError(f"{cls!r} must subclass PayloadBase")
@@ -115,7 +115,7 @@ Payload = Annotated[SerializeAsAny[PayloadBase], BeforeValidator(_read_payload)]
 
 
 class Message(BaseModel):
-    """Routes a payload to one agent or to a topic's followers."""
+    """Carries a payload to one agent or to the followers of a topic."""
 
     model_config = ConfigDict(frozen=True)
 

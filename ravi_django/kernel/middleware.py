@@ -1,8 +1,8 @@
-"""The three levels of interceptors, and what each of them is given.
+"""The three levels of interceptors, and the contexts that they get.
 
-Agent level wraps `agent.run` and runs in every lease, a replay too: what it does to the world goes through `ctx`. Chat
-and function level wrap the call itself, inside the journaled effect: they run only when the call is really made, what
-comes out of the chain is what the journal keeps, and a replay runs none of them.
+The agent level wraps `agent.run` and runs in every lease, also in a replay: its effects go through `ctx`. The chat and
+function levels wrap the call itself, inside the journaled effect: they run only when the call is made, the journal
+stores the chain's result, and a replay runs none of them.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class AgentRunContext:
     ctx: RunContext  # the run's own context: effects through it are journaled
     inbox: list[Message]  # may be replaced before `call_next`
     result: Any = None  # what `run` returned; set without `call_next`, it is the run's output
-    metadata: dict[str, Any] = field(default_factory=dict)  # for the middlewares of one chain to tell each other
+    metadata: dict[str, Any] = field(default_factory=dict)  # shared by the middlewares of one chain
 
 
 @dataclass(slots=True)
 class ChatContext:
-    """One model call that is really made. Replace `messages`, `options` or `model` before `call_next`, `response`
-    after it; setting `response` without `call_next` answers in the model's place."""
+    """One model call that is made. Replace `messages`, `options` or `model` before `call_next`, `response` after it.
+    Setting `response` without `call_next` answers in the model's place."""
 
-    ctx: RunContext  # for its identity; effects through it are refused here
+    ctx: RunContext  # for its identity: effects through it are refused here
     path: str  # where in the run: with the run's id, the same for every attempt of this call
     model: ChatModel
     messages: Sequence[ChatMessage]
     options: GenerationOptions
     response: ModelResponse | None = None
-    stream: bool = True  # set it to False before `call_next` and no token is shown before the chain is through
+    stream: bool = True  # False, set before `call_next`, shows no token before the chain has ended
     made: bool = False  # whether the model was called; set by the runtime
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -64,15 +64,15 @@ class ChatContext:
 
 @dataclass(slots=True)
 class FunctionContext:
-    """One tool call that is really made. Replace `arguments` before `call_next` (they are validated again), `result`
-    after it; setting `result` without `call_next` answers in the tool's place, which is not run then."""
+    """One tool call that is made. Replace `arguments` before `call_next` (they are validated again), `result` after it.
+    Setting `result` without `call_next` answers in the tool's place, which does not run."""
 
-    ctx: RunContext  # for its identity; effects through it are refused here
+    ctx: RunContext  # for its identity: effects through it are refused here
     path: str  # where in the run
     tool: Tool
     arguments: dict[str, Any]  # as the model gave them: JSON
     call_id: str = ""
-    attempt: int = 1  # rises when a person decides that an uncertain effect is run again
+    attempt: int = 1  # rises when a person decides to run an uncertain effect again
     made: bool = False  # whether the tool's code was called; set by the runtime
     result: ToolExecutionResult | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -101,14 +101,14 @@ class ChatMiddleware(ABC):
 
 
 class FunctionMiddleware(ABC):
-    """Wraps a tool's execution, inside its journaled effect: behind the approval, around the started row.
+    """Wraps a tool's execution, inside its journaled effect: after the approval, around the started row.
 
-    Once the tool has run, nothing that a middleware raises undoes it: the call is recorded as having happened, with
-    an error for the model. A transactional tool has committed when `call_next` returns. GuardrailError is no error for
-    the model: the call is recorded with it, and then it is raised to the agent, by a replay too.
+    Once the tool has run, an exception of a middleware undoes nothing: the call is recorded as happened, with an error
+    for the model. A transactional tool has committed when `call_next` returns. GuardrailError is no error for the
+    model: it is recorded with the call and raised to the agent, by a replay too.
 
-    Nobody is asked for an approval here: the call is journaled already, and nothing in it can wait for days. Approvals
-    are the agent's (`approval_handler=` of ReActAgent), before the call is begun.
+    No approval can be requested here: the call is journaled already, and nothing in it can wait for days. Approvals
+    come before the call begins (`approval_handler=` of ReActAgent).
     """
 
     @abstractmethod
@@ -117,11 +117,11 @@ class FunctionMiddleware(ABC):
 
 @runtime_checkable
 class AgentContextProtocol(Protocol):
-    """What the agent loop reads of an agent's memory."""
+    """The part of an agent's memory that the agent loop reads."""
 
     @property
     def agent_id(self) -> AgentId: ...
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
-        """The conversation as the model is shown it: history through the compaction pipeline."""
+        """The conversation for the model: the history after the compaction pipeline."""
         ...

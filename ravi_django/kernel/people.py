@@ -1,4 +1,4 @@
-"""People: who is asked, in which order, and what they decide on a tool's call."""
+"""People: who is asked, in which order, and their decision on a tool's call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_WITHIN_S = 366 * 86400.0
 
 
 class Step(BaseModel):
-    """One address, and how long it has until the next step is asked instead."""
+    """One address, and the time until the next step is asked instead."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,12 +40,12 @@ class Step(BaseModel):
 
 
 class Addressees(BaseModel):
-    """Who may answer a request: the first step's people, after its time the next one's, and nobody after the last
-    one's, which denies an approval and skips a question.
+    """The people who may answer a request: those of the first step, after its time those of the next. When the last
+    step's time is over, an approval is denied and a question skipped.
 
-    An address is `owner` (whom the run belongs to), `staff`, `user:NAME`, `group:NAME` or
-    `permission:app.codename`. `four_eyes`: the owner of the run answers at the address `owner` alone, which is a
-    confirmation; None leaves it to the site's RAVI["FOUR_EYES"].
+    An address is `owner` (of the run), `staff`, `user:NAME`, `group:NAME` or `permission:app.codename`. `four_eyes`:
+    the owner of the run answers at the address `owner` alone, which is a confirmation; None uses the site's
+    RAVI["FOUR_EYES"].
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +84,7 @@ class Addressees(BaseModel):
 
     @property
     def within(self) -> float | None:
-        """Seconds until nobody is left to ask; None when the last step waits for ever."""
+        """Seconds until the last step's time is over; None when it waits for ever."""
         last = self.steps[-1].within
         return None if last is None else sum(step.within or 0.0 for step in self.steps)
 
@@ -98,7 +98,7 @@ class Addressees(BaseModel):
 
 
 def address(value: Any) -> str:
-    """Raises ValueError unless it is one."""
+    """The address without spaces. Raises ValueError for another value."""
     text = value.strip() if isinstance(value, str) else ""
     kind, colon, name = text.partition(":")
     if len(text) <= MAX_ADDRESS and "\0" not in text:
@@ -124,10 +124,10 @@ Verdict = Literal["approved", "denied", "skipped", "modified"]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalDecision:
-    """What was decided on a call: an `approval_handler` may return one, and every approval comes to one.
+    """The decision on a call: an `approval_handler` may return one, and every approval ends in one.
 
-    arguments: with "modified", those that the tool is called with in place of the model's. reason: for the model.
-    by: who has decided, for the record.
+    arguments: with "modified", the tool's arguments in place of the model's. reason: for the model. by: the person who
+    decided, for the record.
     """
 
     decision: Verdict
@@ -137,5 +137,5 @@ class ApprovalDecision:
 
     @property
     def allows(self) -> bool:
-        """Whether the tool is called. Nothing but these two words ever does."""
+        """Whether the tool is called. Only these two decisions allow it."""
         return self.decision == "approved" or (self.decision == "modified" and isinstance(self.arguments, dict))

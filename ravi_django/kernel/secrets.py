@@ -1,4 +1,4 @@
-"""Which names hold keys and passwords: what goes by one is never stored or shown."""
+"""The names of keys and passwords: their values are never stored or shown."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def secret_names(value: Any, at: str = "") -> Iterator[str]:
 
 
 def holds_secret(name: str, value: Any) -> bool:
-    """Whether a named value is one, or has one inside."""
+    """Whether a named value is a secret or contains one."""
     return is_secret(name) or next(secret_names(value), None) is not None
 
 
 def secret_values(value: Any, *, inside: bool = False) -> Iterator[str]:
-    """The texts that go by such a name, however deep; of `Bearer abc` also `abc`."""
+    """The texts under such a name, at any depth; of `Bearer abc` also `abc`."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from secret_values(item, inside=inside or is_secret(str(name)))

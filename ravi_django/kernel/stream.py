@@ -1,4 +1,4 @@
-"""What people see while agents run: token events, progress, and the two topic addresses they belong to."""
+"""Events that people see while agents run: tokens and progress, and the two topics that they belong to."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class ToolCallDelta(_Streamed):
 
     type: Literal["tool_call.delta"] = "tool_call.delta"
     index: int  # the call's place in the answer, from 0
-    call_id: str = ""  # as the provider names it; empty until it has
+    call_id: str = ""  # of the provider; empty until it is known
     name: str = ""  # of the tool; empty until it is known
     arguments: str = ""  # the next fragment of their JSON
 
 
 class StreamRestart(_Streamed):
-    """What was streamed so far counts no more: another model answers from the beginning."""
+    """The text so far is void: another model answers from the beginning."""
 
     type: Literal["stream.restart"] = "stream.restart"
-    model: str  # the one that is asked now
-    error_type: str  # why the one before did not end
+    model: str  # the next model
+    error_type: str  # the error of the model before
 
 
 class CompletionEvent(_Streamed):
@@ -89,10 +89,10 @@ class AgentProgress(_Streamed):
 
 
 def stream_topic(agent: AgentId) -> TopicId:
-    """Where an agent's tokens go; resolved inside one run tree."""
+    """The topic of an agent's tokens, inside one run tree."""
     return TopicId("agent.stream", agent.key, agent.namespace)
 
 
 def progress_topic(run_id: str) -> TopicId:
-    """Where the progress of a whole run tree goes."""
+    """The topic of the progress of a whole run tree."""
     return TopicId("agent.progress", run_id)

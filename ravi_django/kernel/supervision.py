@@ -1,4 +1,4 @@
-"""Who stands where in a tree of runs, and how much the tree may spend."""
+"""A run's place in its tree, and the limits of the tree."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ExecutionBudget(BaseModel):
     max_turns: int | None = Field(default=None, ge=1)  # model calls
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
     max_agents: int | None = Field(default=None, ge=1)
-    allow_preempt: bool | None = None  # False: HIGH and CRITICAL pause nobody either
-    when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may top it up, and the run goes on
+    allow_preempt: bool | None = None  # False: HIGH and CRITICAL pause no other run
+    when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may raise it, and the run goes on
 
 
 class Supervision(BaseModel):
@@ -66,7 +66,7 @@ class Supervision(BaseModel):
 
 
 class RunMeta(BaseModel):
-    """What every call below a run is told. Immutable: a child span takes a copy with a child token."""
+    """The facts that every call below a run gets. Immutable: a child span gets a copy with a child token."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 

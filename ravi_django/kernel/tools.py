@@ -1,4 +1,4 @@
-"""What a tool is: a name and a schema for the model, a promise about its effect for the runtime."""
+"""A tool: a name and a schema for the model, a promise about its effect for the runtime."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_django.kernel.errors import ToolArgumentsError
 
-INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client puts the model's text here when it was no JSON object
-_SHOWN_TEXT = 200  # characters of it that are shown to the model again
-MAX_ARGUMENTS_DEPTH = 50  # they are nested again in messages and rows, and encoders have an end
+INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client stores the model's text here if it is no JSON object
+_SHOWN_TEXT = 200  # characters of it that the model is shown
+MAX_ARGUMENTS_DEPTH = 50  # messages and rows nest them again, and encoders have a limit
 
 
 class Risk(StrEnum):
@@ -32,7 +32,7 @@ _RISK_RANK = {Risk.SAFE: 0, Risk.HIGH: 1, Risk.CRITICAL: 2}
 
 
 class Effect(StrEnum):
-    """What a crash between doing and recording means."""
+    """The meaning of a crash between the effect and its row."""
 
     IDEMPOTENT = "idempotent"  # runs again under the same idempotency key
     AT_MOST_ONCE = "at_most_once"  # a started row first; never retried by itself
@@ -55,7 +55,7 @@ class NotHappened:
 
 
 class ToolSpec(BaseModel):
-    """What the model sees of a tool."""
+    """The part of a tool that the model sees."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,25 +73,25 @@ class Tool:
     name: str = ""
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
-    risk: Risk = Risk.SAFE  # with `compute_risk` it is what is assumed where no call is at hand
-    compute_risk: Callable[[dict[str, Any]], Any] | None = None  # a call's risk, by its validated arguments alone
+    risk: Risk = Risk.SAFE  # with `compute_risk`: the risk where there is no call
+    compute_risk: Callable[[dict[str, Any]], Any] | None = None  # a call's risk, from its validated arguments alone
     effect: Effect | None = None  # None: by the risk
     # Of an at-most-once tool: (arguments, idempotency key) -> Happened(result), NotHappened or None for unknown.
     check: Callable[[dict[str, Any], str], Any] | None = None
     timeout: float | None = None  # seconds; None: RAVI["TOOL_TIMEOUT_S"]
     permission: str | None = None  # a Django permission that the run's owner needs
-    approval: str = "by_risk"  # when the agent asks: "by_risk" (its approval_required_risk), "always" or "never"
-    approvers: Any = None  # who is asked, as Addressees.of takes it, unless the agent names somebody for it
-    visible: str = "owner"  # who reads arguments and results: "owner" and staff, or "staff" alone
-    max_calls: int | None = None  # of this tool in a run; None: RAVI["MAX_TOOL_CALLS"] of all tools alone bounds it
-    max_result_bytes: int | None = None  # that the model is shown of a result; at most RAVI["MAX_RESULT_BYTES"]
+    approval: str = "by_risk"  # "by_risk" (the agent's approval_required_risk), "always" or "never"
+    approvers: Any = None  # see Addressees.of; the agent's own approvers for the tool come first
+    visible: str = "owner"  # arguments and results: for the "owner" and staff, or "staff" alone
+    max_calls: int | None = None  # of this tool in a run; None: limited by RAVI["MAX_TOOL_CALLS"] alone
+    max_result_bytes: int | None = None  # shown to the model; at most RAVI["MAX_RESULT_BYTES"]
     context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model
     input_parameter: str | None = None  # the one that gets a person's HumanInput after a pause, hidden too
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments ready for `execute`. Raises ToolArgumentsError with words for the model.
+        """Arguments ready for `execute`. Raises ToolArgumentsError with a message for the model.
 
-        Overriding it? Call this first: it refuses what the model client could not read as JSON.
+        Call this first in an override: it refuses arguments that the model client could not read as JSON.
         """
         if INVALID_ARGUMENTS_KEY in arguments:
             text = str(arguments[INVALID_ARGUMENTS_KEY])[:_SHOWN_TEXT]
@@ -99,14 +99,15 @@ class Tool:
         return arguments
 
     def execute(self, **arguments: Any) -> Any:
-        """Do it; may be a coroutine function. Raise ToolRefused before the effect to say that nothing happened."""
+        """Run the tool; may be a coroutine function. Raise ToolRefused before the effect to say that nothing
+        happened."""
         raise NotImplementedError(f"{type(self).__name__} needs an execute method")
 
     def risk_for(self, arguments: dict[str, Any]) -> Risk:
-        """The risk of a call with these arguments, as the model gave them.
+        """The risk of a call with these arguments of the model.
 
-        `compute_risk` is given them validated, with the defaults filled in. Where it fails or answers with no risk, or
-        the arguments do not fit, the call counts as critical.
+        `compute_risk` gets them validated, with defaults. If it fails or returns no risk, or the arguments do not fit,
+        the call counts as critical.
         """
         if self.compute_risk is None:
             return Risk(self.risk)
@@ -117,7 +118,7 @@ class Tool:
     @property
     def promised_effect(self) -> Effect:
         if self.effect is None and self.compute_risk is not None:
-            return Effect.AT_MOST_ONCE  # one promise for all calls, good for the riskiest
+            return Effect.AT_MOST_ONCE  # the promise for the riskiest call
         return self.effect or Effect.default_for(self.risk)
 
     @property
@@ -126,11 +127,11 @@ class Tool:
 
 
 def is_too_deep(arguments: Any) -> bool:
-    """Whether JSON is nested more than MAX_ARGUMENTS_DEPTH levels deep. By levels: deep values must not exhaust the
-    stack here either."""
+    """Whether JSON is nested more than MAX_ARGUMENTS_DEPTH levels deep. Level by level: deep values must not exhaust
+    the stack."""
     level = [arguments]
     for _ in range(MAX_ARGUMENTS_DEPTH):
-        found = {  # each once: a value may be in itself
+        found = {  # each once: a value may contain itself
             id(inner): inner
             for part in level
             if isinstance(part, dict | list | tuple)
@@ -159,5 +160,5 @@ class ToolRegistry(Protocol):
 
 
 def specs_of(tools: Iterable[Tool | ToolSpec]) -> list[ToolSpec]:
-    """What the model is shown of tools."""
+    """The specs of tools, as the model sees them."""
     return [tool if isinstance(tool, ToolSpec) else tool.spec for tool in tools]

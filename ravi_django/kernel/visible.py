@@ -1,4 +1,4 @@
-"""How a thing is put before people: nothing hidden in a text, and money in words."""
+"""Text for people: nothing hidden in it, and money in words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import unicodedata
 from decimal import Decimal
 
 _KINDS = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's general categories
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # of other ones, and nothing to see all the same
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # of other categories, and invisible
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 def visible(text: str) -> str:
-    r"""`text` with its control and format characters as JSON writes them, `\u202e`: those that turn a line around,
-    join, hide or break. A new line and a tab stay. What JSON has in its strings means the same afterwards."""
+    r"""`text` with control and format characters as JSON writes them, `\u202e`: those that reverse, join, hide or break
+    text. New lines and tabs stay. Strings inside JSON keep their meaning."""
     return _SUSPECT.sub(_as_json, text)
 
 
@@ -23,7 +23,7 @@ def hides(text: str) -> bool:
 
 
 def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
-    """US dollars; what was spent at least, when some price is not known."""
+    """US dollars; a lower bound when some price is unknown."""
     if cost is None or (unknown and not cost):
         return "unknown"
     if not cost:
