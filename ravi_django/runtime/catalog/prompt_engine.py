@@ -1,7 +1,7 @@
-"""Django's template language, sealed: it sees JSON values and nothing else of the process.
+"""Django's template language, sandboxed: a template sees JSON values and nothing else of the process.
 
 No loaders and no libraries, a short list of tags and filters whose output depends on their input alone, lookups in
-dicts and lists but not of Python attributes, and a bound on the work, whatever the text and the values are.
+dicts and lists but not of Python attributes, and a limit on the work for any text and values.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from django.template.defaulttags import register as tags
 from django.utils import translation
 from django.utils.functional import Promise
 
-MAX_WORK = 2_000_000  # what one rendering may touch: characters, list items, and STEP for each node and expression
+MAX_WORK = 2_000_000  # of one rendering: characters, list items, and STEP for each node and expression
 STEP = 20
-MAX_UNCLOSED = 200  # marks: Django's lexer looks for the end of each to the end of its line
+MAX_UNCLOSED = 200  # marks: Django's lexer searches the rest of the line for the end of each
 MAX_WIDTH = 1_000  # of `ljust`, `rjust`, `center`; the digits of `floatformat`
 
 TAGS = ["comment", "cycle", "firstof", "for", "if", "spaceless", "templatetag", "verbatim", "with"]
-# Not here: what asks for the time or for chance, what is meant for HTML, and `stringformat`, which allocates at will.
+# Without filters of time, chance and HTML, and without `stringformat`, which allocates any size.
 FILTERS = [
     *["add", "addslashes", "capfirst", "center", "cut", "default", "default_if_none", "dictsort", "dictsortreversed"],
     *["divisibleby", "filesizeformat", "first", "floatformat", "get_digit", "join", "last", "length", "ljust", "lower"],
@@ -43,7 +43,7 @@ _DICT_METHODS: dict[str, Callable[[dict[Any, Any]], list[Any]]] = {
 
 
 class RenderError(Exception):
-    """The text cannot be rendered with these values; `line` is the template's, when known, `name` the variable's."""
+    """The text cannot be rendered with these values; `line` is the template's, if known, `name` the variable's."""
 
     def __init__(self, message: str, *, name: str | None = None) -> None:
         self.name = name
@@ -52,10 +52,10 @@ class RenderError(Exception):
 
 
 class SealedContext(Context):
-    """The values of one rendering, and how much work it has done."""
+    """The values of one rendering, and the work that it has done."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        # Nothing of the active locale: the same values give the same text on every worker.
+        # Independent of the active locale: the same values give the same text on every worker.
         super().__init__(dict(values), autoescape=False, use_l10n=False, use_tz=False)
         self.work = 0
         self.unknown: RenderError | None = None
@@ -71,21 +71,21 @@ class SealedContext(Context):
 
 
 class SealedTemplate:
-    """A parsed text. Raises TemplateSyntaxError; where it has a `token`, that has the line."""
+    """A parsed text. Raises TemplateSyntaxError; its `token`, if any, has the line."""
 
     def __init__(self, text: str) -> None:
         _check_marks(text)
-        self.engine = _ENGINE  # what Django asks the template of a context for
+        self.engine = _ENGINE  # read by Django from the template of a context
         parser = _SealedParser(Lexer(text).tokenize(), {}, [_LIBRARY], Origin("instructions"))
         self.nodelist = parser.parse()
         self.used = {name: line for name, line in parser.used.items() if name not in parser.bound | _CONSTANTS}
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """Raises RenderError, and what a filter raises on a value that it was not made for."""
+        """Raises RenderError, and errors of filters on values that they do not support."""
         context = SealedContext(values)
         this: Any = self
         with translation.override("en"), context.render_context.push_state(this), context.bind_template(this):
-            text = "".join([self.nodelist.render(context)])  # a plain str: Django's own would be safe as HTML
+            text = "".join([self.nodelist.render(context)])  # a plain str: Django's SafeString would count as safe HTML
         if context.unknown is not None:  # the comparisons of `if` swallow every exception
             raise context.unknown
         context.spend(0)
@@ -93,7 +93,7 @@ class SealedTemplate:
 
 
 def _check_marks(text: str) -> None:
-    """Before the lexer runs: it takes quadratic time in marks that nothing closes, and lets no other thread run."""
+    """Before the lexer runs: it takes quadratic time for unclosed marks, and blocks all other threads."""
     unclosed = 0
     for line in text.split("\n"):
         for opening, closing in (("{{", "}}"), ("{%", "%}"), ("{#", "#}")):
@@ -105,7 +105,7 @@ def _check_marks(text: str) -> None:
 
 
 class _SealedParser(Parser):
-    """Notes which names a text uses and which it binds itself; its expressions are sealed, its nodes metered."""
+    """Notes the names that a text uses and binds; its expressions are sandboxed, its nodes metered."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -141,7 +141,7 @@ class _SealedParser(Parser):
 
 
 class _Metered(Node):
-    """Counts what a node gives, and says on which line it failed."""
+    """Charges for a node's output, and adds the line to its errors."""
 
     child_nodelists = ()
 
@@ -160,7 +160,7 @@ class _Metered(Node):
 
 
 class _SealedExpression(FilterExpression):
-    """A variable and its filters, without Python's attributes and translations, each step charged."""
+    """A variable and its filters, without Python's attributes and translations; each step is charged."""
 
     def __init__(self, token: str, parser: Parser) -> None:
         super().__init__(token, parser)
@@ -176,7 +176,7 @@ class _SealedExpression(FilterExpression):
         for function, args in self.filters:
             given = [_resolve(arg, context, False) for _, arg in args]
             _check_growth(function, value, given, context)
-            # As without autoescape; they would mark what they make safe for HTML, which this is not.
+            # Without autoescape: else they would mark their output as safe HTML.
             keywords = {"autoescape": False} if getattr(function, "needs_autoescape", False) else {}
             value = context.charged(function(value, *given, **keywords))
         return value

@@ -1,7 +1,5 @@
-"""`PromptTemplate`: instructions as a Django template with declared variables.
-
-The instructions of an agent that is a row: a template, and the values that a run brings for its variables.
-"""
+"""`PromptTemplate`: instructions as a Django template with declared variables, and the values that a run brings for
+them."""
 
 from __future__ import annotations
 
@@ -35,16 +33,16 @@ _RESERVED = {"forloop", "block", *BUILT_IN}
 
 
 class PromptTemplate:
-    """Instructions with variables. Safe on text from people who may not read the site's settings.
+    """Instructions with variables. Safe for texts of people who may not read the site's settings.
 
-    text: Django's template language, less what reads files, the clock or Python objects; at most 100 000 characters.
-    declared: {name: {"description": str, "default": JSON, "required": bool}}, each key optional. A variable that is
-    neither required nor given nor has a default is "".
+    text: Django's template language, without access to files, the clock or Python objects; at most 100 000 characters.
+    declared: {name: {"description": str, "default": JSON, "required": bool}}, each key optional. An optional variable
+    without a value and a default is "".
 
-    Without declaring: `agent` (name, address), `user` (id, username, full_name), `today` (2030-12-31), `session`.
+    Always available: `agent` (name, address), `user` (id, username, full_name), `today` (2030-12-31), `session`.
 
-    Raises InvalidInputError with field "system_instructions" (a syntax error, with the line; a name that is not
-    declared) or "variables.<name>" (a declaration that makes no sense).
+    Raises InvalidInputError with field "system_instructions" (a syntax error, with the line; an undeclared name) or
+    "variables.<name>" (an invalid declaration).
     """
 
     def __init__(self, text: str, declared: Mapping[str, Any] | None = None) -> None:
@@ -75,15 +73,13 @@ class PromptTemplate:
     ) -> str:
         """The instructions with these values: the same text for the same arguments, whatever the clock or the locale.
 
-        Raises InvalidInputError with field "variables.<name>" for a value that is missing, not declared or not JSON,
-        and "system_instructions" where the values do not fit what the text does with them, or give more than
-        100 000 characters.
+        Raises InvalidInputError with field "variables.<name>" for a value that is missing, undeclared or not JSON, and
+        "system_instructions" if the values do not fit the text, or give more than 100 000 characters.
         """
         given = self._fill(values or {})
-        nobody = {"id": "", "username": "", "full_name": ""}
         facts = {
             "agent": {"name": "", "address": "", **(agent or {})},
-            "user": {**nobody, **(user or {})},
+            "user": {"id": "", "username": "", "full_name": "", **(user or {})},
             "today": today,
             "session": session,
         }
@@ -92,7 +88,7 @@ class PromptTemplate:
         except RenderError as error:
             field = f"variables.{error.name}" if error.name in self.declared else FIELD
             raise InvalidInputError(f"{FIELD}{_at(error)}: {error}", field=field) from error
-        except Exception as error:  # of a filter, on a value of another kind than it was made for
+        except Exception as error:  # of a filter, on a value that it does not support
             raise InvalidInputError(f"{FIELD}{_at(error)}: {error}", field=FIELD) from error
         if len(rendered) > MAX_TEXT:
             raise InvalidInputError(
@@ -103,10 +99,8 @@ class PromptTemplate:
     def _fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
         for name in values:
             if name not in self.declared:
-                raise InvalidInputError(
-                    f"variables.{name} is not declared by this agent; it has {', '.join(self.declared) or 'none'}",
-                    field=f"variables.{name}",
-                )
+                words = f"variables.{name} is not declared by this agent; it has {', '.join(self.declared) or 'none'}"
+                raise InvalidInputError(words, field=f"variables.{name}")
         filled = {}
         for name, declaration in self.declared.items():
             value = values.get(name)
@@ -126,7 +120,7 @@ def _parse(text: str) -> SealedTemplate:
         return SealedTemplate(text)
     except RecursionError:
         raise InvalidInputError(f"{FIELD} nest tags too deeply", field=FIELD) from None
-    except Exception as error:  # tags raise more than syntax errors on nonsense
+    except Exception as error:  # tags raise more than syntax errors
         token = getattr(error, "token", None)
         line = f", line {token.lineno}" if token is not None else ""
         words = str(error) if isinstance(error, TemplateSyntaxError) else f"{type(error).__name__}: {error}"
@@ -187,7 +181,7 @@ _MARKS = ("{{", "{%", "{#")
 
 
 def instructions_of(address: str, spec: AgentSpec) -> Any:
-    """The text, or what renders it for a run. Raises InvalidInputError for a template that is none."""
+    """The text, or a callable that renders it for a run. Raises InvalidInputError for an invalid template."""
     declared = {name: variable.model_dump(exclude_unset=True) for name, variable in spec.variables.items()}
     template = PromptTemplate(spec.system_instructions, declared)
     if not any(mark in spec.system_instructions for mark in _MARKS):
@@ -196,7 +190,7 @@ def instructions_of(address: str, spec: AgentSpec) -> Any:
 
 
 class RenderedInstructions:
-    """`(ctx) -> text`: with the variables of the run's metadata, and the template's own facts of the run."""
+    """`(ctx) -> text`: with the variables of the run's metadata, and facts of the run."""
 
     def __init__(self, template: PromptTemplate, agent: Mapping[str, str]) -> None:
         self.template, self.agent = template, dict(agent)
@@ -216,7 +210,7 @@ class RenderedInstructions:
 
 
 def variables_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a run's metadata says of the template's variables."""
+    """The values of the template's variables in a run's metadata."""
     found = (metadata or {}).get("variables")
     return dict(found) if isinstance(found, Mapping) else {}
 
@@ -228,27 +222,21 @@ def check_variables(declared: Mapping[str, Any], metadata: Mapping[str, Any]) ->
         raise InvalidInputError(f"{VALUES_FIELD} must be an object of names and values", field=VALUES_FIELD)
     for name in given or {}:
         if name not in declared:
-            raise InvalidInputError(
-                f"{VALUES_FIELD}.{name} is no variable of this agent; it has {', '.join(declared) or 'none'}",
-                field=f"{VALUES_FIELD}.{name}",
-            )
+            words = f"{VALUES_FIELD}.{name} is no variable of this agent; it has {', '.join(declared) or 'none'}"
+            raise InvalidInputError(words, field=f"{VALUES_FIELD}.{name}")
     for name, variable in declared.items():
         missing = (given or {}).get(name) is None and variable.get("default") is None
         if variable.get("required") and missing:
-            words = variable.get("description")
-            raise InvalidInputError(
-                f"{VALUES_FIELD}.{name} is required{f': {words}' if words else ''}; give it a value",
-                field=f"{VALUES_FIELD}.{name}",
-            )
+            field, purpose = f"{VALUES_FIELD}.{name}", variable.get("description")
+            words = f"{field} is required{f': {purpose}' if purpose else ''}; give it a value"
+            raise InvalidInputError(words, field=field)
 
 
 def facts_of(user: Any) -> dict[str, str]:
-    """What instructions may say about a user."""
+    """The facts about a user that instructions may use."""
     return {"id": str(user.pk), "username": user.get_username(), "full_name": name_of(user, "full")}
 
 
 def _facts_of(user_id: Any) -> dict[str, str]:
     user = get_user_model()._default_manager.filter(pk=user_id).first()
-    if user is None:
-        return {}
-    return facts_of(user)
+    return {} if user is None else facts_of(user)

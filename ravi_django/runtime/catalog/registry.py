@@ -1,4 +1,4 @@
-"""The agents that the code of this process has, and the tools that an agent without code can be given."""
+"""The agents in the code of this process, and the tools for agents without code."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ DEFAULT_ACCESS: Access = "private"
 
 _agents: dict[str, Agent] = {}
 _access: dict[str, Access] = {}  # of registered agents, by address
-_by_team: set[str] = set()  # addresses that were registered with another agent alone
+_by_team: set[str] = set()  # addresses that were registered as members of another agent alone
 _tools: dict[str, Tool] = {}
 _built_in: Callable[[], Iterable[Tool]] = tuple  # makes the tools that need no configuration
-_known: Toolbox | None = None  # all tools; None: to be collected anew
+_known: Toolbox | None = None  # all tools; None: collect them again
 _specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
 _lock = threading.RLock()
 
 
 def register(agent: Agent, *, access: Access | None = None) -> Agent:
-    """Make an agent known under its address; a later one replaces an earlier. Returns the agent.
+    """Register an agent under its address, in place of an earlier one. Returns the agent.
 
     `access` names the users who may run it over REST, sockets, admin, schedules and follows: "private" (the default:
     holders of `ravi.run_agent`), "staff", "authenticated", "perm:app.codename", or a function `(user, agent) -> bool`.
     Python code may run every agent. See docs/access.md.
 
-    The sub-agents, and the agents among its tools, that were given as objects become known with it, unless their
-    address was registered by itself. They are private.
+    Sub-agents and agents among its tools that are given as objects are registered with it, as private, unless their
+    address is registered already.
 
-    Raises InvalidInputError when it has no `id: AgentId` or no async `run`, when its `middleware`, `hooks` or
-    `public_signals` cannot be read, and for an unknown `access`.
+    Raises InvalidInputError when it has no `id: AgentId` or no async `run`, for invalid `middleware`, `hooks` or
+    `public_signals`, and for an unknown `access`.
     """
     _check(agent)
     given = DEFAULT_ACCESS if access is None else access
     if not callable(given):
         check_access(given)
     members = list(_team_of(agent, {id(agent)}))
-    for member in members:  # first: one that cannot be registered leaves the team unregistered
+    for member in members:  # first: an invalid member leaves the whole team unregistered
         _check(member)
     global _known
     with _lock:
@@ -66,7 +66,7 @@ def register(agent: Agent, *, access: Access | None = None) -> Agent:
 
 
 def check_access(value: Any) -> str:
-    """An `access` that a row can keep. Raises InvalidInputError."""
+    """An `access` that a row can hold. Raises InvalidInputError."""
     permission = value.removeprefix("perm:") if isinstance(value, str) and value.startswith("perm:") else None
     if value in LEVELS or (permission is not None and all(permission.partition("."))):
         return str(value)
@@ -90,7 +90,7 @@ def _check(agent: Agent) -> None:
 
 
 def _team_of(agent: Agent, seen: set[int]) -> Iterator[Agent]:
-    """Everybody below, each object once: agents may have each other as tools."""
+    """All agents below, each object once: agents may have each other as tools."""
     for member in sub_agents_of(agent):
         if id(member) not in seen:
             seen.add(id(member))
@@ -99,7 +99,7 @@ def _team_of(agent: Agent, seen: set[int]) -> Iterator[Agent]:
 
 
 def _check_chains(agent: Agent) -> None:
-    """No run of it could be driven otherwise."""
+    """Check middleware and hooks: without them no run can start."""
     readers: dict[str, Any] = {"middleware": MiddlewarePipeline.of, "hooks": Hooks.of}
     for field, read in readers.items():
         try:
@@ -118,10 +118,10 @@ def unregister(address: AgentId | str) -> None:
 
 
 def register_tool(*tools: Any) -> None:
-    """Make tools known by name, for agents that are edited in the admin; a later one replaces an earlier.
+    """Register tools by name, for agents that are edited in the admin; a later one replaces an earlier.
 
-    Takes what an agent's `tools` take: tools, functions made tools by @tool, plain functions. Call it where agents
-    are registered, so that web processes and workers know the same. Raises TypeError or ValueError for what is none.
+    Takes the same as an agent's `tools`: tools, functions with @tool, plain functions. Call it where agents are
+    registered, so that web processes and workers have the same tools. Raises TypeError or ValueError for other values.
     """
     global _known
     given = Toolbox(tools)
@@ -131,7 +131,7 @@ def register_tool(*tools: Any) -> None:
 
 
 def register_built_in(make: Callable[[], Iterable[Tool]]) -> None:
-    """Make the built-in tools known; `make` is called when they are first needed."""
+    """Register the built-in tools; `make` is called when they are first needed."""
     global _built_in, _known
     with _lock:
         _built_in, _known = make, None
@@ -139,9 +139,10 @@ def register_built_in(make: Callable[[], Iterable[Tool]]) -> None:
 
 def known_tools() -> Toolbox:
     """Every tool that a spec may name: the built-in ones that need no configuration, those of the registered agents,
-    and those of `register_tool`. Of several with one name it is the last in this order. The site's own come first.
+    and those of `register_tool`. Of several with one name the last in this order counts. The site's own are listed
+    first.
 
-    The same object as long as nothing is registered.
+    The same object until something is registered.
     """
     global _known
     with _lock:
@@ -149,9 +150,9 @@ def known_tools() -> Toolbox:
             built_in = Toolbox(_built_in())
             known = Toolbox(built_in)
             for agent in _agents.values():
-                with suppress(TypeError, ValueError):  # an agent of one's own may mean something else by `tools`
+                with suppress(TypeError, ValueError):  # a custom agent may use `tools` for something else
                     for tool in Toolbox.of(getattr(agent, "tools", None)):
-                        if not isinstance(tool, DelegateTool):  # its orchestrator alone can do what it stands for
+                        if not isinstance(tool, DelegateTool):  # it works inside its orchestrator alone
                             known.add(tool)
             for tool in _tools.values():
                 known.add(tool)
@@ -182,7 +183,7 @@ def pinned_spec(agent: Agent, version: int | None = None) -> tuple[str, dict[str
 
 
 def spec_of(agent: Agent) -> dict[str, Any]:
-    """What an agent says of itself: JSON, kept with its runs and shown in the admin."""
+    """An agent's description of itself: JSON, stored with its runs and shown in the admin."""
     describe = getattr(agent, "spec", None)
     spec: dict[str, Any] = describe() if callable(describe) else {}
     return {"class": type(agent).__name__, **spec}

@@ -1,4 +1,4 @@
-"""The catalogue of agents: a row for each agent that code has registered, kept in step by `migrate`."""
+"""The catalogue of agents: a row for each agent in the code, updated by `migrate`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger("ravi.catalog")
 
 
 def sync_agents(using: str = DEFAULT_DB_ALIAS, model: type[Agent] = Agent) -> list[str]:
-    """Write what the registered agents say of themselves; returns the addresses that were new or changed.
+    """Write the descriptions of the registered agents; returns the addresses that were new or changed.
 
-    Whether an agent is enabled is the operator's, and a row whose code is gone stays for its runs' sake. One that has
-    versions, edited before the code took its address, is an agent of its own again by the newest of them.
+    The operator decides whether an agent is enabled. A row whose code is gone stays for its runs. If it has versions,
+    edited before the code took its address, it becomes an agent of the admin again, with the newest of them.
     """
     rows = model._default_manager.using(using)
     known = {row.address: row for row in rows.all()}
     changed = []
     for address in known_addresses():
         fields = _fields(address)
-        if hasattr(model, "access"):  # a process without this code reads it in the row
+        if hasattr(model, "access"):  # for processes without this code
             access = access_of(address)
             fields["access"] = access if isinstance(access, str) else "private"
         row = known.get(address)
@@ -61,7 +61,7 @@ def _give_back(rows: Any, known: Iterable[Agent]) -> list[str]:
 
 
 def sync_after_migrate(using: str, apps: Any = global_apps, **kwargs: Any) -> None:
-    """On `post_migrate`: with the models of that point of the history, of which there may be none."""
+    """On `post_migrate`: with the models at that point of the history, which may lack Agent."""
     try:
         model = apps.get_model("ravi", "Agent")
     except LookupError:

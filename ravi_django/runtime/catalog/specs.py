@@ -1,5 +1,5 @@
-"""Agents that are rows. A row has a spec; each change of it is a new version; a run is driven by the version that it
-was made with, whatever becomes of the row."""
+"""Agents stored in the database. Every edit of a spec makes a new version; a run keeps the version that it was created
+with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 from django.db.models import Max
@@ -27,7 +28,7 @@ from ravi_django.runtime.catalog.prompts import check_variables, instructions_of
 from ravi_django.runtime.journal import bodies
 from ravi_django.runtime.journal.entries import blob_value
 
-MOST = 1000  # agents that are kept built
+MOST = 1000  # built agents, and schemas, in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Found:
     access: registry.Access = "private"  # the users who may run it
 
     def check_variables(self, metadata: Mapping[str, Any]) -> None:
-        """Raises InvalidInputError where a run's `metadata["variables"]` are not what the spec declares."""
+        """Raises InvalidInputError unless a run's `metadata["variables"]` fit the spec's declarations."""
         if self.version is not None:
             check_variables(self.spec.get("variables") or {}, metadata)
 
@@ -49,8 +50,8 @@ class Found:
 
 
 def find(address: AgentId | str) -> Found:
-    """The agent that a new run of this address is made with: the registered one, else the row's newest version. One
-    query. Raises AgentNotFoundError when there is none, or it was switched off."""
+    """The agent for a new run of this address: the registered one, else the newest version of the row. One query.
+    Raises AgentNotFoundError when there is none, or it is disabled."""
     try:
         place = address if isinstance(address, AgentId) else AgentId.parse(address)
     except InvalidInputError:
@@ -70,15 +71,15 @@ def _rows() -> Any:
 
 
 def agent_of(run: Run) -> AgentObject:
-    """What drives a run. Raises AgentNotFoundError or InvalidInputError where another process may be able to, a plain
-    NotFoundError where none is. A row costs a query; see `load`."""
+    """The agent object of a run. Raises AgentNotFoundError or InvalidInputError if another process may have it, a plain
+    NotFoundError if none can. A row costs a query; see `load`."""
     if run.agent_version is None:
         return registry.get_agent(run.agent)
     return load(run.agent, run.agent_version)
 
 
 def uses_litellm() -> bool:
-    """Whether an agent that this process can drive calls models through litellm: then it is worth importing early."""
+    """Whether an agent of this process calls models through litellm: then import it early."""
     from ravi_django.capabilities.llm import LiteLLMModel
     from ravi_django.capabilities.rehearsal.model import REHEARSAL
 
@@ -89,7 +90,7 @@ def uses_litellm() -> bool:
 
 
 def models() -> Iterator[tuple[str, ChatModel]]:
-    """Of every agent that can be run: its address and its model, if it has one."""
+    """The address and the model of every agent that can be run and has one."""
     for address, agent in list(registry._agents.items()):
         if (model := getattr(agent, "model", None)) is not None:
             yield address, model
@@ -100,22 +101,22 @@ def models() -> Iterator[tuple[str, ChatModel]]:
 
 # ------------------------------------------------------------------------------------------------------- building
 
-# With the row's spec and the tools then.
+# With the row's spec and the tools of that time.
 _built: OrderedDict[tuple[str, int], tuple[Any, Any, AgentObject]] = OrderedDict()
 _lock = threading.Lock()
 
 
 def load(address: AgentId | str, version: int) -> AgentObject:
-    """The agent of this version of the row's spec; built once, and again when tools were registered since. One query:
-    a row that was deleted and made anew is another one.
+    """The agent of this version of the row's spec; built once, and again after tools were registered. One query: a row
+    that was deleted and created again is another one.
 
     Raises NotFoundError when the version is gone, InvalidInputError, naming the field, when this process cannot build
-    it: a tool that it does not have.
+    it: it lacks a tool.
     """
     place = str(address), version
     versions = AgentVersion.objects.filter(agent__address=place[0], number=version)
     row = versions.values_list("id", "spec").first()
-    if row is None:  # a row that came by a fixture has no versions beside it
+    if row is None:  # a row from a fixture has no versions
         made = Agent.objects.filter(address=place[0], version=version, source=Agent.Source.ADMIN, versions=None)
         row = made.values_list("id", "spec").first()
     if row is None:
@@ -162,7 +163,7 @@ def build(address: str, spec: Mapping[str, Any] | AgentSpec) -> AgentObject:
 
 
 def _approvals_of(spec: AgentSpec) -> dict[str, Any]:
-    """A row only tightens what its tools and the site say: it asks about calls of high risk at least."""
+    """A row can only tighten the approvals of its tools and the site: it asks about calls of high risk at least."""
     if spec.kind != REACT:
         return {}
     required = Risk.SAFE if spec.approval_required_risk is Risk.SAFE else Risk.HIGH
@@ -170,8 +171,8 @@ def _approvals_of(spec: AgentSpec) -> dict[str, Any]:
 
 
 def tools_of(spec: Mapping[str, Any]) -> list[Tool]:
-    """The tools of a row's spec that this process knows, those that hand over to its sub-agents included; none of a
-    spec that this release cannot read."""
+    """The tools of a row's spec that this process knows, with those that hand over to its sub-agents; none for a spec
+    that this release cannot read."""
     known = registry.known_tools()
     try:
         checked = validate_spec(spec)
@@ -204,13 +205,12 @@ def save_spec(
     enabled: bool | None = None,
     access: str | None = None,
 ) -> Agent:
-    """Keep a spec as the agent of this address: the next version of it, unless nothing has changed. Its new runs use
-    it at once, in every process; those that there are keep theirs.
+    """Store a spec as the agent of this address: as its next version, unless nothing has changed. New runs use it at
+    once, in every process; existing runs keep theirs.
 
-    `name` and `description` are said over the spec's own. `by` is the user who made the version, and who owns a new
-    row. `access` names the users who may run it, as `register` does, but for a function; a new row is private. One
-    transaction; two who save at once get a version each. Raises InvalidInputError whose `field` is the place in the
-    spec, "address" or "access".
+    `name` and `description` replace the spec's own. `by` is the user who made the version, and who owns a new row.
+    `access` is as in `register`, without functions; a new row is private. One transaction; two concurrent saves make
+    two versions. Raises InvalidInputError whose `field` is the place in the spec, "address" or "access".
     """
     place = AgentId.parse(str(address))
     if str(place) in registry._agents:
@@ -254,7 +254,7 @@ def check_spec(spec: Mapping[str, Any] | AgentSpec, **said: str) -> AgentSpec:
 
 
 def _check_inherited(spec: AgentSpec) -> None:
-    """A sub-agent is given the variables of who hands over to it, and no others."""
+    """A sub-agent gets the variables of the agent that hands over to it, and no others."""
     addresses = [sub_agent.agent for sub_agent in spec.sub_agents]
     specs = dict(_rows().filter(address__in=addresses).values_list("address", "spec"))
     for place, address in enumerate(addresses):
@@ -273,48 +273,42 @@ def _check_inherited(spec: AgentSpec) -> None:
 
 
 def known_agents() -> set[str]:
-    """The addresses that a run can be made for here: registered agents, and rows that are not switched off."""
+    """The addresses of agents that can be run here: registered ones, and enabled rows."""
     found: Iterable[str] = _rows().values_list("address", flat=True)
     return {*found, *registry.known_addresses()}
 
 
 def _next_number(row: Agent) -> int:
-    """Never one that was given before under this address: runs and workers know versions by it."""
+    """Never a number that was used before under this address: runs and workers identify versions by it."""
     last = row.versions.aggregate(last=Max("number"))["last"]
-    if last is None:  # a new row, maybe in place of one that was deleted
+    if last is None:  # a new row, maybe after a deleted one
         last = Run.objects.filter(agent=row.address).aggregate(last=Max("agent_version"))["last"]
     return int(last or 0) + 1
 
 
-_schemas: OrderedDict[str, dict[str, Any] | None] = OrderedDict()  # of results, by the digest of a spec
-_MOST_SCHEMAS = 1000
-
-
 def result_schema_of(run: Run) -> dict[str, Any] | None:
-    """The JSON schema of a run's output, by the spec that its first lease has pinned; None when it is no typed one, or
-    when nothing is pinned yet, or any more."""
+    """The JSON schema of a run's output, from the spec that its first lease has pinned; None for an untyped output, and
+    without a pinned spec."""
     if run.started_at is None or not _may_be_typed(run):
         return None
     started = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path="@started")
     pinned: Any = started.values_list("result", flat=True).first()
     digest = (pinned or {}).get("spec")
-    if digest is None:
+    try:
+        return None if digest is None else _schema(digest)
+    except Blob.DoesNotExist:
         return None
-    if digest in _schemas:
-        return _schemas.get(digest)
-    blob = Blob.objects.filter(id=digest).first()
-    if blob is None:
-        return None
-    schema: dict[str, Any] | None = blob_value(blob).get("result_schema")
-    _schemas[digest] = schema
-    while len(_schemas) > _MOST_SCHEMAS:
-        _schemas.popitem(last=False)
+
+
+@lru_cache(MOST)
+def _schema(digest: str) -> dict[str, Any] | None:
+    schema: dict[str, Any] | None = blob_value(Blob.objects.get(id=digest)).get("result_schema")
     return schema
 
 
 def _may_be_typed(run: Run) -> bool:
-    """Whether it is worth a query: a typed run's output is JSON, as text or as the value that was replied."""
-    if run.output is None:  # not ended, or not well
+    """Whether it is worth a query: a typed run's output is JSON, as text or as the replied value."""
+    if run.output is None:  # not ended, or failed
         agent = registry._agents.get(run.agent) if run.agent_version is None else None
         return agent is None or getattr(agent, "result", None) is not None
     if not isinstance(run.output, str):
@@ -327,11 +321,11 @@ def _may_be_typed(run: Run) -> bool:
 
 
 def is_disabled(agent: str) -> bool:
-    """An operator has switched this agent off."""
+    """Whether an operator has disabled this agent."""
     return Agent.objects.filter(address=agent, enabled=False).exists()
 
 
 def forget() -> None:
-    """The database is another, or empty again (tests)."""
-    _schemas.clear()
+    """For tests: the database is another, or empty again."""
+    _schema.cache_clear()
     bodies.forget()

@@ -1,4 +1,4 @@
-"""AuditLog: who did what through which agent, in rows that outlive the journal."""
+"""AuditLog: records of runs, model calls and tool calls by user, in rows that outlive the journal."""
 
 from __future__ import annotations
 
@@ -50,30 +50,27 @@ _SECRET = re.compile(
     r"passw|passphrase|pwd|secret|token(?!s)|api.?key|authori[sz]ation|credential|cookie|private.?key", re.I
 )
 _REFUSALS = (GuardrailError, RateLimitedError, MiddlewareTermination)
-_NOT_OVER = (LeaseLostError, CancellationError)  # the lease's end: the call has no outcome of its own
+_NOT_OVER = (LeaseLostError, CancellationError)  # the end of the lease: the call has no outcome
 
 
 class AuditLog:
     """Write an AuditRecord for every run, model call and tool call of the agent, and a line to the logger `ravi.audit`.
 
     arguments: keep tools' arguments too, with the values of fields such as password, token, secret, api_key or
-    authorization hidden, and cut at 4096 characters. Their SHA-256 (of the canonical JSON, after hiding) always is.
-    redact: more names of fields to hide.
-    required: what cannot be put down first is not done. Each call then begins with an "attempted" record, and when that
-    cannot be written the call is refused. By default a failing write is logged.
+    authorization hidden, and cut at 4096 characters. Their SHA-256 (of the canonical JSON, after hiding) is always
+    kept. redact: more names of fields to hide. required: refuse a call whose "attempted" record, written before it,
+    fails. By default a failing write is logged.
 
-    Records: `run` "started" before the agent's code, and "ended" behind it; `model` and `tool` with an `outcome`: ok;
+    Records: `run` "started" before the agent's code, and "ended" after it; `model` and `tool` with an `outcome`: ok;
     error; refused (by a guardrail, or another middleware); middleware (answered in its place: a cache). At-most-once
     and transactional tools have an "attempted" record before them as well.
 
-    When: "attempted" before the call, the outcome behind it, both before the journal's own row. So what the journal
-    has, the log has; each once, whatever crashes. A crash between an outcome and the journal leaves the record of a
-    call that the next worker makes again (one record of both), or that a person decides on. A crash during an
-    at-most-once tool leaves "attempted" alone, as a call does whose outcome a person has said. A call that is tried
-    again after a transient error has one outcome, the last. A run that is retried by a person has records of that try
-    beside those of the first. One that is cancelled, or whose deadline passes, while it waits for something is driven
-    by no worker then, and has "started" alone: its own row says how it ended. What a
-    middleware further out makes of the result is not seen: put the AuditLog first.
+    Each record is written once, before the journal's own row, so the log has all that the journal has. A crash between
+    an outcome and the journal leaves the record of a call that the next worker makes again (one record of both), or
+    that a person decides on. A crash during an at-most-once tool leaves "attempted" alone, and so does a call whose
+    outcome a person decided. A call that is retried after a transient error has one outcome, the last. A person's retry
+    of a run has records of its own. A run that is cancelled, or whose deadline passes, while it waits has "started"
+    alone: its own row has its end. Results that an outer middleware changes are not seen: put the AuditLog first.
     """
 
     def __init__(self, *, arguments: bool = False, redact: Iterable[str] = (), required: bool = False) -> None:
@@ -84,7 +81,7 @@ class AuditLog:
     # ----------------------------------------------------------------------------------------------- records
 
     async def attempted(self, ctx: Any, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
-        """Before it happens. Raises PermanentError when the log is required and cannot be written."""
+        """Before the call. Raises PermanentError when the log is required and cannot be written."""
         try:
             await self._write(ctx, event, name, f"{place}.attempted", detail)
         except Exception as error:
@@ -92,15 +89,15 @@ class AuditLog:
                 raise PermanentError(f"not done: the audit log cannot be written: {error}") from error
 
     async def happened(self, ctx: Any, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
-        """After it: it cannot be undone, so a failure is logged."""
+        """After the call: it cannot be undone, so a failure is logged."""
         try:
             await self._write(ctx, event, name, place, detail)
         except Exception:
-            log.debug("no record", exc_info=True)  # `_write` has told it
+            log.debug("no record", exc_info=True)  # `_write` has logged it
 
     async def _write(self, ctx: RunState, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
         run = ctx.effects.lease.run
-        times = ctx.effects.journal.retries  # by people: what is done in another try is another thing
+        times = ctx.effects.journal.retries  # by people: another try has records of its own
         named = f"{run.id}\0{run.generation}\0{event}\0{place}" + (f"\0{times}" if times else "")
         key = hashlib.sha256(named.encode()).hexdigest()
         record = AuditRecord(
@@ -151,7 +148,7 @@ class _RunAudit(AgentMiddleware):
 
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx, name = context.ctx, str(context.agent_id)
-        place = context.inbox[0].id if context.inbox else ""  # a run that is given more messages is handled once more
+        place = context.inbox[0].id if context.inbox else ""  # a run with more messages is handled again
         begun = time.monotonic()
         started = {"step": "started", "messages": len(context.inbox)}
         await self._audit.attempted(ctx, "run", name, place, started)
@@ -225,7 +222,7 @@ class _ToolAudit(FunctionMiddleware):
             await call_next()
         except (*_NOT_OVER, TransientError):
             raise
-        except ToolPaused:  # the next attempt has a line of its own
+        except ToolPaused:  # the next attempt has a record of its own
             detail["outcome"] = "paused"
             raise
         except Exception as error:

@@ -1,7 +1,5 @@
-"""Where an agent's middlewares meet the runtime: around `run`, around a model call, around a tool.
-
-RAVI["MIDDLEWARE"]: what is put around every agent's own middlewares.
-"""
+"""Agents' middlewares in the runtime: around `run`, around a model call, around a tool. RAVI["MIDDLEWARE"] goes around
+every agent's own middlewares."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ async def run_agent(agent: Agent, ctx: RunState, inbox: list[Message]) -> Any:
         if stop.result is None:
             raise
         context.result = stop.result
-    if context.result is not returned:  # a middleware's own: also in place of what was replied before
+    if context.result is not returned:  # a middleware's own result: it also replaces an earlier reply
         ctx.output, ctx.replied = context.result, True
     return context.result
 
@@ -77,10 +75,10 @@ async def around_model(
     path: str,
     stream: Stream,
 ) -> ModelResponse:
-    """One model call through the chat-level middlewares; `stream(ctx, model, messages, options, path, show=)` makes
-    it. Raises what the call raises, and ModelError where the chain gives no answer."""
+    """One model call through the chat-level middlewares; `stream(ctx, model, messages, options, path, show=)` makes it.
+    Raises the call's errors, and ModelError if the chain gives no answer."""
     context = ChatContext(cast(RunContext, ctx), path, model, messages, options)
-    streamed: str | None = None  # what was shown as it came
+    streamed: str | None = None  # the text that was shown while it came
     ended: BaseException | None = None
 
     async def final() -> None:
@@ -104,7 +102,7 @@ async def around_model(
     if response is None:
         raise ModelError("a middleware skipped the model and gave no response", type="MiddlewareTermination")
     if response.text and response.text != streamed:
-        attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces what was shown
+        attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces the shown text
         ctx.effects.delta("text.delta", response.text, call=path, attempt=attempt)
     return response
 
@@ -177,7 +175,7 @@ async def around_tool(
         ended = failure
     if ended is not None:
         raise ended
-    if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends where this one does
+    if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends at the same place
         entry.error = _refusal(failure, happened=context.made and tool.promised_effect is not Effect.IDEMPOTENT)
     return _words(tool, context.made, failure) if result is None else result
 
@@ -188,7 +186,7 @@ def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
 
 
 def raise_refused(error: dict[str, Any] | None) -> None:
-    """By what the row of a tool call holds: raise what a guardrail has ended it with."""
+    """Raise the GuardrailError that the row of a tool call has, if any."""
     if error is not None and error.get("type") == "GuardrailError":
         raise GuardrailError(error.get("message", ""), guardrail=error.get("guardrail", ""))
 
@@ -208,13 +206,13 @@ _lock = threading.Lock()
 
 
 def around(own: MiddlewarePipeline) -> MiddlewarePipeline:
-    """The site's chain outside, the agent's own inside. Raises InvalidInputError for a setting that is none."""
+    """The site's chain outside, the agent's own inside. Raises InvalidInputError for an invalid setting."""
     site = of_site()
     return MiddlewarePipeline([site, own]) if site else own
 
 
 def of_site() -> MiddlewarePipeline:
-    """The setting's middlewares, made once. Raises InvalidInputError that names the one to fix."""
+    """The setting's middlewares, made once. Raises InvalidInputError that names the faulty one."""
     names = conf.MIDDLEWARE
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise InvalidInputError(f"RAVI['MIDDLEWARE'] is a list of dotted names, not {names!r}", field="MIDDLEWARE")

@@ -1,4 +1,4 @@
-"""UserRateLimit: so many runs of one user in so much time, counted from the rows of the runs themselves."""
+"""UserRateLimit: at most so many runs of a user in a time, counted from the rows of the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ravi_django.runtime.lease.state import RunState
 
 SCOPES = ("user", "tenant", "site")
 MOST_RUNS = 10_000
-SKEW_S = 60.0  # between the clock that made a run's id and the database's; ids bound the scan, rows decide
+SKEW_S = 60.0  # between the clocks of run ids and the database: ids limit the scan, rows decide
 _LOOK_BACK = 10_000  # earlier runs that the start of a waiting one is computed from
 
 Decision = dict[str, Any]  # {"passes": bool, "until": ISO time or None, "retry_after": seconds}
@@ -27,17 +27,16 @@ class UserRateLimit(AgentMiddleware):
     """At most `runs` runs in any `per_s` seconds.
 
     on_limit: "refuse" ends the run with RateLimitedError, before the agent is called; "wait" suspends it until there is
-    room, in the order of the submits. A run that would wait longer than `max_wait_s` is refused.
-    scope: whose runs are counted together: the "user", the "tenant" or the whole "site".
-    every_agent: count the runs of all agents, not only of this one.
+    room, in the order of the submits. A run that would wait longer than `max_wait_s` is refused. scope: count the runs
+    of the "user", the "tenant" or the whole "site". every_agent: count the runs of all agents, not only of this one.
 
-    Counts the rows of root runs of the same scope that were submitted before this one; the decision is recorded. With
+    Counts the rows of root runs in the same scope that were submitted before this one; the decision is recorded. With
     "refuse" a refused run counts as well. A later run does not count an earlier one whose submit is not committed yet.
-    A fork counts as a run submitted when it was made; with "wait", a fork that would have to wait is refused. Not
-    limited: runs without an owner in scope "user", and children.
+    A fork counts as submitted when it was made; with "wait", a fork that would have to wait is refused. Not limited:
+    runs without an owner in scope "user", and children.
 
-    Costs one query of at most `runs` rows off the user's index; scopes "tenant" and "site" read the rows of all users
-    in the window, by the primary key: keep it short there. Raises InvalidInputError, with the field.
+    Costs one query of at most `runs` rows through the user's index; scopes "tenant" and "site" read the rows of all
+    users in the window, by the primary key: keep it short there. Raises InvalidInputError, with the field.
     """
 
     def __init__(
@@ -64,8 +63,8 @@ class UserRateLimit(AgentMiddleware):
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx = cast("RunState", context.ctx)
         run = ctx.effects.lease.run
-        name = f"{self.name}.{run.id}"  # a fork has its source's rows too, and is counted for itself
-        if self._limits(run) and name not in ctx.pinned:  # once in a run: not again for a later message
+        name = f"{self.name}.{run.id}"  # a fork has its source's rows too
+        if self._limits(run) and name not in ctx.pinned:  # once a run
             if run.forked_from is not None:
                 ctx.effects.journal.pass_over(ctx.here().peek(self._scope))
 
@@ -101,13 +100,11 @@ class UserRateLimit(AgentMiddleware):
         before = list(self._before(run, self.per_s)[: self.runs].values_list("created_at", flat=True))
         if len(before) < self.runs:
             return _passes()
-        oldest = (
-            before[self.runs - 2] if self.runs > 1 else run.created_at
-        )  # with this run, the window is full of these
+        oldest = before[self.runs - 2] if self.runs > 1 else run.created_at  # of the runs that fill the window with it
         return _refuses(self.per_s - (run.created_at - oldest).total_seconds())
 
     def _before(self, run: Run, window_s: float) -> QuerySet[Run]:
-        """The runs that count, submitted in the seconds before this one, the latest first."""
+        """The counted runs, submitted in the seconds before this one, the latest first."""
         bound = UUID(int=max(0, run.id.int - (int((window_s + SKEW_S) * 1000) << 80)))
         rows = Run.objects.filter(parent=None, id__lt=run.id, id__gt=bound)
         rows = rows.filter(created_at__gt=run.created_at - timedelta(seconds=window_s))
@@ -120,7 +117,7 @@ class UserRateLimit(AgentMiddleware):
         return rows.order_by("-id")
 
     def _wait(self, run: Run) -> Decision:
-        """Each run starts when it is submitted, and no sooner than `per_s` after the one that is `runs` before it."""
+        """Each run starts when it is submitted, but at least `per_s` after the one that is `runs` before it."""
         rows = self._before(run, self.per_s + self.max_wait_s)[:_LOOK_BACK]
         earlier = list(rows.values_list("created_at", flat=True))[::-1]
         starts: list[datetime] = []
@@ -132,7 +129,7 @@ class UserRateLimit(AgentMiddleware):
                 starts.append(max(created, room))
         if not wait_s:
             return _passes()
-        if run.forked_from is not None:  # it has a past to replay, and cannot sleep first
+        if run.forked_from is not None:  # it must replay its past, and cannot sleep first
             return _refuses(wait_s)
         return _passes(until=starts[-1]) if wait_s <= self.max_wait_s else _refuses(wait_s - self.max_wait_s)
 

@@ -1,4 +1,4 @@
-"""ResponseCache: the same question of the same user is answered from Django's cache."""
+"""ResponseCache: the same call of the same user is answered from Django's cache."""
 
 from __future__ import annotations
 
@@ -24,27 +24,25 @@ from ravi_django.kernel.middleware import CallNext
 log = logging.getLogger("ravi.cache")
 
 SCOPES = ("user", "tenant", "site")
-TIMEOUT_S = 1.0  # a cache that takes longer is as good as away
-AWAY_S = 10.0  # then nobody asks it for that long
+TIMEOUT_S = 1.0  # a cache that takes longer counts as away
+AWAY_S = 10.0  # how long a cache that is away is not used
 MAX_BYTES = 512 * 1024  # of an answer that is kept
 _FORM = 1  # of the entries
-_COMPLETE = ("stop", "tool_calls")  # why an answer ended that is whole
+_COMPLETE = ("stop", "tool_calls")  # finish reasons of complete answers
 
 
 class ResponseCache(ChatMiddleware):
-    """Answer a model call that was made before from Django's cache: at once, for nothing.
+    """Answer a repeated model call from Django's cache: at once, at no cost.
 
-    ttl: seconds that an answer is good for.
-    scope: who shares answers: nobody but the "user" (in the same tenant), by default; everybody in the "tenant", or on
-    the "site". Runs without an owner share among themselves.
-    alias: of the cache in `CACHES`; RAVI["CACHE_ALIAS"] by default.
+    ttl: seconds that an answer is valid. scope: share answers within the "user" (in the same tenant; the default), the
+    "tenant" or the "site". Runs without an owner share among themselves. alias: of the cache in `CACHES`;
+    RAVI["CACHE_ALIAS"] by default.
 
-    The same call is one with the same model (its name, address and parameters; of a client that does not tell these,
-    the agent's own), messages (system message and history included), options and tools: one word more in the
-    conversation is another call. Kept are whole answers alone, neither errors nor cut ones. A hit
-    is recorded with `cached`, no usage and a cost of 0; a replay needs no cache. An entry that cannot be read is a
-    miss, and a cache that is away is left alone for a while: neither fails a call. Outside of it in the list, a
-    PIIRedaction keeps personal data out of the cache. Raises InvalidInputError, with the field.
+    Calls are the same with the same model (name, address and parameters; a client without these shares within its
+    agent), messages (system message and history included), options and tools. Only complete answers are kept, no
+    errors. A hit is recorded with `cached`, no usage and a cost of 0; a replay needs no cache. An unreadable entry is a
+    miss, and a cache that is away is not used for a while: neither fails a call. A PIIRedaction before it in the list
+    keeps personal data out of the cache. Raises InvalidInputError, with the field.
     """
 
     def __init__(self, *, ttl: float = 3600.0, scope: str = "user", alias: str | None = None) -> None:
@@ -70,7 +68,7 @@ class ResponseCache(ChatMiddleware):
                 await self._reach(self._write, key, body)
 
     def _key(self, context: ChatContext) -> str:
-        """Everything that the answer depends on, and whose it is."""
+        """A hash of all that the answer depends on, and of its scope."""
         ctx = context.ctx
         whose = {"user": [ctx.tenant_id, ctx.user_id], "tenant": [ctx.tenant_id], "site": []}[self.scope]
         client = _client(context.model) or str(ctx.agent_id)
@@ -84,7 +82,7 @@ class ResponseCache(ChatMiddleware):
     # ------------------------------------------------------------------------------------------- the cache
 
     async def _reach(self, function: Callable[..., Any], *args: Any) -> Any:
-        """On a thread of the cache's own, for a bounded time; None when it is away."""
+        """On a thread of the cache's own, with a timeout; None when it is away."""
         if time.monotonic() < self._away_until:
             return None
         if self._threads is None:  # made when first used: a worker forks
@@ -117,7 +115,7 @@ class ResponseCache(ChatMiddleware):
 
 
 def _client(model: Any) -> Any:
-    """Where and how a client asks, without its keys; None for one that does not say: it is its agent's alone."""
+    """The address and parameters of a client, without keys; None for a client that does not have them."""
     if isinstance(models := getattr(model, "models", None), tuple):
         parts = [_client(one) for one in models]
         return None if None in parts else parts
