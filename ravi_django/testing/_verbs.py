@@ -172,7 +172,7 @@ runtime.sources.secrets: seal secrets_of
 runtime.sources.telling: telling_carry=carry TELLING_GONE=GONE tell tell_unread Told TELLING_UNREAD=UNREAD UNREAD_S
 runtime.sources.unread: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
-runtime.streams.archive: archive mark_many_published mark_published reserve_events unpublished
+runtime.streams.archive: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE

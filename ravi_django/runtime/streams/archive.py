@@ -72,11 +72,6 @@ def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False
     return root
 
 
-def mark_published(tree_id: UUID | str, archive: Blob | None, epoch: int) -> bool:
-    """`mark_many_published` for one tree."""
-    return bool(mark_many_published({str(tree_id): (archive, epoch)}))
-
-
 def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
     """Mark the ends of these roots as published, by tree the archive and the epoch of the end. Returns the marked ones,
     without those that were retried since or whose row another transaction has locked."""

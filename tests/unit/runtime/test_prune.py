@@ -245,7 +245,7 @@ def test_bodies_that_nothing_names_go_after_a_day(clock, settings):
     world.append(lease, [Entry("tool.call", "1", "t", request={"arguments": big}, result={"other": "y" * 200})])
     world.append(lease, [Entry("llm.call", "2", "m", digests={"tools": named["digest"].id, "view": "short"})])
     world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@completed.1")])
-    world.mark_published(run.id, named["archive"], epoch=1)
+    world.mark_many_published({str(run.id): (named["archive"], 1)})
     clock.advance(DAY - 1)
     assert world.prune({})["blobs"] == 0
     clock.advance(2)
@@ -307,7 +307,7 @@ def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypat
         raise ValueError("no")
 
     ended_one = ended()
-    world.mark_published(ended_one.id, None, epoch=1)
+    world.mark_many_published({str(ended_one.id): (None, 1)})
     code(fail)
     run = drive(make_run())
     last = world.events_page(run.id)[0][-1]["seq"]

@@ -166,7 +166,7 @@ def test_unpublished_finds_ended_roots_after_a_while(clock):
     ended, child, published = make_run(), make_run(parent=make_run()), make_run()
     for run in (ended, child, published):
         world.finish(leased(run), Status.COMPLETED, [])
-    world.mark_published(published.id, None, epoch=1)
+    world.mark_many_published({str(published.id): (None, 1)})
 
     assert world.unpublished(10, older_than_s=10) == []
     clock.advance(10.1)
