@@ -1,8 +1,8 @@
 """Access control: which users may run agents, send signals, emit, follow, and read journals. Rules: docs/access.md.
 
 A site replaces the rules with its own subclass of `AccessPolicy`, named by RAVI["ACCESS_POLICY"]. Every surface (REST,
-sockets, admin) asks here, and so does what runs on behalf of an owner: a schedule's tick and a delivery to a follow.
-Python code is not asked.
+sockets, admin) asks here, and so do schedules and deliveries to follows, which act for their owners. Calls from Python
+code are not checked.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = logging.getLogger("ravi.access")
 class AccessPolicy:
     """The default rules. Only True allows. An exception refuses, and is logged.
 
-    `user` is an authenticated user, never None. `agent` is a row of the model `Agent`; that of an agent which is code
-    may not be saved yet. A method may query. It is also called in workers, where there is no request.
+    `user` is an authenticated user, never None. `agent` is a row of the model `Agent`; for an agent in code it may be
+    unsaved. A method may query. It is also called in workers, without an HTTP request.
     """
 
     def may_see_agent(self, user: Any, agent: Agent) -> bool:
-        """Whether the agent is in lists. An agent that `user` may neither see nor run is a 404."""
+        """Whether lists show the agent. An agent that `user` may neither see nor run is a 404."""
         return self.may_run(user, agent)
 
     def may_run(self, user: Any, agent: Agent) -> bool:
@@ -51,7 +51,7 @@ class AccessPolicy:
         )
 
     def may_signal(self, user: Any, run: Run, name: str) -> bool:
-        """Whether `user`, who sees `run`, may send it a signal of this name. Reserved names are refused before."""
+        """Whether `user`, who may see `run`, may send it a signal of this name. Not asked about reserved names."""
         return permits(user, "ravi.signal_run") or name in getattr(specs.agent_of(run), "public_signals", ())
 
     def may_emit(self, user: Any, topic: TopicId) -> bool:
@@ -64,8 +64,8 @@ class AccessPolicy:
         return self.may_run(user, agent)
 
     def may_receive(self, users: Sequence[Any], topic: TopicId) -> Collection[Any] | None:
-        """The ids of those `users`, active owners of follows, to whom a message of `topic` may be delivered; None: all.
-        Asked once for a batch of deliveries. An exception puts the topic's deliveries off."""
+        """The ids of those `users`, active owners of follows, who may get a message of `topic`; None: all. Asked once
+        for a batch of deliveries. An exception delays the deliveries of the topic."""
         return None
 
     def may_choose_priority(self, user: Any, priority: Priority) -> bool:
@@ -73,12 +73,12 @@ class AccessPolicy:
         return priority <= Priority.NORMAL or permits(user, "ravi.choose_priority")
 
     def may_read_journal(self, user: Any, run: Run) -> bool:
-        """Whether `user`, who sees `run`, may read its journal."""
+        """Whether `user`, who may see `run`, may read its journal."""
         return conf.JOURNAL_FOR_OWNERS is True or permits(user, "ravi.view_journalentry")
 
 
 def policy() -> AccessPolicy:
-    """The site's policy. Raises ImportError for a wrong path, TypeError for a class that is no AccessPolicy."""
+    """The site's policy. Raises ImportError for a wrong path, TypeError for a class that is not an AccessPolicy."""
     return _load(conf.ACCESS_POLICY)
 
 
@@ -86,15 +86,15 @@ def policy() -> AccessPolicy:
 def _load(path: str) -> AccessPolicy:
     made = import_string(path)
     if not (isinstance(made, type) and issubclass(made, AccessPolicy)):
-        raise TypeError(f"{path} is no subclass of ravi_django.access.AccessPolicy")
+        raise TypeError(f"{path} is not a subclass of ravi_django.access.AccessPolicy")
     return made()
 
 
-def allows(question: str, *given: Any) -> bool:
-    """What the site's policy answers to `may_…`: only True allows; an exception is logged and refuses. A database that
-    cannot be reached is no answer: its error is raised."""
+def allows(question: str, *args: Any) -> bool:
+    """The answer of the site's policy to `may_…`: only True allows; an exception is logged and refuses. Errors of an
+    unreachable database are raised."""
     try:
-        return getattr(policy(), question)(*given) is True
+        return getattr(policy(), question)(*args) is True
     except (OperationalError, InterfaceError):
         raise
     except Exception:
@@ -106,12 +106,12 @@ def allows(question: str, *given: Any) -> bool:
 
 
 def access_of(agent: Agent) -> registry.Access:
-    """The `access` of an agent: as code registered it, or of its row."""
+    """The `access` of an agent: from its registration in code, or from its row."""
     return registry.access_of(agent.address) if agent.address in registry._agents else agent.access
 
 
 def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
-    """Whether an agent's `access` lets `user` run it."""
+    """Whether the `access` of an agent allows `user` to run it."""
     if not (getattr(user, "is_authenticated", False) and user.is_active):
         return False
     if callable(access):
@@ -129,9 +129,10 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
 
 
 def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> specs.Found:
-    """The agent that `user` starts a run of; with a session, in that conversation. None is nobody, who may run all.
+    """The agent at this address, which `user` may run; with `session_id`, in that conversation. None may run all.
 
-    Raises AgentNotFoundError when there is none or it is hidden from `user`, ForbiddenError when they may only see it.
+    Raises AgentNotFoundError when there is no such agent or it is hidden from `user`, ForbiddenError when they may only
+    see it.
     """
     found = specs.find(address)
     if user is None or may_run(user, found) or (session_id is not None and _was_handed(user, found, session_id)):
@@ -148,7 +149,7 @@ def may_run(user: Any, found: specs.Found) -> bool:
 
 
 def agents_seen(user: Any) -> dict[str, Agent | None]:
-    """The enabled agents that `user` may see: addresses in their order, each with its row."""
+    """The enabled agents that `user` may see: the sorted addresses, each with its row."""
     rows = {row.address: row for row in Agent.objects.all()}
     code = set(registry.known_addresses())
     return {
@@ -166,31 +167,31 @@ def _is_enabled(is_code: bool, row: Agent | None) -> bool:
 
 
 def continue_run(user: Any, run: Run) -> None:
-    """Raises what `find` does, where `user` may no longer run the agent at the root of the run's tree."""
+    """Raises as `find` when `user` may no longer run the agent at the root of the run's tree."""
     root = run.root or run
     find(user, root.agent, root.session_id)
 
 
 def check_signal(user: Any, run: Run, name: str) -> None:
-    """Raises ForbiddenError. Reserved names are nobody's."""
+    """Raises ForbiddenError, for reserved names too."""
     if name.startswith(RESERVED) or not allows("may_signal", user, run, name):
-        raise ForbiddenError(f"agent {run.agent} takes no signal {name!r} from you: it is none of its public_signals")
+        raise ForbiddenError(f"agent {run.agent} takes no signal {name!r} from you: it is not in its public_signals")
 
 
 def check_emit(user: Any, topic: TopicId) -> None:
     """Raises ForbiddenError."""
     if not allows("may_emit", user, topic):
-        raise ForbiddenError(f"you may not emit to {topic}; that takes ravi.emit_topic, or a topic of your own")
+        raise ForbiddenError(f"you may not emit to {topic}: you need ravi.emit_topic, or a topic of your own")
 
 
 def check_journal(user: Any, run: Run) -> None:
     """Raises ForbiddenError."""
     if not allows("may_read_journal", user, run):
-        raise ForbiddenError("you may not read the journals of runs; that takes ravi.view_journalentry")
+        raise ForbiddenError("you may not read the journals of runs: you need ravi.view_journalentry")
 
 
 def check_follow(user: Any, found: specs.Found, topic: TopicId) -> None:
-    """Raises AgentNotFoundError and ForbiddenError. None is nobody, who may follow all."""
+    """Raises AgentNotFoundError and ForbiddenError. The user None may follow all."""
     if user is None or allows("may_follow", user, _row(found), topic):
         return
     if allows("may_see_agent", user, _row(found)):
@@ -201,24 +202,24 @@ def check_follow(user: Any, found: specs.Found, topic: TopicId) -> None:
 def check_priority(user: Any, priority: Priority) -> None:
     """Raises ForbiddenError."""
     if not allows("may_choose_priority", user, priority):
-        raise ForbiddenError(f"priority {priority.name.lower()} takes the permission ravi.choose_priority")
+        raise ForbiddenError(f"priority {priority.name.lower()} needs the permission ravi.choose_priority")
 
 
 def delivery_rights() -> Rights:
-    """What deliveries to follows ask on behalf of their owners."""
+    """The policy for deliveries to follows, for their owners."""
     return Rights(_refused, by_access=_is_default("may_run") and _is_default("may_receive"))
 
 
 def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[set[Wanted], dict[str, Exception]]:
-    """The deliveries that the policy refuses, and the topics that its `may_receive` raises for. A constant number of
-    queries where permissions are those of Django's own backend."""
+    """The deliveries that the policy refuses, and the errors of its `may_receive` by topic. A constant number of
+    queries with Django's own backend of permissions."""
     users = get_user_model()._default_manager.in_bulk({owner for _, owner, _ in wanted})
     addressees.cache_permissions(users.values())
     receivers: dict[str, Collection[Any] | None] = {}
     failed: dict[str, Exception] = {}
     for topic in {topic for _, _, topic in wanted}:
         try:
-            with transaction.atomic():  # a query of its own that fails ends with it
+            with transaction.atomic():  # a failed query of the policy breaks only this
                 found = policy().may_receive(list(users.values()), TopicId.parse(topic))
                 receivers[topic] = None if found is None else set(found)
         except Exception as error:
@@ -249,14 +250,14 @@ def _row(found: specs.Found) -> Agent:
 
 
 def _was_handed(user: Any, found: specs.Found, session_id: UUID) -> bool:
-    """Whether an agent that `user` may run handed this conversation over to this one, maybe by others."""
+    """Whether an agent that `user` may run handed this conversation over to this one, also over several steps."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
     rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)
     handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True) if row]
     seen, new = set[str](), {str(found.address)}
     while new:
         seen |= new
-        new = {giver for giver, taker in handed if taker in new} - seen
+        new = {caller for caller, callee in handed if callee in new} - seen
     return any(_may_still_run(user, address) for address in sorted(seen - {str(found.address)}))
 
 
@@ -267,13 +268,13 @@ def _may_still_run(user: Any, address: str) -> bool:
         return False
 
 
-Wanted = tuple[str, Any, str]  # a delivery to an agent, for its owner's id, of a topic
+Wanted = tuple[str, Any, str]  # a delivery: address of the agent, id of the owner, topic
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the site's access policy says of deliveries to follows that have an owner."""
+    """The site's access policy for deliveries to follows that have an owner."""
 
-    # Of these deliveries, to these agents (rows, by address): the refused ones, and the topics that it raises for.
+    # (deliveries, rows of the agents by address) -> the refused deliveries, and the errors by topic
     refused: Callable[[Collection[Wanted], Mapping[str, Agent]], tuple[set[Wanted], dict[str, Exception]]]
-    by_access: bool  # none is refused where the agent is open to every user
+    by_access: bool  # a delivery to an agent that is open to every user is never refused

@@ -1,8 +1,7 @@
 """Rate limits of a user, for REST and sockets alike: RAVI["LIMITS"], counted in the cache RAVI["CACHE_ALIAS"].
 
-A call counts in the minute (UTC) that it comes in. Open sockets and streams hold one cache key each; a key expires when
-its process stops renewing it, so a killed process holds none for longer than OPEN_S. A cache that fails limits nobody:
-the site goes on, and the log says so.
+A call counts in its minute (UTC). Open sockets and streams have one cache key each; a key expires when its process
+stops renewing it, for a killed process after OPEN_S. If the cache fails, nothing is limited, and the log has a warning.
 """
 
 from __future__ import annotations
@@ -24,25 +23,21 @@ log = logging.getLogger("ravi.limits")
 T = TypeVar("T")
 
 WINDOW_S = 60
-OPEN_S = 90  # an open socket's key lives so long without renewal
-LATER_S = 10  # Retry-After where no time is known: something has to end first
+OPEN_S = 90  # life of an open socket's key without renewal
+LATER_S = 10  # Retry-After when the time is not known
 UNLIMITED = "ravi.unlimited"
 
-_NOUNS = {
-    **{"submit": "runs, retries and messages", "emit": "emits", "fork": "forks"},
-    "sessions": "changes of sessions",
-}
+_NOUNS = {"submit": "runs, retries and messages", "emit": "emits", "fork": "forks", "sessions": "changes of sessions"}
 
 
 def limit(name: str) -> int | None:
-    """The limit of RAVI["LIMITS"] with this name; None: there is none."""
-    given = conf.LIMITS
-    found: int | None = None if given is None else {**DEFAULTS["LIMITS"], **given}[name]
+    """The limit of RAVI["LIMITS"] with this name, or None."""
+    found: int | None = None if conf.LIMITS is None else {**DEFAULTS["LIMITS"], **conf.LIMITS}[name]
     return found
 
 
 def faults(given: Any) -> Iterator[str]:
-    """What is wrong with RAVI["LIMITS"]."""
+    """Errors in RAVI["LIMITS"]."""
     if given is None:
         return
     if not isinstance(given, Mapping):
@@ -56,41 +51,41 @@ def faults(given: Any) -> Iterator[str]:
 
 
 def is_shared() -> bool:
-    """Whether the cache counts the calls of all processes, each once."""
+    """Whether the cache counts the calls of all processes."""
     from django.core.cache.backends.base import BaseCache
     from django.core.cache.backends.locmem import LocMemCache
 
     cache = caches[conf.CACHE_ALIAS]
-    return not isinstance(cache, LocMemCache) and type(cache).incr is not BaseCache.incr  # which reads, then writes
+    return not isinstance(cache, LocMemCache) and type(cache).incr is not BaseCache.incr  # not atomic
 
 
 # ------------------------------------------------------------------------------------------------------ calls
 
 
 def count(user: Any, name: str) -> None:
-    """Count a call of `user`. Raises RateLimitedError when this minute's are used up; holders of `ravi.unlimited` are
-    asked for only then."""
+    """Count a call of `user`. Raises RateLimitedError above the limit of this minute. The permission `ravi.unlimited`
+    is checked only then."""
     most = limit(name)
     if most is None or user is None or _added(name, user.pk, 1) <= most or permits(user, UNLIMITED):
         return
-    wait = _left_s()
+    wait = WINDOW_S - int(time.time()) % WINDOW_S
     words = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
     raise RateLimitedError(words, retry_after=wait)
 
 
 def check_queued(user: Any) -> None:
-    """Raises RateLimitedError when `user` has as many queued runs as they may."""
+    """Raises RateLimitedError when `user` has the most queued runs that are allowed."""
     most = limit("queued_runs")
     if most is None or user is None:
         return
     queued = Run.objects.filter(owner_id=user.pk, status=Status.QUEUED)[:most].count()
     if queued >= most and not permits(user, UNLIMITED):
-        words = f"you have {queued} queued runs, the most there may be; try again when one has begun"
+        words = f"you have {queued} queued runs, which is the limit; try again when one has started"
         raise RateLimitedError(words, retry_after=LATER_S)
 
 
 def take(user: Any, name: str, wanted: int) -> int:
-    """Count up to `wanted` at once; returns how many of them this minute has room for."""
+    """Count up to `wanted` calls at once. Returns how many of them the limit of this minute allows."""
     most = limit(name)
     if most is None or user is None:
         return wanted
@@ -102,13 +97,13 @@ def take(user: Any, name: str, wanted: int) -> int:
 
 
 def give_back(user: Any, name: str, unused: int) -> None:
-    """Of what `take` has counted."""
+    """Uncount calls that `take` has counted."""
     if unused and limit(name) is not None and user is not None:
         _added(name, user.pk, -unused)
 
 
 def _added(name: str, pk: Any, times: int) -> int:
-    """The count of this minute, with these."""
+    """Add calls; returns the count of this minute."""
     key = f"ravi:limit:{name}:{pk}:{int(time.time()) // WINDOW_S}"
 
     def add() -> int:
@@ -119,22 +114,18 @@ def _added(name: str, pk: Any, times: int) -> int:
     return _asked(add, 0)
 
 
-def _left_s() -> int:
-    return WINDOW_S - int(time.time()) % WINDOW_S
-
-
 # --------------------------------------------------------------------------------------- open sockets and streams
 
 
 def open_one(user: Any, name: str) -> str:
-    """Take one of the places of `name`; returns its key, "" where there is no limit. Raises RateLimitedError."""
+    """Take one of the places of `name`; returns its key, "" without a limit. Raises RateLimitedError."""
     most = limit(name)
     if most is None:
         return ""
     unknown: str | None = ""
     found = _asked(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
     if found is None and not permits(user, UNLIMITED):
-        words = f"you have {most} open {name}, the most there may be; close one first"
+        words = f"you have {most} open {name}, which is the limit; close one first"
         raise RateLimitedError(words, retry_after=LATER_S)
     return found or ""
 
@@ -144,7 +135,7 @@ def _free(prefix: str, most: int) -> str | None:
     keys = [f"{prefix}:{place}" for place in range(most)]
     taken = cache.get_many(keys)
     free = (key for key in keys if key not in taken)
-    return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # of two, one adds the key
+    return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # only one caller adds a key
 
 
 def keep_open(keys: Iterable[str]) -> None:
@@ -154,7 +145,6 @@ def keep_open(keys: Iterable[str]) -> None:
 
 
 def close_one(key: str) -> None:
-    """Give a place back."""
     if key:
         _asked(lambda: caches[conf.CACHE_ALIAS].delete(key), False)
 
@@ -162,6 +152,6 @@ def close_one(key: str) -> None:
 def _asked(ask: Callable[[], T], otherwise: T) -> T:
     try:
         return ask()
-    except Exception as error:  # each backend has its own
+    except Exception as error:  # each backend has its own exceptions
         log.warning("calls are not limited: the cache failed: %s", error, extra={"action": "limits.uncounted"})
         return otherwise
