@@ -94,6 +94,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Runtime":  # lives above this layer: loaded when it is asked for
+    if name == "Runtime":  # of a higher layer: imported on first use
         return import_module("ravi_django.runtime").Runtime
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

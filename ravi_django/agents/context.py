@@ -1,4 +1,4 @@
-"""What an agent remembers and what of it the model is shown."""
+"""What an agent remembers, and what the model gets of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "TruncationCompaction",
 ]
 
-DjangoHistoryProvider: type[HistoryProvider]  # lives above this layer: loaded when it is asked for
+DjangoHistoryProvider: type[HistoryProvider]  # of a higher layer: imported on first use
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ravi_django.agents.memory.turns import INTERRUPTED, interrupted
+from ravi_django.agents.memory.transcript import INTERRUPTED, interrupted
 from ravi_django.kernel import Role
 from ravi_django.models import TERMINAL, Run, Turn
 

@@ -15,7 +15,7 @@ agents.current: task_agent_id=_task_agent_id task_agent_label=_task_agent_label 
     task_run_id=_task_run_id task_thread_id=_task_thread_id
 agents.memory.agent_context: drop_turns load_history persist_turns
 agents.memory.compaction.tokens: TOKENS_TURN_S=_TURN_S
-agents.memory.turns: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
+agents.memory.transcript: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
 agents.messages: loop_deliver=deliver final_text message_to_chat summarize
 agents.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
 api.health: health_last=_last

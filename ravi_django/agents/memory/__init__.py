@@ -1,5 +1,5 @@
-"""What an agent remembers, and what of it the model is shown.
+"""What an agent remembers, and what the model gets of it.
 
-Read `agent_context.py` first. `history.py` keeps turns, `turns.py` loads and stores them for a run, and `compaction/`
-shortens what the model is shown.
+Read `agent_context.py` first: it loads and stores turns for a run. `history.py` keeps them, and `compaction/` shortens
+the model's view.
 """

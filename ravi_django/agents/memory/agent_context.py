@@ -1,4 +1,4 @@
-"""The memory of one agent, and the window of it that the model is shown."""
+"""The memory of one agent, and the view of it that the model gets."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ravi_django.agents.memory.history import Address, HistoryProvider
 from ravi_django.agents.memory.transcript import (
     Transcript,
     as_shown,
+    close_dangling,
     is_users,
     keeps_of,
     make_summary,
     normalized,
     summary_text,
 )
-from ravi_django.agents.memory.turns import close_dangling
 from ravi_django.kernel import AgentId, ChatMessage, HistoryRetention, InvalidInputError, Role
 
 
 class ContextConfig:
-    """The memory of an agent; one object serves all its runs.
+    """The memory of an agent. One object serves all its runs.
 
-    history: where turns are kept; None keeps nothing.
-    pipeline: what the model is shown of them; a sliding window of 100 messages when None.
+    history: stores turns; None keeps nothing.
+    pipeline: shortens the model's view of them; None is a sliding window of 100 messages.
     retention: "permanent" keeps turns with the session, "run" drops them when the run ends, "none" stores nothing.
     """
 
@@ -50,30 +50,30 @@ class ContextConfig:
 
     @property
     def stores(self) -> HistoryProvider | None:
-        """Where new turns go; None when they are not stored."""
+        """The history that stores new turns; None if they are not stored."""
         return None if self.retention is HistoryRetention.NONE else self.history
 
     def bind(
         self, agent_id: AgentId | str, *, instructions: Sequence[ChatMessage] = (), model: Any = None
     ) -> AgentContext:
-        """This memory as that of one agent. `instructions` are its system messages, where they are known before it
-        runs; by `model` tokens are counted."""
+        """The memory of one agent. `instructions` are its system messages, if known before a run. `model` counts
+        tokens."""
         return AgentContext(self, agent_id, instructions=instructions, model=model)
 
     async def get_prompt_window(self, session_id: str, *, agent_id: AgentId | str | None = None) -> list[ChatMessage]:
-        """The conversation as the agent's model is shown it. Raises InvalidInputError without an agent: histories are
-        kept by agent and session. `agent.context` knows its own."""
+        """The conversation as the agent's model gets it. Raises InvalidInputError without `agent_id`; `agent.context`
+        needs none."""
         if agent_id is None:
             raise InvalidInputError(
-                "whose window? pass agent_id=…, or ask the agent's own context: agent.context.get_prompt_window(…)",
+                "agent_id is missing; pass agent_id=…, or call agent.context.get_prompt_window(…)",
                 field="agent_id",
             )
         return await self.bind(agent_id).get_prompt_window(session_id)
 
 
 class AgentContext(ContextConfig):
-    """A ContextConfig that knows whose it is. What `get_prompt_window` gives is what the agent's loop sends: both
-    go through the same pipeline, over the same messages."""
+    """A ContextConfig bound to one agent. `get_prompt_window` returns what the agent's loop sends to the model: both
+    use the same pipeline over the same messages."""
 
     def __init__(
         self,
@@ -89,37 +89,36 @@ class AgentContext(ContextConfig):
         self.model = model
 
     async def get_prompt_window(self, session_id: str, *, agent_id: AgentId | str | None = None) -> list[ChatMessage]:
-        """The conversation as the model would be shown it now: instructions (those that are known before a run), and
-        the history through the pipeline. At most two queries, whatever its length, with a pipeline that bounds it.
+        """The conversation as the model would get it now: the instructions that are known before a run, and the history
+        through the pipeline. Makes at most two queries if the pipeline has a `reach`.
 
-        Inside a run of the agent it is the run's own conversation as far as it has come. No model is called: a summary
-        that is due is made before the next model call.
+        Inside a run of the agent it is the run's own conversation up to now. Calls no model: a due summary is made
+        before the next model call.
         """
         if agent_id is not None and AgentId.parse(str(agent_id)) != self.agent_id:
             return await super().get_prompt_window(session_id, agent_id=agent_id)
         thread = (_task_threads.get() or {}).get((str(self.agent_id), str(session_id)))
         messages = (await self._load(session_id, self.instructions)).messages if thread is None else thread.messages
-        frozen = _task_may_summarize.set(False)  # the loop's own call is where a summary is made, and kept
+        frozen = _task_may_summarize.set(False)  # only the loop makes and stores summaries
         try:
             return as_shown(await self._compact(messages))
         finally:
             _task_may_summarize.reset(frozen)
 
     async def open(self, session_id: str, instructions: Sequence[ChatMessage] | None = None) -> Thread:
-        """The session as the run begins with it: for the loop of an agent, which shows its model `view` and hands its
-        turns to `add`. `instructions` are the system messages; those that are known before a run when None."""
+        """Load the session at the start of a run. The agent's loop then sends `view` to its model and passes new turns
+        to `add`. `instructions` are the system messages; None: those that are known before a run."""
         threads, key = _task_threads.get(), (str(self.agent_id), str(session_id))
         known: Thread | None = None if threads is None else threads.get(key)
         if known is not None:
-            return known  # opened for a message before: what was said since is in it, and in no history yet
+            return known  # opened for an earlier message; the history that a run reads lacks its turns
         thread = await self._load(session_id, self.instructions if instructions is None else instructions)
         if threads is not None:
             threads[key] = thread
         return thread
 
     async def view(self, thread: Thread, tracker: ExecutionTracker | None = None) -> list[ChatMessage]:
-        """What the model is shown of the thread now. A summary made here is added to it; the tracker is told what it
-        has cost."""
+        """The model's view of the thread. A summary made here is added to the thread, and its cost to the tracker."""
         view = await self._compact(thread.messages)
         summary = _new_summary(view, thread.messages)
         if summary is not None:
@@ -127,7 +126,7 @@ class AgentContext(ContextConfig):
         return as_shown(view)
 
     async def add(self, thread: Thread, turn: ChatMessage) -> None:
-        """A new turn: shown from here on, and stored at once, so that it is kept however the run ends."""
+        """Append a turn and store it at once, so it is kept however the run ends."""
         thread.messages.append(turn)
         await self._store(thread, turn)
 
@@ -153,7 +152,7 @@ class AgentContext(ContextConfig):
 
     async def _store(self, thread: Thread, turn: ChatMessage) -> None:
         run_id = _task_run_id.get() or ""
-        # Counted by the run where there is one: its code may have other threads, or run the agent again.
+        # Inside a run the run counts the turns: its code may have other threads, or run the agent again.
         start = thread.stored if _task_turns.get() is None else None
         await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start)
         thread.stored += 1
@@ -165,13 +164,15 @@ def _new_summary(view: Sequence[ChatMessage], messages: Transcript) -> ChatMessa
         if message.role is not Role.SYSTEM:
             return None
         if message is not known and keeps_of(message) is not None:
-            again = message == known and "response" not in message._wire  # a strategy's own, made each time
+            again = (
+                message == known and "response" not in message._wire
+            )  # a strategy without a model makes the same summary each time
             return None if again else message
     return None
 
 
 def _placed(summary: ChatMessage, messages: Transcript) -> ChatMessage:
-    """With how many turns of the *whole* conversation it leaves: strategies before it may have left some out."""
+    """The summary with `keeps` counted in the whole conversation: earlier strategies may have dropped turns."""
     since = summary._wire.get("since")
     keeps = 0
     for message in reversed(messages):
@@ -185,15 +186,14 @@ def _placed(summary: ChatMessage, messages: Transcript) -> ChatMessage:
 class Thread:
     session_id: str
     messages: Transcript  # system message, history, and what this run has added
-    stored: int = 0  # how many turns of this run were handed to the history
+    stored: int = 0  # turns of this run that were passed to the history
 
 
 async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
-    """The session's turns, oldest first, every tool call with a result; as far back as the pipeline looks, from the
-    last summary on and with the user's words before the rest.
+    """The session's turns, oldest first, as far back as the pipeline's `reach`, from the last summary on, and with a
+    user's message before the rest.
 
-    Nothing stored is changed: a call that some ending left without a result gets a fixed "interrupted" one in what is
-    returned.
+    A tool call without a result gets an "interrupted" one in the returned list. Nothing stored is changed.
     """
     if cfg.history is None:
         return []
@@ -204,11 +204,11 @@ async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -
 
 
 async def _read(history: HistoryProvider, agent_id: Address, session_id: str, reach: int | None) -> list[ChatMessage]:
-    """Of a provider that has no `window`."""
+    """Read from a provider without `window`."""
     if reach is None:
         return await history.get(agent_id, session_id)
     turns = page = await history.get(agent_id, session_id, limit=reach)
-    while len(page) >= reach and not is_users(turns[0]):  # a window wants to start with the user's words
+    while len(page) >= reach and not is_users(turns[0]):  # a window must start with a user's message
         page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
         last = next((index for index in range(len(page) - 1, -1, -1) if is_users(page[index])), 0)
         turns = page[last:] + turns
@@ -227,20 +227,20 @@ async def persist_turns(
     new_turns: Sequence[ChatMessage],
     start: int | None = None,
 ) -> None:
-    """Store a run's turns; the first of them is the run's turn `start`, or follows those given before. Storing a turn
+    """Store a run's turns. The first is the run's turn `start`, or follows the turns stored before. Storing a turn
     again is a no-op."""
-    given = _task_turns.get()
+    counter = _task_turns.get()
     if start is None:
-        start = given[0] if given else 0
-    if given is not None:
-        given[0] = start + len(new_turns)
+        start = counter[0] if counter else 0
+    if counter is not None:
+        counter[0] = start + len(new_turns)
     if cfg.stores is not None and new_turns:
         _dropped_by_the_runtime(cfg, agent_id, session_id)
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
 
 
 async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:
-    """Forget an ended run's turns when they were kept for the run alone."""
+    """Delete an ended run's turns if the retention is "run"."""
     if cfg.history is None or cfg.retention is not HistoryRetention.RUN:
         return
     if not _dropped_by_the_runtime(cfg, agent_id, session_id):
@@ -248,7 +248,7 @@ async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run
 
 
 def _dropped_by_the_runtime(cfg: ContextConfig, agent_id: Address, session_id: str) -> bool:
-    """Whether turns that are kept for the run alone go with its end also where no code of the agent runs then: it is
-    cancelled while it waits, or blocked."""
+    """Whether the history itself drops the turns when the run ends. That also covers an end without the agent's code,
+    such as a cancellation while the run waits."""
     drops = getattr(cfg.history, "drops_at_end", None) if cfg.retention is HistoryRetention.RUN else None
     return callable(drops) and bool(drops(agent_id, session_id))

@@ -1,4 +1,4 @@
-"""Where conversations are kept: the port, and the one in memory."""
+"""HistoryProvider, the interface for stored conversations, and an implementation in memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ravi_django.agents.current import _task_run_id
-from ravi_django.agents.memory.transcript import is_users, keeps_of
-from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.agents.memory.transcript import close_dangling, is_users, keeps_of
 from ravi_django.kernel import AgentId, ChatMessage, Role
 
 Address = AgentId | str
@@ -19,22 +18,20 @@ Address = AgentId | str
 class HistoryProvider(Protocol):
     """The turns of conversations, keyed by (agent, session), in the order they were stored.
 
-    Every turn may carry the run that made it and its index in that run; storing the same (run, index) again is a
-    no-op, so a replay may store everything again. One object serves concurrent runs.
+    A turn may have the run that made it and its index in that run. Storing the same (run, index) again is a no-op, so
+    a replay may store everything again. One object serves concurrent runs.
 
-    An optional method `window(agent_id, session_id, *, limit)` gives what a prompt begins with, see `window_of`; a
-    provider that has it keeps summaries too (system messages with their `metadata`), and counts them nowhere as turns.
-    Without it, `get` is read instead, and summaries are not stored.
-
-    An optional method `drops_at_end(agent_id, session_id) -> bool` says that the turns of the run that calls it go by
-    themselves when it ends; without it, or when it says no, `clear_run` is called by the agent's own code.
-
-    An optional method `seed(agent_id, session_id, messages)` stores older turns where the conversation has none, and
-    says whether it did: of several that do it at once, in whichever process, one.
+    Optional methods:
+    `window(agent_id, session_id, *, limit)` returns the start of a prompt, see `window_of`. A provider that has it also
+    stores summaries (system messages with `metadata`), and does not count them as turns.
+    `drops_at_end(agent_id, session_id) -> bool` says whether the provider itself drops the calling run's turns when the
+    run ends. Otherwise the agent calls `clear_run`.
+    `seed(agent_id, session_id, messages) -> bool` stores older turns if the conversation has none, and returns whether
+    it did. Of concurrent calls, also in several processes, only one stores.
     """
 
     async def append(self, agent_id: Address, session_id: str, message: ChatMessage, *, run_id: str = "") -> None:
-        """Store one turn at the end. It has no index: called twice, it is stored twice."""
+        """Store one turn at the end. It has no index: a second call stores it again."""
         ...
 
     async def append_many(
@@ -46,8 +43,8 @@ class HistoryProvider(Protocol):
         run_id: str = "",
         start: int | None = None,
     ) -> None:
-        """Store turns at the end. With `run_id` and `start` they are the run's turns `start`, `start + 1`, …, and
-        those that are stored already stay as they are."""
+        """Store turns at the end. With `run_id` and `start` they are the run's turns `start`, `start + 1`, …; those
+        that are stored already stay unchanged."""
         ...
 
     async def get(
@@ -58,29 +55,27 @@ class HistoryProvider(Protocol):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[ChatMessage]:
-        """The newest `limit` turns (None: all) after leaving out the `offset` newest; oldest first. A call that some
-        ending left without a result is followed by an "interrupted" one, which is not stored and counts nowhere.
+        """The newest `limit` turns (None: all) without the `offset` newest; oldest first. A call without a result is
+        followed by an "interrupted" one, which is not stored and does not count.
 
-        Inside a run, only what was there before the run's own turns: a replay reads what the first execution read.
+        Inside a run, only the turns before the run's own: a replay reads what the first execution read.
         """
         ...
 
     async def count(self, agent_id: Address, session_id: str) -> int: ...
 
     async def clear(self, agent_id: Address, session_id: str) -> None:
-        """Forget the conversation."""
+        """Delete the conversation."""
         ...
 
     async def clear_run(self, agent_id: Address, session_id: str, run_id: str) -> None:
-        """Forget one run's turns."""
+        """Delete one run's turns."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     message: ChatMessage
     run_id: str
-    index: int | None  # in the run
 
 
 @dataclass(slots=True)
@@ -90,7 +85,7 @@ class _Thread:
 
 
 class InMemoryHistoryProvider:
-    """A history that lives as long as the process: for scripts and tests. Safe from any thread and loop."""
+    """A history that lasts as long as the process, for scripts and tests. Safe from any thread and event loop."""
 
     def __init__(self) -> None:
         self._threads: dict[tuple[str, str], _Thread] = {}
@@ -114,17 +109,17 @@ class InMemoryHistoryProvider:
             for index, message in enumerate(messages, start or 0):
                 if indexed and (run_id, index) in thread.stored:
                     continue
-                thread.rows.append(_Row(message, run_id, index if indexed else None))
+                thread.rows.append(_Row(message, run_id))
                 if indexed:
                     thread.stored.add((run_id, index))
 
     async def seed(self, agent_id: Address, session_id: str, messages: Sequence[ChatMessage]) -> bool:
-        """Store older turns unless there are some."""
+        """Store older turns if there are none."""
         with self._lock:
             thread = self._threads.setdefault(_key(agent_id, session_id), _Thread())
             if any(keeps_of(row.message) is None for row in thread.rows):
                 return False
-            thread.rows[:0] = [_Row(message, "", None) for message in messages]
+            thread.rows[:0] = [_Row(message, "") for message in messages]
             return True
 
     async def get(
@@ -150,11 +145,11 @@ class InMemoryHistoryProvider:
             page = [row.message for row in rows[start:end]]
 
             def older() -> tuple[ChatMessage | None, ChatMessage | None]:
-                said = (rows[place].message for place in range(start - 1, -1, -1))
-                again = (rows[place].message for place in range(start - 1, -1, -1))
                 return (
-                    next((turn for turn in said if keeps_of(turn) is not None), None),
-                    next((turn for turn in again if is_users(turn)), None),
+                    next(
+                        (rows[i].message for i in reversed(range(start)) if keeps_of(rows[i].message) is not None), None
+                    ),
+                    next((rows[i].message for i in reversed(range(start)) if is_users(rows[i].message)), None),
                 )
 
             return window_of(page, limit, older)
@@ -174,7 +169,7 @@ class InMemoryHistoryProvider:
                 thread.stored = {entry for entry in thread.stored if entry[0] != run_id}
 
     def _before(self, agent_id: Address, session_id: str) -> tuple[list[_Row], int]:
-        """The rows, and how many of them were there before the turns of the run that this code belongs to."""
+        """The rows, and how many precede the turns of the current run."""
         rows, run_id = self._rows(agent_id, session_id), _task_run_id.get()
         end = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows)) if run_id else len(rows)
         return rows, end
@@ -188,11 +183,11 @@ Older = Callable[[], tuple[ChatMessage | None, ChatMessage | None]]
 
 
 def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> list[ChatMessage]:
-    """What a prompt begins with: the last summary, the user's words, and the newest turns that the summary does not
-    stand for, at most `limit` of them, every call with its result.
+    """The start of a prompt: the last summary, the user's last message before the rest, and at most `limit` of the
+    newest turns that the summary does not cover, every call with its result.
 
-    `page` is the newest `limit` messages, summaries among them, oldest first. `older` gives the last summary and the
-    last words of the user before it, each None when there is none; it is asked when the page has not got them.
+    `page` is the newest `limit` messages with summaries, oldest first. `older` returns the last summary and the last
+    user message before the page, or None for each. It is called only if the page lacks one of them.
     """
     last = next((place for place in range(len(page) - 1, -1, -1) if keeps_of(page[place]) is not None), None)
     summary = None if last is None else page[last]
@@ -201,7 +196,7 @@ def window_of(page: Sequence[ChatMessage], limit: int | None, older: Older) -> l
         before = [place for place in rest if place < last]
         rest = rest[max(0, len(before) - (keeps_of(summary) or 0)) :]
     rest = rest if limit is None else rest[max(0, len(rest) - limit) :]
-    while rest and page[rest[0]].role is Role.TOOL:  # without its call
+    while rest and page[rest[0]].role is Role.TOOL:  # its call is not there
         del rest[0]
     user = None
     if not rest or not is_users(page[rest[0]]):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.agents.memory.transcript import close_dangling
 from ravi_django.kernel import ChatMessage, InvalidInputError, Role
 from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock, blocks_adapter
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY

@@ -16,8 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import F, Q, QuerySet, Subquery
 
 from ravi_django.agents.memory.history import window_of
-from ravi_django.agents.memory.transcript import OURS, is_users, keeps_of
-from ravi_django.agents.memory.turns import close_dangling
+from ravi_django.agents.memory.transcript import OURS, close_dangling, is_users, keeps_of
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ravi_django.agents import load_session_memory, rebuild_messages_from_steps
 from ravi_django.agents.memory.history import InMemoryHistoryProvider
-from ravi_django.agents.memory.turns import INTERRUPTED
+from ravi_django.agents.memory.transcript import INTERRUPTED
 from ravi_django.kernel import ChatMessage, ImageBlock, InvalidInputError, Role, TextBlock, ToolResultBlock
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 from tests.support.cases import case, refused
