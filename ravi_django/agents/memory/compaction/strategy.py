@@ -1,9 +1,4 @@
-"""The port: what makes less of a conversation.
-
-Strategies one after the other.
-
-Where a conversation may be cut.
-"""
+"""The interface of compaction strategies, a pipeline of them, and the places where a conversation may be cut."""
 
 from __future__ import annotations
 
@@ -13,33 +8,29 @@ from typing import Any, Protocol
 from ravi_django.agents.memory.transcript import is_users, keeps_of, normalized
 from ravi_django.kernel import ChatMessage, Role
 
-READ = 1_000  # messages read of a history by a strategy that cannot say in messages how far it looks
-FROM_LEFT = 10  # times as many are read where a strategy before the bounding one leaves messages out
+READ = 1_000  # messages read for a strategy whose limit is not in messages
+FROM_LEFT = 10  # read this many times more if a strategy before the limiting one drops messages
 
 
 class CompactionStrategy(Protocol):
-    """Makes a shorter list of messages; never changes the one it is given, nor the messages. The list that it returns
-    is not to be changed either.
+    """Returns a shorter list of messages. It changes neither its argument nor the messages, and its caller must not
+    change the returned list.
 
-    It keeps the system messages at the front and the user's last words, and shows no tool result without its call.
+    It keeps the system messages at the front and the user's last message, and no tool result without its call.
 
-    Optional attributes say how much of a long history has to be read: `reach`, how many of the newest messages it looks
-    at (None or absent: all); `tail_safe`, whether it makes of the end of a conversation the same that it makes of it at
-    the end of the whole; `one_to_one`, whether it leaves no message out (both absent: no).
+    Optional attributes say how much of a long history must be read. `reach`: how many of the newest messages it looks
+    at (None or absent: all). `tail_safe`: it compacts the end of a conversation the same without the older messages.
+    `one_to_one`: it drops no message. The last two default to False.
     """
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]: ...
 
 
-def is_strategy(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "compact", None))
-
-
 def checked(strategies: Iterable[Any]) -> tuple[CompactionStrategy, ...]:
-    """Raises TypeError for what is no strategy."""
+    """Raises TypeError for an object that is no strategy."""
     found = tuple(strategies)
     for strategy in found:
-        if not is_strategy(strategy):
+        if isinstance(strategy, type) or not callable(getattr(strategy, "compact", None)):
             raise TypeError(
                 f"not a compaction strategy: {strategy!r}; pass objects with `async def compact(self, messages)`"
             )
@@ -47,9 +38,9 @@ def checked(strategies: Iterable[Any]) -> tuple[CompactionStrategy, ...]:
 
 
 def reach_of(strategies: Iterable[CompactionStrategy]) -> int | None:
-    """How many of the newest messages strategies look at, one after the other; None for all.
+    """How many of the newest messages a sequence of strategies looks at; None for all.
 
-    The first that is bounded decides, so long as those before it need no more than the end of the conversation.
+    The first strategy with a `reach` decides, if all before it are `tail_safe`.
     """
     dropping = False
     for strategy in strategies:
@@ -63,10 +54,7 @@ def reach_of(strategies: Iterable[CompactionStrategy]) -> int | None:
 
 
 class CompactionPipeline:
-    """Strategies one after the other, each on what the one before it left. Itself a strategy.
-
-    A summary amid the messages is brought to the front first, in the place of what it stands for.
-    """
+    """A strategy that applies others in turn. A summary first replaces the messages that it covers."""
 
     def __init__(self, *strategies: CompactionStrategy) -> None:
         self.strategies = checked(strategies)
@@ -83,7 +71,8 @@ class CompactionPipeline:
 
 
 def group_start(messages: Sequence[ChatMessage], end: int, floor: int) -> int:
-    """Where the last group of `messages[floor:end]` begins: a message, or a call with its results. `end > floor`."""
+    """The index where the last group of `messages[floor:end]` begins: a message, or a call with its results.
+    `end > floor`."""
     start = end - 1
     while start > floor and messages[start].role is Role.TOOL:
         start -= 1
@@ -91,7 +80,7 @@ def group_start(messages: Sequence[ChatMessage], end: int, floor: int) -> int:
 
 
 def leading(messages: Sequence[ChatMessage]) -> int:
-    """How many system messages there are at the front, a summary included."""
+    """The number of system messages at the front, with a summary."""
     lead = 0
     while lead < len(messages) and messages[lead].role is Role.SYSTEM:
         lead += 1
@@ -99,7 +88,7 @@ def leading(messages: Sequence[ChatMessage]) -> int:
 
 
 def split_lead(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], ChatMessage | None, int]:
-    """The system messages at the front, the summary among them apart, and how many they were."""
+    """The system messages at the front without the summary, the summary, and the number of all of them."""
     lead = leading(messages)
     summary = next((message for message in reversed(messages[:lead]) if keeps_of(message) is not None), None)
     return [message for message in messages[:lead] if keeps_of(message) is None], summary, lead
@@ -108,9 +97,9 @@ def split_lead(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], Chat
 def from_the_users_words(
     messages: Sequence[ChatMessage], start: int, user: int | None, *, move: bool = False
 ) -> list[ChatMessage]:
-    """`messages[start:]` with the user's words before it, the message at `user`, when it does not begin with words of
-    the user. With `move`, it begins at its first words of the user instead, if there are any."""
-    while start < len(messages) and messages[start].role is Role.TOOL:  # their call is not there
+    """`messages[start:]`, with the message at `user` before it unless it begins with a user's message. With `move` it
+    begins at its first user message instead, if it has one."""
+    while start < len(messages) and messages[start].role is Role.TOOL:  # its call is not there
         start += 1
     if start < len(messages) and is_users(messages[start]):
         return list(messages[start:])

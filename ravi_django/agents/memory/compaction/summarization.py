@@ -1,4 +1,4 @@
-"""Let a model summarize old turns, in a call that no client sees. It reads the conversation as plain text."""
+"""Summarize old turns with a model, in a call that is not streamed to clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ravi_django.kernel import ChatMessage, GuardrailError, ModelError, Role, Ru
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse
 
-FAILED = "no summary"  # at a message, when it was the newest
-LEAST_BYTES = 400  # of a request: less says nothing
+FAILED = "no summary"  # marks the newest message of a failed call
+LEAST_BYTES = 400  # of a request; a shorter one is of no use
 SCOPE = "context-compact"  # of the model call, in the journal
 INSTRUCTIONS = (
     "You keep the memory of an assistant. Write one summary of the conversation below that replaces it: the user's "
@@ -32,15 +32,15 @@ log = logging.getLogger("ravi.compaction")
 
 
 class SummarizationCompaction:
-    """Once there are more than `max_messages` messages, or `max_tokens` tokens, all but the newest `keep_last` become
-    a summary, a system message behind the others; the next time it is updated, there is never a second one.
+    """Above `max_messages` messages or `max_tokens` tokens, a summary replaces all but the newest `keep_last`. It is a
+    system message after the others. The next time it is updated, so there is never a second one.
 
     The model call is journaled (scope `context-compact`), and the summary is stored with the conversation, so neither
-    a replay nor the next run pays for it again. A call keeps its results, and the user's last words stay. When the
-    call fails for good, the newest messages that the limits allow are shown instead, and it is not tried again before
-    `keep_last` more messages have come; the same where no model can be called, outside of runs.
+    a replay nor the next run pays for it again. A call keeps its results, and the user's last message stays. If the
+    call fails finally, the view has the newest messages within the limits, and the next attempt waits for `keep_last`
+    more messages. Outside of runs no model is called, and the view is the same.
 
-    model: who summarizes; the run's own model when None. instructions: what it is told.
+    model: summarizes; None is the run's own model. instructions: its system message.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SummarizationCompaction:
 
     @property
     def reach(self) -> int | None:
-        """Turns of a history that nobody has summarized so far; of one that is, the window begins at the summary."""
+        """For a history without a summary. With one, the window begins at the summary."""
         return max(READ, 4 * (self.max_messages or 0))
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -83,7 +83,7 @@ class SummarizationCompaction:
         return self.max_tokens is not None and await TokenCounter(self.model).total(messages) > self.max_tokens
 
     async def _summarized(self, messages: Sequence[ChatMessage], *, required: bool) -> list[ChatMessage] | None:
-        """The view with a new summary; None when there is nothing to summarize, or no way to."""
+        """The view with a new summary; None if there is nothing to summarize, or the call failed."""
         head, old, lead = split_lead(messages)
         cut = await self._cut(messages, lead)
         kept = from_the_users_words(messages, cut, user_before(messages, cut, lead))
@@ -101,13 +101,12 @@ class SummarizationCompaction:
         return [*head, summary, *kept]
 
     def _failed_lately(self, messages: Sequence[ChatMessage]) -> bool:
-        """A failure is known by the message that was the last one then. In a replay, where a recorded call is made
-        again wherever it was made, that is the same one."""
+        """A failure marks the message that was the newest then. A replay marks the same one."""
         return any(FAILED in origin(message)._wire for message in messages[-self.keep_last :])
 
     async def _cut(self, messages: Sequence[ChatMessage], lead: int) -> int:
-        """Where the turns begin that stay: whole groups, and with a limit of tokens at most half of it, so that the
-        next call is not over it again."""
+        """The index of the first turn that stays. Whole groups stay; with `max_tokens` at most half of it, so that the
+        next call is not above the limit again."""
         counter = TokenCounter(self.model)
         room = None if self.max_tokens is None else self.max_tokens // 2
         start, used = len(messages), 0
@@ -122,7 +121,7 @@ class SummarizationCompaction:
         return start
 
     async def _ask(self, old: ChatMessage | None, dropped: Sequence[ChatMessage]) -> tuple[str, ModelResponse | None]:
-        """The new summary; empty when the call has failed for good."""
+        """The new summary; empty if the call failed finally."""
         ctx = _task_ctx.get()
         counter = TokenCounter(self.model)
         request = await self._request(counter, "" if old is None else summary_text(old), dropped)
@@ -136,20 +135,20 @@ class SummarizationCompaction:
         return response.text.strip(), response
 
     async def _request(self, counter: TokenCounter, old: str, dropped: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """In half of the model's window, so that there is room for the answer."""
+        """A request of at most half the model's window, which leaves room for the answer."""
         system = ChatMessage.of(Role.SYSTEM, self.instructions)
         room = await counter.window() // 2
         size = room * BYTES_A_TOKEN
         while True:
-            told_before = f"The summary so far:\n{last_bytes(old, size // 4)}\n\n" if old else ""
-            told = as_text(dropped, max_bytes=size - len(told_before.encode("utf-8", "replace")))
-            request = [system, ChatMessage.of(Role.USER, f"{told_before}The conversation since then:\n{told}")]
+            before = f"The summary so far:\n{last_bytes(old, size // 4)}\n\n" if old else ""
+            text = as_text(dropped, max_bytes=size - len(before.encode("utf-8", "replace")))
+            request = [system, ChatMessage.of(Role.USER, f"{before}The conversation since then:\n{text}")]
             if size <= LEAST_BYTES or await counter.total(request[1:]) <= room:
                 return request
-            size = size * 3 // 4  # more tokens than bytes let expect: few letters of the text are English
+            size = size * 3 // 4  # more tokens than estimated from bytes: the text is not English
 
     async def _window(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Without a new summary: what the limits allow."""
+        """The newest messages within the limits, without a new summary."""
         shown = list(messages)
         if self.max_messages is not None:
             shown = await SlidingWindowCompaction(self.max_messages + leading(messages)).compact(shown)
@@ -159,10 +158,9 @@ class SummarizationCompaction:
 
 
 def _recorded() -> bool | None:
-    """What the run's journal says of a summary here: True made, False not made (or it cannot be), None: decide now.
+    """Whether the run's journal has a summary here: True, False (also if none can be made), None: decide now.
 
-    Tokens may count differently on another release: a replay summarizes where the first execution did, and nowhere
-    else.
+    A replay must summarize exactly where the first execution did, even if another release counts tokens differently.
     """
     ctx = _task_ctx.get()
     if ctx is None or not _task_may_summarize.get():
@@ -181,26 +179,22 @@ LEAST_CHARS = 200
 
 
 def as_text(messages: Sequence[ChatMessage], max_bytes: int) -> str:
-    """A paragraph a message. Long messages are cut, in the end the oldest go, until there are `max_bytes` bytes of
-    UTF-8."""
+    """One paragraph per message, in at most `max_bytes` bytes of UTF-8. Long messages are cut first, then the oldest
+    are dropped."""
     most = MOST_CHARS
-    parts = [_told(message) for message in messages]
+    parts = ["\n".join(_lines(message)) for message in messages]
     while sum(len(part[:most].encode("utf-8", "replace")) for part in parts) > max_bytes and most > LEAST_CHARS:
         most //= 2
     return last_bytes("\n\n".join(part if len(part) <= most else f"{part[:most]}…" for part in parts), max_bytes)
 
 
 def last_bytes(text: str, most: int) -> str:
-    """The end of a text, in at most `most` bytes of UTF-8, with a mark where it was cut."""
+    """The end of a text in at most `most` bytes of UTF-8; "…" marks a cut."""
     body = text.encode("utf-8", "replace")
     if len(body) <= most:
         return text
     room = max(0, most - len("…".encode()))
     return "…" + body[len(body) - room :].decode("utf-8", "ignore")
-
-
-def _told(message: ChatMessage) -> str:
-    return "\n".join(_lines(message))
 
 
 def _lines(message: ChatMessage) -> Iterable[str]:
@@ -217,7 +211,7 @@ def _lines(message: ChatMessage) -> Iterable[str]:
 
 
 class QuietModel:
-    """The same model without its deltas: a summary is no answer to the user."""
+    """The model without its deltas: a summary is not streamed to the user."""
 
     def __init__(self, model: ChatModel) -> None:
         self._model = model

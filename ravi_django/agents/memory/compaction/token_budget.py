@@ -1,4 +1,4 @@
-"""A pipeline that shortens only what does not fit."""
+"""A pipeline that compacts only if the view does not fit into a token budget."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ravi_django.kernel.checks import check_whole
 
 
 class TokenBudgetComposed:
-    """The strategies in order until what they leave fits into `fraction` of the model's window; if it never does, the
-    oldest turns go (TruncationCompaction). What fits is shown as it is.
+    """Applies strategies in order until the view fits into `fraction` of the model's window, and at last drops the
+    oldest turns (TruncationCompaction). A view that fits stays unchanged.
 
-    fraction: the rest is for the tools' schemas and for the answer.
+    fraction: leaves the rest of the window for the tools' schemas and the answer.
     max_tokens: instead of a fraction of the window.
-    model: whose window and tokens count; the run's own when None. A window that is not known counts as
+    model: its window and tokenizer are used; None is the run's own model. An unknown window counts as
     `tokens.DEFAULT_WINDOW`.
     """
 
@@ -40,7 +40,7 @@ class TokenBudgetComposed:
 
     @property
     def reach(self) -> int | None:
-        """A budget in tokens bounds nothing in messages, and truncation comes last of all."""
+        """The budget is in tokens, so at least READ messages."""
         return max(READ, reach_of(self.strategies) or 0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -48,7 +48,7 @@ class TokenBudgetComposed:
         budget = self.max_tokens or max(1, int(await counter.window() * self.fraction))
         view = normalized(messages)
         for strategy in (*self.strategies, TruncationCompaction(budget, model=self.model)):
-            # A recorded summary is asked for whatever a tokenizer of another release makes of the messages.
+            # A replay makes a recorded summary again even if another release counts fewer tokens.
             if await counter.total(view) <= budget and not summary_is_recorded():
                 break
             view = await strategy.compact(view)

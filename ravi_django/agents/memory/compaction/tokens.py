@@ -1,4 +1,4 @@
-"""How many tokens a message takes: by the model's own tokenizer, or a cheap estimate."""
+"""Count the tokens of messages, by the model's own tokenizer or by an estimate."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from ravi_django.agents.memory.transcript import Transcript
 from ravi_django.kernel import ChatMessage, ContentBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.content import AudioBlock, DocumentBlock, ImageBlock, VideoBlock, text_of
 
-DEFAULT_WINDOW = 8_192  # tokens, of a model that says nothing of its own
-BYTES_A_TOKEN = 4  # of UTF-8: four letters of English, more than one character of Chinese
-OVERHEAD = 4  # tokens a message takes besides its content
+DEFAULT_WINDOW = 8_192  # tokens, for a model with an unknown window
+BYTES_A_TOKEN = 4  # UTF-8 bytes per token of English text
+OVERHEAD = 4  # tokens per message besides its content
 MEDIA_TOKENS = {ImageBlock: 1_000, AudioBlock: 1_500, VideoBlock: 3_000, DocumentBlock: 3_000}
 
-_AT_ONCE = 20_000  # characters that a tokenizer of our own process counts on the event loop: some milliseconds
-_TURN_S = 0.005  # the event loop is given its turn so often
+_AT_ONCE = 20_000  # characters; more are counted in a thread, as they would block the event loop for some milliseconds
+_TURN_S = 0.005  # yield to the event loop this often
 
 log = logging.getLogger("ravi.compaction")
 
 
 class TokenCounter:
-    """Counts for one model: the given one, else that of the context or the run that this code belongs to. A message
-    is counted once."""
+    """Counts for one model: the given one, else the model of the current context or run. Counts each message once."""
 
     def __init__(self, model: Any = None) -> None:
         self.model = model or _task_model.get() or getattr(_task_ctx.get(), "model", None)
@@ -38,7 +37,7 @@ class TokenCounter:
         self._key = f"tokens:{getattr(self.model, 'name', '')}" if self._count else "tokens"
 
     async def window(self) -> int:
-        """The model's context window, in tokens; DEFAULT_WINDOW when it is not known."""
+        """The model's context window in tokens; DEFAULT_WINDOW if unknown."""
         ask = getattr(self.model, "context_window", None)
         found = await self._given(ask) if callable(ask) else None
         return found if found and found > 0 else DEFAULT_WINDOW
@@ -56,15 +55,16 @@ class TokenCounter:
         return tokens
 
     def known(self, messages: Iterable[ChatMessage]) -> int:
-        """Of messages that `total` has seen."""
+        """The tokens of messages that `total` has counted."""
         return sum(int(message._wire[self._key]) for message in messages)
 
     async def _learn(self, messages: Sequence[ChatMessage]) -> None:
-        """All of them in one call first: a model counts what is much in a thread, and knows each of them then."""
-        if self._count is not None and not inspect.iscoroutinefunction(self._count) and _are_long(messages):
+        """Count all in one call first: a model counts long texts in a thread, and remembers each message."""
+        if self._count is not None and inspect.iscoroutinefunction(self._count):
+            if len(messages) > 1:
+                await self._given(self._count, messages)
+        elif self._count is not None and sum(len(message.text) for message in messages) > _AT_ONCE:
             await asyncio.to_thread(self._learn_here, messages)
-        elif self._count is not None and len(messages) > 1 and inspect.iscoroutinefunction(self._count):
-            await self._given(self._count, messages)
         since = time.monotonic()
         for message in messages:
             if self._key not in message._wire:
@@ -78,12 +78,12 @@ class TokenCounter:
         for message in messages:
             try:
                 found = self._count([message]) if self._count is not None else None
-            except Exception:  # told where each is asked for
+            except Exception:  # logged when each message is counted
                 return
             if isinstance(found, int):
                 message._wire[self._key] = found
             elif inspect.iscoroutine(found):
-                found.close()  # it wants the loop
+                found.close()  # it needs the event loop
                 return
 
     async def _given(self, ask: Any, *args: Any) -> int | None:
@@ -91,14 +91,10 @@ class TokenCounter:
             found = ask(*args)
             if inspect.isawaitable(found):
                 found = await found
-        except Exception:  # a tokenizer that is not there must not end the run
+        except Exception:  # a missing tokenizer must not end the run
             log.warning("%s cannot count tokens: estimating", self.model, exc_info=True)
             return None
         return found if isinstance(found, int) else None
-
-
-def _are_long(messages: Iterable[ChatMessage]) -> bool:
-    return sum(len(message.text) for message in messages) > _AT_ONCE
 
 
 def estimate(message: ChatMessage) -> int:

@@ -16,10 +16,10 @@ _MEDIA = (ImageBlock, AudioBlock, VideoBlock, DocumentBlock)
 
 
 class ToolResultCompaction:
-    """Tool results of more than `max_chars` characters end there, with a marker that says how much was cut.
+    """Cuts tool results after `max_chars` characters and adds `marker`, in which `{cut}` is the number of characters
+    cut.
 
-    Errors stay whole, and so do the results of the newest `keep_newest` turns with results; pictures and other media
-    too. `marker` may have a `{cut}` in it.
+    Errors, media, and the results of the newest `keep_newest` turns with results stay whole.
     """
 
     reach = None
@@ -46,7 +46,7 @@ class ToolResultCompaction:
         return trimmed(message, self.max_chars, self.marker) if message.role is Role.TOOL else message
 
     def _newest(self, messages: Sequence[ChatMessage]) -> int:
-        """Where the results begin that stay whole."""
+        """The index where the results that stay whole begin."""
         place = len(messages)
         for _ in range(self.keep_newest):
             while place and messages[place - 1].role is not Role.TOOL:
@@ -57,8 +57,8 @@ class ToolResultCompaction:
 
 
 def trimmed(message: ChatMessage, max_chars: int, marker: str = MARKER, *, errors: bool = False) -> ChatMessage:
-    """The message with its long results cut, made once; the message itself when there is nothing to cut. `errors`
-    are cut only when it says so."""
+    """The message with its long results cut, or the message itself if there is nothing to cut. Computed once. `errors`:
+    cut errors too."""
     key = f"trimmed:{max_chars}:{errors}:{marker}"
     found: ChatMessage | None = message._wire.get(key, message)
     if found is message:
@@ -66,14 +66,14 @@ def trimmed(message: ChatMessage, max_chars: int, marker: str = MARKER, *, error
         found = None
         if any(new is not old for new, old in zip(content, message.content, strict=True)):
             found = message.model_copy(update={"content": content})
-            found._wire[key] = None  # what was cut is not cut again
+            found._wire[key] = None  # a cut message is not cut again
             found._wire["origin"] = weakref.ref(origin(message))
         message._wire[key] = found
     return found or message
 
 
 def origin(message: ChatMessage) -> ChatMessage:
-    """What a cut message was made of: the message as the conversation has it."""
+    """The original of a cut message."""
     made_of = message._wire.get("origin")
     found: ChatMessage | None = made_of() if made_of is not None else None
     return found or message
@@ -86,7 +86,7 @@ def _cut(block: ContentBlock, max_chars: int, marker: str, errors: bool) -> Cont
     if len(text) <= max_chars:
         return block
     said = text_of([part for part in block.content if not isinstance(part, _MEDIA)])
-    if len(said) <= max_chars:  # what is long is a transcript of media
+    if len(said) <= max_chars:  # only a transcript of media is long
         return block
     kept: list[ContentBlock] = [TextBlock(text=said[:max_chars] + marker.replace("{cut}", str(len(said) - max_chars)))]
     kept += [part for part in block.content if isinstance(part, _MEDIA)]
@@ -94,8 +94,8 @@ def _cut(block: ContentBlock, max_chars: int, marker: str, errors: bool) -> Cont
 
 
 class SelectiveToolCallCompaction:
-    """The newest `keep_last` tool groups stay, older ones go. A group is an assistant's turn with its calls and the
-    results of them; it goes as a whole. What was said besides stays."""
+    """Drops all tool groups but the newest `keep_last`. A group is an assistant's turn with tool calls and their
+    results. Other messages stay."""
 
     reach = None
     tail_safe = True
@@ -104,19 +104,15 @@ class SelectiveToolCallCompaction:
         self.keep_last = check_whole("keep_last", keep_last, least=0)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        place = self._oldest_kept(messages)
-        return [messages[spoken] for spoken in _spoken(messages, place)] + list(messages[place:])
-
-    def _oldest_kept(self, messages: Sequence[ChatMessage]) -> int:
         place, groups = len(messages), 0
         while place and groups < self.keep_last:
             place -= 1
             groups += makes_calls(messages[place])
-        return place
+        return [messages[spoken] for spoken in _spoken(messages, place)] + list(messages[place:])
 
 
 def _spoken(messages: Sequence[ChatMessage], end: int) -> Sequence[int]:
-    """What has nothing to do with tools, of `messages[:end]`."""
+    """The indexes of the messages before `end` without tool calls and results."""
     if isinstance(messages, Transcript):
         return messages.spoken[: bisect_left(messages.spoken, end)]
     return [place for place in range(end) if messages[place].role is not Role.TOOL and not makes_calls(messages[place])]

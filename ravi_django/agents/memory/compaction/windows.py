@@ -1,4 +1,4 @@
-"""Show the newest messages alone, by number or by size."""
+"""Views of the newest messages, limited by their number or their tokens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ravi_django.agents.memory.transcript import is_users, user_before
 from ravi_django.kernel import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole
 
-_LEAST_READ = 8  # messages: in a smaller window the last call may lie before it
+_LEAST_READ = 8  # messages; a smaller window could miss the last call
 
 
 class SlidingWindowCompaction:
-    """The newest messages, at most `max_messages`, in a form that every provider takes.
+    """The newest messages, at most `max_messages`, in a form that every provider accepts.
 
     - System messages at the front stay and count.
-    - It starts at a user message where it can: in a long row of tool calls the user's words that led to it take
-      the place of the oldest one, so the model never loses its task.
-    - A tool result is never there without its call. The last call and its results stay together, and with the user's
-      words, even when they alone are more than `max_messages`.
+    - It starts at a user message. In a long row of tool calls the last user message replaces the oldest one, so the
+      model never loses its task.
+    - A tool result always has its call. The last call, its results and the user message stay even if they alone are
+      more than `max_messages`.
 
-    The cost is that of the window; in a plain list also of a look back for the user's words, in a Transcript not.
+    The cost depends on the window; in a list that is no Transcript, also on the search for the last user message.
     """
 
     def __init__(self, max_messages: int = 100) -> None:
@@ -45,24 +45,24 @@ class SlidingWindowCompaction:
         return head + self._tail(messages, lead, start)
 
     def _lead(self, messages: Sequence[ChatMessage]) -> int:
-        """How many system messages stay at the front; there is room for one other message."""
+        """The number of system messages that stay at the front. They leave room for one other message."""
         lead = 0
         while lead < min(len(messages), self.max_messages - 1) and messages[lead].role is Role.SYSTEM:
             lead += 1
         return lead
 
     def _tail(self, messages: Sequence[ChatMessage], lead: int, start: int) -> list[ChatMessage]:
-        """A window that would start amid a turn: with the user's words before it, where they fit."""
+        """A window that would start within a turn: put the user's last message before it."""
         pinned = user_before(messages, start, lead)
         if pinned is not None:
             after = _skip_results(messages, start + 1)
-            if after == len(messages):  # no room for both: they come all the same
+            if after == len(messages):  # no room for both: exceed the limit
                 after = _last_call(messages, lead)
             pin = [] if is_users(messages[after]) else [messages[pinned]]
             return pin + list(messages[after:])
         user = next((i for i in range(start, len(messages)) if is_users(messages[i])), None)
         after = _skip_results(messages, start) if user is None else user
-        if after == len(messages):  # nothing but results: their call does not fit, it comes all the same
+        if after == len(messages):  # only results, their call does not fit: exceed the limit
             after = _last_call(messages, lead)
         return list(messages[after:])
 
@@ -78,23 +78,23 @@ def _skip_results(messages: Sequence[ChatMessage], start: int) -> int:
 
 
 def _last_call(messages: Sequence[ChatMessage], lead: int) -> int:
-    """Where the last turn with results begins; the end when the results have no call at all."""
+    """The index of the last call with results; the end if the results have no call."""
     index = len(messages) - 1
     while index >= lead and messages[index].role is Role.TOOL:
         index -= 1
     return index if index >= lead else len(messages)
 
 
-LEAST_CHARS = 200  # of a tool result: less says nothing
+LEAST_CHARS = 200  # of a tool result; a shorter one is of no use
 
 
 class TruncationCompaction:
-    """The newest turns that fit into `max_tokens`, whatever they are; a call and its results go together.
+    """The newest turns that fit into `max_tokens`; a call and its results stay together.
 
-    The system messages at the front, the user's last words and the last turn with its results stay. Where these alone
-    are too many, the results of that turn are cut; what is too long even then, the provider refuses.
+    The system messages at the front, the user's last message and the last turn with its results stay. If these alone do
+    not fit, the results of that turn are cut. If they still do not fit, the provider will refuse the request.
 
-    model: whose tokens are counted; the run's own when None. Cost: that of what stays, in a Transcript.
+    model: its tokenizer is used; None is the run's own model. Cost: that of the returned messages, in a Transcript.
     """
 
     reach = READ
@@ -127,7 +127,7 @@ class TruncationCompaction:
             before = group_start(messages, start, lead)
             used += counter.known(messages[before:start])
             if user is not None and before <= user < start:
-                words = 0  # they are part of it from here on
+                words = 0  # the turns from here on include it
             if used + words > room:
                 break
             start = before
