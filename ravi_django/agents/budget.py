@@ -1,4 +1,4 @@
-"""What one run of an agent may use, and what it has used."""
+"""The budget of one run of an agent, and its use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from ravi_django.kernel import BudgetExhaustedError, ExecutionBudget
 
 
 class ExecutionTracker:
-    """Counts tokens, turns, dollars and time against a budget. One tracker a run: agents take `fresh()` ones.
+    """Counts tokens, turns, dollars and time against a budget. Each run has its own tracker, made by `fresh()`.
 
-    `max_agents` of the budget belongs to whoever spawns; it is not counted here. A model call whose price is unknown
-    counts 0 dollars.
+    `max_agents` of the budget is not counted here. A model call with an unknown price counts 0 dollars.
     """
 
     def __init__(self, budget: ExecutionBudget, *, started_at: datetime | None = None) -> None:
@@ -22,11 +21,11 @@ class ExecutionTracker:
         self.cost = 0.0  # US dollars
 
     def fresh(self, started_at: datetime | None = None) -> ExecutionTracker:
-        """A tracker for another run: the same budget, nothing used. `started_at` is needed for a deadline."""
+        """A tracker for another run: the same budget, nothing used. A deadline needs `started_at`."""
         return ExecutionTracker(self.budget, started_at=started_at)
 
     def consume(self, *, tokens: int = 0, turns: int = 0, cost: float | None = None) -> None:
-        """Add what was used. Raises BudgetExhaustedError when it is more than the budget."""
+        """Add usage. Raises BudgetExhaustedError above the budget."""
         self.tokens += tokens
         self.turns += turns
         self.cost += cost or 0.0
@@ -35,7 +34,7 @@ class ExecutionTracker:
                 raise _exhausted(name, used, limit)
 
     def check(self, now: datetime | None = None) -> None:
-        """Raise BudgetExhaustedError when nothing is left for another model call, or time is up at `now`."""
+        """Raise BudgetExhaustedError if nothing is left for another model call, or the deadline has passed at `now`."""
         for name, used, limit in self._counters():
             if limit is not None and used >= limit:
                 raise _exhausted(name, used, limit)
@@ -57,8 +56,7 @@ _UNITS = {"max_tokens": "tokens", "max_turns": "model calls", "max_cost_usd": "U
 
 
 def _exhausted(name: str, used: float, limit: float) -> BudgetExhaustedError:
+    spent = f"{used:g} of {limit:g}" if name == "max_cost_usd" else f"{used} of {limit}"
     return BudgetExhaustedError(
-        f"the agent's budget is used up: {used:g} of {limit:g} {_UNITS[name]}; raise {name} or give it a smaller task"
-        if name == "max_cost_usd"
-        else f"the agent's budget is used up: {used} of {limit} {_UNITS[name]}; raise {name} or give it a smaller task"
+        f"the agent's budget is used up: {spent} {_UNITS[name]}; raise {name} or give it a smaller task"
     )

@@ -1,6 +1,6 @@
-"""Whose task the code below runs for: read by tools that belong to a run, such as a task board.
+"""Context of the running agent, for tools and strategies that depend on the run, such as a task board.
 
-Set inside the agent's own run: a value that is set where the run was submitted does not reach the worker.
+Agents set it inside their own run. A value that is set where the run was submitted does not reach the worker.
 """
 
 from contextvars import ContextVar
@@ -11,13 +11,26 @@ _task_agent_label: ContextVar[str | None] = ContextVar("ravi_task_agent_label", 
 _task_thread_id: ContextVar[str | None] = ContextVar("ravi_task_thread_id", default=None)  # the session
 _task_parent_agent_id: ContextVar[str | None] = ContextVar("ravi_task_parent_agent_id", default=None)
 _task_run_id: ContextVar[str | None] = ContextVar("ravi_task_run_id", default=None)
-# How many turns this execution of the run's code has handed to the history; a replay counts anew from 0.
+# How many turns this execution of the run's code has passed to the history. A replay starts again at 0.
 _task_turns: ContextVar[list[int] | None] = ContextVar("ravi_task_turns", default=None)
-# The RunContext of the run: what a strategy or a middleware makes its journaled calls through.
+# The RunContext, for the journaled calls of strategies and middlewares.
 _task_ctx: ContextVar[Any] = ContextVar("ravi_task_ctx", default=None)
-# The model of the agent whose window is built: what tokens are counted by, also outside of runs.
+# The model of the agent whose window is built: its tokenizer counts, also outside of runs.
 _task_model: ContextVar[Any] = ContextVar("ravi_task_model", default=None)
-# Whether a strategy may call a model: only where its summary is kept.
+# Whether a strategy may call a model: only if its summary is stored.
 _task_may_summarize: ContextVar[bool] = ContextVar("ravi_task_may_summarize", default=True)
-# The threads that the agents of this run have open, by agent and session.
+# The open threads of this run's agents, by agent and session.
 _task_threads: ContextVar[dict[tuple[str, str], Any] | None] = ContextVar("ravi_task_threads", default=None)
+
+
+def enter_agent(agent: Any) -> None:
+    _task_agent_id.set(str(agent.id))
+    _task_agent_label.set(agent.name)
+
+
+def enter_message(ctx: Any, message: Any) -> str:
+    """Set the session of the message and the agent that sent it. Returns the session's id."""
+    session_id: str = ctx.session_id or message.correlation_id or ctx.run_id
+    _task_thread_id.set(session_id)
+    _task_parent_agent_id.set(message.metadata.get("parent_agent_id") or None)
+    return session_id

@@ -1,5 +1,7 @@
-"""Who listens to an agent's lifecycle. A hook that raises is logged and changes nothing; the run waits for an async
-one, for up to HOOK_TIMEOUT_S at each event, and then goes on without it."""
+"""Hooks: functions that are called at events of an agent's lifecycle.
+
+An error in a hook is logged and does not affect the run. The run waits for an async hook up to HOOK_TIMEOUT_S.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,17 @@ from ravi_django.kernel.hooks import HookCall, HookEvent
 
 log = logging.getLogger("ravi.hooks")
 
-HOOK_TIMEOUT_S = 5.0  # an async hook is given this long
+HOOK_TIMEOUT_S = 5.0
 
 Hook = Callable[[HookCall], Any]
 
 
 class Hooks:
-    """Functions by event, called in the order in which they came.
+    """Functions by event, called in the order in which they were added.
 
     A listener is `{HookEvent: function}`, or an object with methods named by events (`on_run_start`, `on_llm_end`, …;
-    `on_event` is told everything). Functions take a HookCall, sync ones must not block. The run goes on when they have
-    returned: what takes long is better put into a queue, or a task, of one's own. Raises TypeError for a listener that
-    listens to nothing.
+    `on_event` gets all other events). Functions take a HookCall; sync ones must not block. The run continues when they
+    have returned, so put slow work into a queue or a task. Raises TypeError for a listener without functions.
     """
 
     def __init__(self, listeners: Iterable[Any] = ()) -> None:
@@ -64,7 +65,7 @@ class Hooks:
                 if inspect.isawaitable(given):
                     async with asyncio.timeout(HOOK_TIMEOUT_S):
                         await given
-            except BaseException as error:  # SystemExit too, and the cancellation of a task of the hook's own
+            except BaseException as error:  # also SystemExit, and the cancellation of the hook's own task
                 task = asyncio.current_task()
                 if isinstance(error, GeneratorExit) or (
                     isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
@@ -77,7 +78,7 @@ _NONE = Hooks()
 
 
 def frozen(value: Any) -> Any:
-    """JSON-like data that a hook cannot change for those after it."""
+    """An immutable copy of JSON-like data, so that a hook cannot change it for the next one."""
     if isinstance(value, Mapping):
         return MappingProxyType({key: frozen(inner) for key, inner in value.items()})
     if isinstance(value, list | tuple):

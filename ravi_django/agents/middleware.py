@@ -1,8 +1,9 @@
-"""The chain of an agent's middlewares, a level at a time."""
+"""The chain of an agent's middlewares, by level."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, get_type_hints
 
 from ravi_django.kernel.middleware import (
@@ -21,9 +22,9 @@ _BASES: dict[type[Any], str] = {AgentMiddleware: "agent", ChatMiddleware: "chat"
 class MiddlewarePipeline:
     """Middlewares by level, the first one outermost. One object serves concurrent runs.
 
-    Takes instances of AgentMiddleware, ChatMiddleware and FunctionMiddleware, any object whose
-    `async process(self, context, call_next)` says by its annotation which context it takes, and objects with an
-    attribute `middlewares`, a list of these: something that acts at several levels. Raises TypeError for others.
+    Accepts instances of AgentMiddleware, ChatMiddleware and FunctionMiddleware, objects with
+    `async process(self, context, call_next)` whose annotation names the context, and objects with an attribute
+    `middlewares`, a list of these, which act at several levels. Raises TypeError for others.
     """
 
     def __init__(self, middlewares: Iterable[Any] = ()) -> None:
@@ -73,16 +74,16 @@ _NONE = MiddlewarePipeline()
 
 
 async def _run(middlewares: list[Any], context: Any, final: Callable[[], Awaitable[None]]) -> None:
-    """Every `call_next` goes on once: a call that is made twice would be journaled as one."""
+    """Each `call_next` works once: a call that is made twice would be journaled as one."""
 
     def next_of(place: int) -> Callable[[], Awaitable[None]]:
-        gone = False
+        called = False
 
         async def call_next() -> None:
-            nonlocal gone
-            if gone:
+            nonlocal called
+            if called:
                 raise RuntimeError(f"{type(middlewares[place - 1]).__name__} called call_next() twice")
-            gone = True
+            called = True
             if place == len(middlewares):
                 await final()
             else:
@@ -98,17 +99,11 @@ def _level(middleware: Any) -> str:
         for base, level in _BASES.items():
             if isinstance(middleware, base):
                 return level
-        for annotation in _annotations(middleware.process):
-            if annotation in _LEVELS:
-                return _LEVELS[annotation]
+        with suppress(Exception):  # annotations that exist only for the type checker
+            for annotation in get_type_hints(middleware.process).values():
+                if annotation in _LEVELS:
+                    return _LEVELS[annotation]
     raise TypeError(
         f"not a middleware: {middleware!r}; derive from AgentMiddleware, ChatMiddleware or FunctionMiddleware, or "
         "annotate the context of `async def process(self, context: ChatContext, call_next)`"
     )
-
-
-def _annotations(process: Any) -> list[Any]:
-    try:
-        return list(get_type_hints(process).values())
-    except Exception:  # names that only the type checker knows
-        return []

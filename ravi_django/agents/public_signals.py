@@ -8,11 +8,11 @@ from typing import Any
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.checks import check_text
 
-RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes of names that the runtime gives a meaning
+RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes that the runtime uses
 
 
 def checked_names(names: Any) -> frozenset[str]:
-    """The names of an agent's `public_signals`. Raises InvalidInputError."""
+    """Validate an agent's `public_signals`. Raises InvalidInputError."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"public_signals is a set of names, not {names!r}", field="public_signals")
     found = list(names)
@@ -24,6 +24,6 @@ def checked_names(names: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def names_of(agent: Any, given: Iterable[str] | None) -> frozenset[str]:
-    """Those of the agent's class, and those that its constructor was given."""
-    return checked_names(type(agent).public_signals) | checked_names(given or ())
+def names_of(agent: Any, names: Iterable[str] | None) -> frozenset[str]:
+    """The names of the agent's class and those passed to its constructor."""
+    return checked_names(type(agent).public_signals) | checked_names(names or ())

@@ -1,4 +1,4 @@
-"""`UserProxyAgent`: a person with an agent's address. Source: Ravi, Agent Types, "the human in the loop"."""
+"""`UserProxyAgent`: an agent that asks a person. Source: Ravi, Agent Types, "the human in the loop"."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NO_ANSWER = {
     "cancel": "The person does not want to be asked this. This is no consent to anything.",
     "expired": "Nobody answered in time. This is no consent to anything.",
 }
-_QUESTION = ("question", "text")  # where a data message has it
-_OPTIONS = ("choices", "context", "free_text")  # of `ctx.ask_human`, which a data message may bring along
+_QUESTION = ("question", "text")  # keys of the question in a data message
+_OPTIONS = ("choices", "context", "free_text")  # keys of options for `ctx.ask_human` in a data message
 
 
 class UserProxyAgent:
-    """Asks a person what it is asked, and relays the answer. It has no model and no tools.
+    """Asks a person the questions that it receives, and replies with the answers. It has no model and no tools.
 
     A message is a question: a chat message by its text, or data `{"question", "choices"?, "context"?, "free_text"?}`.
-    The reply is the text that the person gives, or words that are no consent when they skip it, cancel it, or nobody
-    answers in time. A program may answer in their place with the signal `human_reply:<correlation id>`, whose payload
-    is relayed as it is; the first of both counts. The messages of one inbox are asked all at once.
+    The reply is the person's text, or a text that is no consent if they skip it, cancel it, or nobody answers in time.
+    A program may answer instead with the signal `human_reply:<correlation id>`, whose payload is the reply; the first
+    answer counts. All messages of an inbox are asked at once.
 
-    key: the address is `user_proxy/<key>`, or what `id` says.
-    to: who is asked, an address or several (see Addressees); the run's owner unless the site says otherwise.
+    key: the address is `user_proxy/<key>`, unless `id` is another one.
+    to: the recipients, an address or several (see Addressees); by default the site's, else the run's owner.
     answer_within: seconds, or a timedelta, until a question expires; None waits for ever.
     description: for an agent that may ask this one.
 
@@ -46,8 +46,7 @@ class UserProxyAgent:
         name: str = "",
         description: str = "",
     ) -> None:
-        address = AgentId("user_proxy", key) if id is None else id
-        self.id = AgentId.parse(address) if isinstance(address, str) else address
+        self.id = AgentId("user_proxy", key) if id is None else AgentId.parse(str(id))
         self.to = None if to is None else Addressees.of(to)
         self.answer_within = None if answer_within is None else check_seconds("answer_within", answer_within)
         self.name = name or key
@@ -62,23 +61,23 @@ class UserProxyAgent:
         question, options = _asked(message)
         await ctx.log(HITL_QUESTION, {"correlation_id": correlation_id, "text": question})
         try:
-            told = await ctx.ask_human(
+            answer = await ctx.ask_human(
                 question, **options, timeout=self.answer_within, to=self.to, signal=f"human_reply:{correlation_id}"
             )
-        except InvalidInputError as error:  # the asker's doing: the others of the inbox are asked all the same
+        except InvalidInputError as error:  # an invalid question: still ask the others
             await ctx.reply(message, f"The question was not asked: {error}")
             return
-        match told["action"]:
+        match answer["action"]:
             case "answer":
-                said = told["text"]
+                reply = answer["text"]
             case "signal":
-                said = told["payload"]
+                reply = answer["payload"]
             case action:
-                said = NO_ANSWER.get(action, NO_ANSWER["cancel"])
-        await ctx.reply(message, said)
+                reply = NO_ANSWER.get(action, NO_ANSWER["cancel"])
+        await ctx.reply(message, reply)
 
     def spec(self) -> dict[str, Any]:
-        """JSON: enough to show the agent and to see that it has changed."""
+        """JSON for the admin, and to see that the agent has changed."""
         return {
             "class": type(self).__name__,
             "id": str(self.id),
@@ -90,8 +89,8 @@ class UserProxyAgent:
 
 
 def _names(inbox: list[Message]) -> list[str]:
-    """By what each is answered: its correlation id, which is that of the conversation; of a second message with the
-    same one, and of one without, its own id."""
+    """The names by which the messages are answered: the correlation id, or the message's own id if it has none or an
+    earlier message has the same."""
     found: list[str] = []
     for message in inbox:
         known = message.correlation_id in ("", *found)
@@ -100,7 +99,7 @@ def _names(inbox: list[Message]) -> list[str]:
 
 
 def _asked(message: Message) -> tuple[str, dict[str, Any]]:
-    """The question, and what goes with it."""
+    """The question and its options."""
     data = message.payload.data if isinstance(message.payload, DataPayload) else {}
     asked: Any = next((data[name] for name in _QUESTION if isinstance(data.get(name), str)), None)
     if asked is None:

@@ -1,1 +1,1 @@
-"""Middlewares that stand guard: what goes to the model, what comes from it, what tools are asked for."""
+"""Middlewares that check or redact the messages, answers and tool calls of an agent."""

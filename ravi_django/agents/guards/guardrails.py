@@ -1,7 +1,10 @@
 """Guardrails: middlewares that check text and stop a run.
 
-InputGuardrail checks what the agent is asked, before anything is done. OutputGuardrail checks what the model answers,
-before anybody sees it. ToolGuardrail checks a tool's arguments and its result.
+InputGuardrail checks messages before the agent handles them. OutputGuardrail checks the model's answers before they are
+shown. ToolGuardrail checks a tool's arguments and its result.
+
+A check is sync or async. It returns None or False if all is well, and True or a text, the reason, to trip the
+guardrail. A check that raises trips too, so nothing passes unchecked.
 """
 
 from __future__ import annotations
@@ -31,18 +34,18 @@ from ravi_django.kernel.middleware import (
     FunctionMiddleware,
 )
 
-Check = Callable[..., Any]  # None or False: fine. A text, or True: a trip, with its reason. It may be async
+Check = Callable[..., Any]
 
 MAX_REASON = 500  # characters
 MAX_NAME = 80
 
 
 class CheckFailed(Exception):
-    """The check itself has raised; the message is the reason for a trip."""
+    """The check raised an exception. The message is the reason for the trip."""
 
 
 async def reason_of(check: Check, *args: Any) -> str | None:
-    """Why it trips; None when all is well. A check that fails lets nothing through: that is a trip too."""
+    """The reason of a trip; None if all is well."""
     try:
         return await asked(check, *args)
     except CheckFailed as error:
@@ -50,7 +53,7 @@ async def reason_of(check: Check, *args: Any) -> str | None:
 
 
 async def asked(check: Check, *args: Any) -> str | None:
-    """`reason_of`, but raises CheckFailed for a check that has raised."""
+    """`reason_of`, but raises CheckFailed if the check raised."""
     try:
         found = check(*args)
         if inspect.isawaitable(found):
@@ -64,15 +67,15 @@ async def asked(check: Check, *args: Any) -> str | None:
     return found[:MAX_REASON] if isinstance(found, str) and found else "no reason was given"
 
 
-async def tell(ctx: RunContext, name: str, level: str, reason: str, *, place: str) -> None:
-    """A journal note, which rides on the next commit, and the hooks."""
+async def report(ctx: RunContext, name: str, level: str, reason: str, *, place: str) -> None:
+    """Write a journal entry with the next commit, and call the hooks."""
     key = f"guardrail.{name}.{short(place)}"
     await ctx.log_once(key, {"guardrail": name, "level": level, "reason": reason})
-    await tell_hooks(ctx, name, level, reason)
+    await call_hooks(ctx, name, level, reason)
 
 
-async def tell_hooks(ctx: RunContext, name: str, level: str, reason: str) -> None:
-    hook = getattr(ctx, "hook", None)  # of the runtime's context: not every fake has it
+async def call_hooks(ctx: RunContext, name: str, level: str, reason: str) -> None:
+    hook = getattr(ctx, "hook", None)  # fake contexts may have none
     if hook is not None:
         await hook(HookEvent.GUARDRAIL_TRIP, guardrail=name, level=level, reason=reason)
 
@@ -82,7 +85,7 @@ def error_of(name: str, reason: str) -> GuardrailError:
 
 
 def short(place: str) -> str:
-    """A place in the run as part of a key, which may not be long."""
+    """A journal path, shortened for use in a key."""
     return place if len(place) <= MAX_NAME else hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
@@ -93,7 +96,7 @@ def checked(check: Check | None, field: str = "check") -> Check:
 
 
 def named(name: str | None, *functions: Check | None) -> str:
-    """The guardrail's name: its own, or that of the first function."""
+    """`name`, else the name of the first function."""
     found = name or next((getattr(one, "__name__", type(one).__name__) for one in functions if one), "")
     return check_text("name", found, MAX_NAME)
 
@@ -104,23 +107,21 @@ def one_of(value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-_judging: ContextVar[bool] = ContextVar(
-    "ravi_judging", default=False
-)  # inside of a check: its model's words are no answer
+# Inside a check of an InputGuardrail: output guardrails ignore the answers of its model calls.
+_judging: ContextVar[bool] = ContextVar("ravi_judging", default=False)
 
 SORRY = "I cannot help with that."
 
 
 class InputGuardrail(AgentMiddleware):
-    """Look at each message before the agent sees it.
+    """Check each message before the agent sees it.
 
-    check: `check(text, ctx)`, sync or async. None or False is fine; a text, or True, is a trip with its reason. It may
-    make model calls through `ctx`: they are journaled. A check that raises trips: nothing is let through unseen.
+    check: `check(text, ctx)`. It may make model calls through `ctx`, which are journaled.
     name: in errors, hooks and the journal; by default the function's name.
-    on_trip: "fail" ends the run with GuardrailError; "reply" answers with `reply`, and the agent is not called.
+    on_trip: "fail" ends the run with GuardrailError; "reply" answers with `reply` without calling the agent.
 
-    The verdict is recorded: a replay does not ask again, so the check may as well call a service over the network. With
-    "fail", a check that raised has given none: when the run is retried, it is asked again.
+    The verdict is recorded and a replay does not check again, so the check may also call services over the network.
+    With "fail", a check that raised leaves no verdict: a retry of the run checks again.
     A message that tripped is not in the history. Raises InvalidInputError, with the field, for bad parameters.
     """
 
@@ -131,22 +132,24 @@ class InputGuardrail(AgentMiddleware):
         self.reply = reply
 
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
-        named_so = context.metadata.setdefault("input_guardrails", Counter())
-        named_so[self.name] += 1  # two of one name, two lambdas perhaps, have verdicts of their own
-        key = f"{self.name}~{named_so[self.name]}" if named_so[self.name] > 1 else self.name
+        counts = context.metadata.setdefault("input_guardrails", Counter())
+        counts[self.name] += 1  # guardrails with the same name, such as two lambdas, have separate verdicts
+        key = f"{self.name}~{counts[self.name]}" if counts[self.name] > 1 else self.name
         for message in context.inbox:
             reason = await self._reason(context, message, key)
             if reason is None:
                 continue
             if self.on_trip == "fail":
                 raise error_of(self.name, reason)
-            await self._answer(context)
+            for answered in context.inbox:
+                await context.ctx.reply(answered, self.reply)
+            context.result = self.reply
             return
         await call_next()
 
     async def _reason(self, context: AgentRunContext, message: Message, key: str) -> str | None:
         ctx = context.ctx
-        # A check that could not be made is no verdict: a retry of the run asks again. What was answered stays answered.
+        # With "fail", a failed check is not recorded, so a retry of the run checks again. With "reply" it is.
         look = asked if self.on_trip == "fail" else reason_of
 
         async def judge() -> str | None:
@@ -156,38 +159,27 @@ class InputGuardrail(AgentMiddleware):
             finally:
                 _judging.reset(judging)
             if reason is not None:
-                await tell_hooks(ctx, self.name, "input", reason)
+                await call_hooks(ctx, self.name, "input", reason)
             return reason
 
         pin = getattr(ctx, "pin", None)  # keeps the verdict with the run
         try:
             found: str | None = await (judge() if pin is None else pin(f"guardrail.{key}.{short(message.id)}", judge))
         except CheckFailed as error:
-            await tell_hooks(ctx, self.name, "input", str(error))
+            await call_hooks(ctx, self.name, "input", str(error))
             return str(error)
         return found
 
-    async def _answer(self, context: AgentRunContext) -> None:
-        for message in context.inbox:
-            await context.ctx.reply(message, self.reply)
-        context.result = self.reply
-
-
-def judging() -> bool:
-    """Whether this code is part of an input guardrail's check."""
-    return _judging.get()
-
 
 class OutputGuardrail(ChatMiddleware):
-    """Look at the model's answers. No text is shown before it is through.
+    """Check the model's answers. No text is shown before the check.
 
-    check: `check(text, ctx)`, sync or async. None or False is fine; a text, or True, is a trip with its reason. It runs
-    inside the recorded call: not in a replay, and effects through `ctx` are refused. A check that raises trips.
-    on_trip: "fail" ends the run with the error type GuardrailError; "reply" puts `reply` in the answer's place.
-    every: also look at answers that call tools; then "reply" drops their calls. By default final answers alone.
+    check: `check(text, ctx)`. It runs inside the recorded call: not in a replay, and effects through `ctx` are refused.
+    on_trip: "fail" ends the run with the error type GuardrailError; "reply" replaces the answer by `reply`.
+    every: also check answers that call tools; "reply" then drops their calls. By default only final answers.
 
-    Either way the answer was paid for, and its usage is recorded; its words are not. What the check of an
-    InputGuardrail asks a model is left alone. Raises InvalidInputError, with the field, for bad parameters.
+    The answer's usage is recorded in any case, its text is not. Model calls of an InputGuardrail's check are not
+    checked. Raises InvalidInputError, with the field, for bad parameters.
     """
 
     def __init__(
@@ -205,7 +197,7 @@ class OutputGuardrail(ChatMiddleware):
         self.reply, self.every = reply, every
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        if judging():
+        if _judging.get():
             await call_next()
             return
         context.stream = False
@@ -216,7 +208,7 @@ class OutputGuardrail(ChatMiddleware):
         reason = await reason_of(self._check, response.text, context.ctx)
         if reason is None:
             return
-        await tell(context.ctx, self.name, "output", reason, place=context.path)
+        await report(context.ctx, self.name, "output", reason, place=context.path)
         if self.on_trip == "fail":
             raise error_of(self.name, reason)
         context.response = ModelResponse.of(
@@ -225,16 +217,15 @@ class OutputGuardrail(ChatMiddleware):
 
 
 class ToolGuardrail(FunctionMiddleware):
-    """Look at tool calls that are about to be made, and at their results.
+    """Check tool calls before they are made, and their results.
 
-    check_arguments: `check(arguments, context)`, before the call; a trip and the tool is not run.
-    check_result: `check(text, context)`, after it; a trip and the model does not see the result. The tool has run: what
-    it did stays, and a transactional tool has committed.
-    Both sync or async, `context` a FunctionContext: `context.tool.name`, `context.ctx`. None or False is fine; a text,
-    or True, is a trip with its reason; a check that raises trips. They run inside the recorded call, not in a replay,
-    and effects through `ctx` are refused there.
-    tools: names of the tools that this is for; all of them by default.
-    on_trip: "error" tells the model why; "fail" records the call as over, so that nothing is left uncertain, and ends
+    check_arguments: `check(arguments, context)`, before the call. If it trips, the tool is not run.
+    check_result: `check(text, context)`, after the call. If it trips, the model does not get the result. The tool's
+    effects stay, and a transactional tool has committed.
+    `context` is a FunctionContext: `context.tool.name`, `context.ctx`. The checks run inside the recorded call: not in
+    a replay, and effects through `ctx` are refused.
+    tools: names of the tools to check; all by default.
+    on_trip: "error" gives the model the reason; "fail" records the call as ended, so that it is not uncertain, and ends
     the run with GuardrailError.
 
     Raises InvalidInputError, with the field, for bad parameters.
@@ -272,7 +263,7 @@ class ToolGuardrail(FunctionMiddleware):
                 await self._trip(context, reason, f"{context.tool.name} was run, but its result is withheld")
 
     async def _trip(self, context: FunctionContext, reason: str, words: str) -> None:
-        await tell(context.ctx, self.name, "tool", reason, place=context.path)
+        await report(context.ctx, self.name, "tool", reason, place=context.path)
         error = error_of(self.name, reason)
         if self.on_trip == "fail":
             raise error

@@ -1,4 +1,4 @@
-"""What personal data looks like in a text: patterns that are checked, where there is something to check them by."""
+"""Patterns of personal data in a text, with a checksum or another check where there is one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Pattern:
 
     label: str  # as the placeholder shows it: "[email 1]"
     regex: re.Pattern[str]
-    check: Callable[[str], int] | None = None  # how many characters of a candidate are one; 0: none are
-    sign: str = ""  # a text without this character holds none
+    check: Callable[[str], int] | None = None  # characters of a candidate that belong to a valid value; 0: none
+    sign: str = ""  # a text without this character has no match
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         if self.sign and self.sign not in text:
@@ -31,7 +31,7 @@ class Pattern:
 
 
 def spans_in(text: str, patterns: tuple[Pattern, ...]) -> list[tuple[int, int, str]]:
-    """(start, end, label) of what was found, from left to right; where two overlap, the earlier pattern's counts."""
+    """(start, end, label) of the matches, from left to right. Of overlapping matches the earlier pattern's counts."""
     found: list[tuple[int, int, str]] = []
     taken = bytearray(len(text))
     for pattern in patterns:
@@ -42,11 +42,8 @@ def spans_in(text: str, patterns: tuple[Pattern, ...]) -> list[tuple[int, int, s
     return sorted(found)
 
 
-# ------------------------------------------------------------------------------------------------------ checks
-
-
 def _card(text: str) -> int:
-    """As many characters as make a right number: what follows may be a date, or a code."""
+    """The length of the longest valid card number; the digits after it may be a date or a code."""
     places = [place for place, letter in enumerate(text) if letter.isdigit()]
     for count in range(len(places), 12, -1):
         end = places[count - 1] + 1
@@ -73,7 +70,7 @@ _IBAN_LENGTHS = {
 
 
 def _iban(text: str) -> int:
-    """As many characters as the country's IBANs have, if their checksum is right: what follows may be words."""
+    """The length of the country's IBANs if the checksum is valid; the text after it may be words."""
     length = _IBAN_LENGTHS.get(text[:2].upper())
     places = [place for place, letter in enumerate(text) if letter.isalnum()]
     if length is None or len(places) < length:
@@ -95,7 +92,7 @@ def _phone(text: str) -> int:
 
 def _ip(text: str) -> int:
     if ":" in text and not any(letter.isdigit() for letter in text):
-        return 0  # names with colons between them, in many a programming language
+        return 0  # names joined by colons, as in source code
     candidate = text.rstrip(".:") if not text.endswith("::") else text
     try:
         ipaddress.ip_address(candidate)
@@ -152,26 +149,26 @@ _LABEL = re.compile(r"[a-z][a-z0-9_ -]{0,39}")
 
 
 def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
-    """A site's own patterns, by label. Raises InvalidInputError that names the one to fix."""
+    """Patterns of a site, by label. Raises InvalidInputError that names the one to fix."""
     found = []
-    for label, given in patterns.items():
+    for label, expression in patterns.items():
         field = f"patterns.{label}"
         if not isinstance(label, str) or not _LABEL.fullmatch(label) or label[-1].isdigit():
             raise InvalidInputError(f"a pattern's name is like 'order no', not {label!r}", field="patterns")
         if label in PATTERNS:
-            raise InvalidInputError(f"{label!r} is found already; name your pattern otherwise", field=field)
+            raise InvalidInputError(f"{label!r} is a built-in pattern; choose another name", field=field)
         try:
-            regex = re.compile(given)
+            regex = re.compile(expression)
         except (re.error, TypeError) as error:
             raise InvalidInputError(f"{label!r} is no regular expression: {error}", field=field) from None
         if regex.match("") is not None:
-            raise InvalidInputError(f"{label!r} matches the empty text; ask for a character", field=field)
+            raise InvalidInputError(f"{label!r} matches the empty text; require a character", field=field)
         found.append(Pattern(label, regex))
     return found
 
 
 def chosen(kinds: object) -> list[Pattern]:
-    """The shipped patterns of these labels; all of them for None. Raises InvalidInputError."""
+    """The built-in patterns with these labels; all for None. Raises InvalidInputError."""
     if kinds is None:
         return list(_ALL)
     wanted = [kinds] if isinstance(kinds, str) else list(kinds)  # type: ignore[call-overload]

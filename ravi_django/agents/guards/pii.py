@@ -1,12 +1,8 @@
-"""PIIRedaction: the model's provider gets placeholders instead of personal data.
-
-Every text of a message is changed: its blocks, and the JSON in them down to the leaves.
-"""
+"""PIIRedaction: the model's provider gets placeholders instead of personal data."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,26 +31,26 @@ from ravi_django.kernel.content import (
 )
 from ravi_django.kernel.middleware import CallNext
 
-MAX_KNOWN = 65_536  # messages that one object remembers what it found in
-MAX_KNOWN_CHARS = 16_000_000  # of the texts of those that hold something
+MAX_KNOWN = 65_536  # messages whose findings are cached
+MAX_KNOWN_CHARS = 16_000_000  # characters of the cached messages with personal data
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was found in one message."""
+    """The findings in one message."""
 
-    values: tuple[tuple[str, str], ...]  # (label, value), each once, in the order of the text
-    literals: frozenset[str]  # what looks like a placeholder, and is the message's own
+    values: tuple[tuple[str, str], ...]  # (label, value), unique, in the order of the text
+    literals: frozenset[str]  # placeholder-like text that was in the message
     size: int
-    shown: ChatMessage | None = None  # the message as it was sent last
-    names: tuple[str, ...] = ()  # the placeholders in that
+    shown: ChatMessage | None = None  # the redacted message that was sent last
+    names: tuple[str, ...] = ()  # its placeholders
 
 
 @dataclass(slots=True)
 class _Names:
     """The placeholders of one request."""
 
-    taken: frozenset[str]  # that stand in the texts already
+    taken: frozenset[str]  # placeholder-like texts of the messages
     by_value: dict[tuple[str, str], str] = field(default_factory=dict)
     real: dict[str, str] = field(default_factory=dict)  # placeholder, in lower case → value
     last: dict[str, int] = field(default_factory=dict)
@@ -73,22 +69,21 @@ class _Names:
 
 
 class PIIRedaction(ChatMiddleware):
-    """Keep personal data from the model: e-mail addresses, phone numbers, credit cards, IBANs, US social security
-    numbers and IP addresses are replaced by numbered placeholders such as `[email 1]`, the same for the same value in
-    one request.
+    """Hide personal data from the model. Numbered placeholders such as `[email 1]`, the same for equal values of a
+    request, replace e-mail addresses, phone numbers, credit cards, IBANs, US social security numbers and IP addresses.
 
-    kinds: which of `email`, `phone`, `credit card`, `iban`, `ssn`, `ip address`; all of them by default.
-    patterns: more of them, `{"order no": r"ORD-\\d{6}"}`.
-    restore: placeholders in the model's answer, and in the arguments of its tool calls, become the values again: tools
-    get real data, and the journal and the history hold it. Then no text is shown before the answer is whole, as a
-    placeholder might be split; a request in which nothing was found streams on. With False they stay placeholders.
+    kinds: some of `email`, `phone`, `credit card`, `iban`, `ssn`, `ip address`; all by default.
+    patterns: further ones, `{"order no": r"ORD-\\d{6}"}`.
+    restore: replace placeholders in the model's answer and in its tool calls by the values, so tools, the journal and
+    the history get real data. A placeholder could be split between deltas, so an answer to a redacted request is not
+    streamed. False keeps the placeholders.
 
-    Redacted: all text of all messages, whoever they are from: names, tool results, the arguments of earlier tool calls,
-    data and documents of plain text. Not: images, audio and documents of other kinds, addresses of media, what the
-    model has signed (its thinking), and tools' descriptions. Cards and IBANs are known by their checksums; phone
-    numbers by a country's code, or by what stands between their digits: ten digits in a row may be an order's number.
+    Redacted: all text of all messages: names, tool results, arguments of earlier tool calls, data, and documents of
+    plain text. Not redacted: images, audio, other documents, URLs of media, signed thinking, and descriptions of tools.
+    Cards and IBANs must have valid checksums. A phone number needs a country code or separators: ten digits in a row
+    may be an order number.
 
-    Raises InvalidInputError, with the field, for a kind or a pattern that cannot be.
+    Raises InvalidInputError, with the field, for an invalid kind or pattern.
     """
 
     def __init__(
@@ -115,8 +110,6 @@ class PIIRedaction(ChatMiddleware):
         if context.response is not None:
             context.response = self._restored(context.response, names)
 
-    # ----------------------------------------------------------------------------------------------- redact
-
     def _redact(self, context: ChatContext) -> _Names:
         known = [self._look(message) for message in context.messages]
         names = _Names(frozenset().union(*(one.literals for one in known)))
@@ -126,7 +119,7 @@ class PIIRedaction(ChatMiddleware):
         return names
 
     def _look(self, message: ChatMessage) -> _Known:
-        """Found once a message: a conversation is sent again with every call."""
+        """The findings in a message, cached: every call sends the conversation again."""
         known = self._known.get(message.digest)
         if known is not None:
             self._known.move_to_end(message.digest)
@@ -146,23 +139,19 @@ class PIIRedaction(ChatMiddleware):
         change_blocks(message.content, look)
         if message.name:
             look(message.name)
-        known = _Known(tuple(values), frozenset(literals), size if values else 0)
-        self._remember(message.digest, known)
-        return known
-
-    def _remember(self, digest: bytes, known: _Known) -> None:
-        self._known[digest] = known
+        known = self._known[message.digest] = _Known(tuple(values), frozenset(literals), size if values else 0)
         self._chars += known.size
         while len(self._known) > 1 and (len(self._known) > MAX_KNOWN or self._chars > MAX_KNOWN_CHARS):
             _, oldest = self._known.popitem(last=False)
             self._chars -= oldest.size
+        return known
 
     def _shown(self, message: ChatMessage, known: _Known, names: _Names) -> ChatMessage:
         if not known.values:
             return message
-        its = tuple(names.of(label, value) for label, value in known.values)
-        if known.shown is None or known.names != its:
-            known.shown, known.names = self._replaced(message, names), its
+        placeholders = tuple(names.of(label, value) for label, value in known.values)
+        if known.shown is None or known.names != placeholders:
+            known.shown, known.names = self._replaced(message, names), placeholders
         return known.shown
 
     def _replaced(self, message: ChatMessage, names: _Names) -> ChatMessage:
@@ -178,10 +167,8 @@ class PIIRedaction(ChatMiddleware):
 
         changes: dict[str, Any] = {"content": change_blocks(message.content, replace), "metadata": {}}
         if message.name and spans_in(message.name, self._patterns):
-            changes["name"] = None  # providers take no brackets in one
+            changes["name"] = None  # providers allow no brackets in names
         return message.model_copy(update=changes)
-
-    # ---------------------------------------------------------------------------------------------- restore
 
     def _restored(self, response: ModelResponse, names: _Names) -> ModelResponse:
         def put_back(match: re.Match[str]) -> str:
@@ -196,7 +183,7 @@ class PIIRedaction(ChatMiddleware):
         return response.model_copy(update={"message": response.message.model_copy(update={"content": list(content)})})
 
 
-Change = Callable[[str], Any]  # of a text; the same object back changes nothing
+Change = Callable[[str], Any]  # changes a text; returns the same object for no change
 
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
     TextBlock: ("text",),
@@ -210,13 +197,14 @@ _FIELDS: dict[type[Any], tuple[str, ...]] = {
     ToolUseBlock: ("arguments",),
     UIResourceBlock: ("uri", "text"),
 }
-_MIN_NUMBER = 10**8  # a number of fewer digits is nobody's
+_MIN_NUMBER = 10**8  # shorter numbers are no personal data
 
 
 def change_blocks(blocks: Sequence[ContentBlock], change: Change, *, answer: bool = False) -> list[ContentBlock]:
-    """The blocks with every text changed; one that nothing changes in is given back as it is.
+    """The blocks with every text changed. A block without changes is returned itself.
 
-    `answer`: they are a model's, so its thinking stays as it came. Signed thinking always does: the provider checks it.
+    `answer`: these are blocks of an answer, whose thinking stays unchanged. Signed thinking always stays unchanged: the
+    provider checks the signature.
     """
     return [_block(block, change, answer) for block in blocks]
 
@@ -249,20 +237,20 @@ def _differs(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _document(block: DocumentBlock, change: Change) -> str | None:
-    """A document of plain text is sent as its text; any other is bytes, and stays what it is."""
+    """The changed data of a plain-text document; other documents stay unchanged."""
     kind = block.mime_type or ""
     if block.data is None or not (kind.startswith("text/") or kind == "application/json"):
         return block.data
     try:
         text = base64.b64decode(block.data).decode()
-    except (binascii.Error, ValueError):
+    except ValueError:
         return block.data
     changed = _text(text, change)
     return block.data if changed is text else base64.b64encode(changed.encode()).decode()
 
 
 def change_json(value: Any, change: Change) -> Any:
-    """The JSON value with its texts, its keys and its long numbers changed; itself when nothing is."""
+    """The JSON value with changed texts, keys and long numbers; the same object if nothing changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _MIN_NUMBER:

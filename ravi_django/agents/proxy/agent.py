@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic_core import to_json
 
-from ravi_django.agents.current import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
+from ravi_django.agents.current import enter_agent, enter_message
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
@@ -23,8 +23,7 @@ from ravi_django.agents.messages import (
 )
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
-from ravi_django.agents.proxy.generator import Steps, own_copy
-from ravi_django.agents.proxy.turn import ProxyTurn
+from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
 from ravi_django.agents.react.result import Result, ResultType, deliver_result
 from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
@@ -123,8 +122,7 @@ class BaseAgentProxy:
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
         """Answer each message. Raises ResultInvalidError if a turn's result does not fit `result_model`."""
-        _task_agent_id.set(str(self.id))
-        _task_agent_label.set(self.name)
+        enter_agent(self)
         answer: Any = None
         try:
             for number, message in enumerate(inbox, 1):
@@ -141,10 +139,7 @@ class BaseAgentProxy:
 
     async def _answer(self, ctx: RunContext, message: Message) -> Any:
         self._ctx = ctx
-        session_id = ctx.session_id or message.correlation_id or ctx.run_id
-        _task_thread_id.set(session_id)
-        _task_parent_agent_id.set(message.metadata.get("parent_agent_id") or None)
-        self._thread = await self.context.open(session_id, await self._system(ctx))
+        self._thread = await self.context.open(enter_message(ctx, message), await self._system(ctx))
         await self.context.add(self._thread, message_to_chat(message))
         turn = ProxyTurn(ctx, message, f"agent {self.id}", self.result)
         supervision = ctx.meta.supervision

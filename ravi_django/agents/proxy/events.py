@@ -1,4 +1,4 @@
-"""What a generator agent is given, and what it may yield. See `BaseAgentProxy`."""
+"""The prompt of a generator agent, and the events that it may yield. See `BaseAgentProxy`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ravi_django.kernel import AgentId, DataPayload, Message
 class Prompt:
     """One request to the agent.
 
-    message: as it came. depth: 0 for a run that was submitted, 1 for a child of it, and so on.
+    message: unchanged. depth: 0 for a run that was submitted, 1 for its child, and so on.
     """
 
     message: Message
@@ -23,7 +23,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The payload as a text: what was said, or JSON."""
+        """The payload as text: chat, or JSON."""
         return message_to_chat(self.message).text
 
     @property
@@ -33,7 +33,7 @@ class Prompt:
 
     @property
     def sender(self) -> AgentId | None:
-        """The agent that asks; None for a person or a program."""
+        """The agent that sent it; None for a person or a program."""
         return self.message.sender
 
     @property
@@ -48,17 +48,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatOutput:
-    """Text for whoever watches, a piece or the whole; pieces that follow each other belong together.
-
-    It costs no commit of its own: its row is written with the next one.
-    """
+    """Text for the stream. Consecutive outputs belong together. It needs no commit: its row is written with the
+    next."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Call one of the agent's tools: the yield gives its ToolExecutionResult, as `self.ctx.tool` does."""
+    """Call one of the agent's tools. The yield returns its ToolExecutionResult, as `self.ctx.tool` does."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -66,9 +64,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class SubagentCall:
-    """Have another agent do a task, as a child run: the yield gives the AskOutcome.
+    """Delegate a task to another agent as a child run. The yield returns the AskOutcome.
 
-    timeout: seconds, not counting what people take to answer the child's requests; None waits for ever.
+    timeout: seconds, without the time that people take to answer the child's requests; None waits for ever.
     """
 
     agent: AgentId | str
@@ -78,12 +76,12 @@ class SubagentCall:
 
 @dataclass(frozen=True, slots=True)
 class WaitForInput:
-    """Ask a person: the yield gives a ResumeWithInput. The run is nothing but rows until then.
+    """Ask a person. The yield returns a ResumeWithInput; the run is suspended until then.
 
-    request: the question, or several as {key: question}, all of them open at once. choices: texts to choose from, for
-    a single question; without `free_text` the answer is one of them. context: what the person should know. timeout:
-    seconds until it expires; an expired one is no consent. to: who is asked, an address or several (see Addressees);
-    the run's owner unless the site says otherwise.
+    request: the question, or several as {key: question}, all open at once. choices: texts to choose from, only for a
+    single question; without `free_text` the answer is one of them. context: background for the person. timeout: seconds
+    until it expires; an expired question is no consent. to: the recipients, an address or several (see Addressees); by
+    default the site's, else the run's owner.
     """
 
     request: str | Mapping[str, str]
@@ -96,10 +94,10 @@ class WaitForInput:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWithInput:
-    """What a person answered.
+    """A person's answer.
 
-    action: answer, skip, cancel or expired; of several questions the first that is no answer. Only an "answer" is a
-    consent. text: of a single question. values: by key, the texts of several; those answered alone. by: who answered.
+    action: answer, skip, cancel or expired; for several questions the first that is not "answer". Only "answer" is a
+    consent. text: for a single question. values: texts of the answered questions, by key. by: the person.
     """
 
     action: str
@@ -110,7 +108,7 @@ class ResumeWithInput:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """The request is answered: no code behind it runs. result: a text, JSON, or what `result_model` asks for; without
-    one it is what the turn has output last."""
+    """End the turn; later code does not run. result: a text, JSON, or an instance of `result_model`; None: the turn's
+    last output."""
 
     result: Any = None

@@ -1,14 +1,17 @@
-"""One request's turn: what its generator yields is done, up to the turn's end."""
+"""Run one request of a generator agent: perform the events that it yields, and send the values back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import copy
+import inspect
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ravi_django.agents.proxy.events import ChatOutput, ResumeWithInput, SubagentCall, ToolCall, TurnEnd, WaitForInput
-from ravi_django.agents.proxy.generator import Ended
 from ravi_django.agents.react.result import ResultRejected, ResultType
 from ravi_django.agents.tools.delegate import without_late_reply
 from ravi_django.kernel import AgentId, AskOutcome, ChatMessage, ChatPayload, Message, RunContext, ToolExecutionResult
@@ -22,17 +25,17 @@ _EVENTS = (
 
 
 class ProxyTurn:
-    """What one request's generator yields, done in its order."""
+    """Performs the events of one request."""
 
     def __init__(self, ctx: RunContext, message: Message, name: str, wanted: ResultType | None) -> None:
         self._ctx, self._message, self._name, self._wanted = ctx, message, name, wanted
-        self._said: list[str] = []  # the output that was not followed by anything else yet
+        self._said: list[str] = []  # output since the last other event
         self._goes_on = False
         self._ended: TurnEnd | None = None
         self._result: Any = None
 
     async def perform(self, event: Any) -> Any:
-        """Do it; returns what the yield gives. Raises Ended after the turn's end."""
+        """Perform the event and return the value of the yield. Raises Ended after the turn's end."""
         if isinstance(event, ChatOutput):
             return self._output(event)
         self._goes_on = False
@@ -57,7 +60,7 @@ class ProxyTurn:
                 raise TypeError(f"next_turn of {self._name} yielded {event!r:.200}; it may yield {_EVENTS}")
 
     def end(self) -> Any:
-        """The turn's result: a Result, where the agent has a form for it."""
+        """The turn's result: a Result if the agent has a `result_model`."""
         return self._checked(None) if self._ended is None else self._result
 
     def _checked(self, result: Any) -> Any:
@@ -109,24 +112,139 @@ class ProxyTurn:
 
     async def _ask(self, event: WaitForInput) -> ResumeWithInput:
         options: dict[str, Any] = {"context": event.context, "free_text": event.free_text, "timeout": event.timeout}
-        if event.to is not None:  # a context of one's own may know nothing of addressees
+        if event.to is not None:  # a custom context may not know it
             options["to"] = event.to
         ask: Callable[..., Awaitable[dict[str, Any]]] = partial(self._ctx.ask_human, **options)
         if isinstance(event.request, str):
-            told = await ask(event.request, choices=event.choices)
-            return ResumeWithInput(told["action"], told["text"], by=told["by"])
+            answer = await ask(event.request, choices=event.choices)
+            return ResumeWithInput(answer["action"], answer["text"], by=answer["by"])
         if not isinstance(event.request, Mapping) or not event.request:
             raise InvalidInputError("request is a question, or several as {key: question}", field="request")
         if event.choices:
             raise InvalidInputError("choices go with a single question, not with several", field="choices")
         answers = await asyncio.gather(*(ask(question) for question in event.request.values()))
-        return _together(dict(zip(event.request, answers, strict=True)))
+        answered = {
+            key: one["text"] for key, one in zip(event.request, answers, strict=True) if one["action"] == "answer"
+        }
+        return ResumeWithInput(
+            action=next((one["action"] for one in answers if one["action"] != "answer"), "answer"),
+            values=answered,
+            by=next((one["by"] for one in answers if one["by"]), ""),
+        )
 
 
-def _together(answers: Mapping[str, Mapping[str, Any]]) -> ResumeWithInput:
-    actions = [told["action"] for told in answers.values()]
-    return ResumeWithInput(
-        action=next((action for action in actions if action != "answer"), "answer"),
-        values={key: told["text"] for key, told in answers.items() if told["action"] == "answer"},
-        by=next((told["by"] for told in answers.values() if told["by"]), ""),
-    )
+class Ended(Exception):
+    """The turn is over: `perform` stops the generator."""
+
+
+class Steps:
+    """One pass through a generator, async or plain, until its end or until `perform` raises Ended.
+
+    An exception of `perform` is raised at the yield, and the generator may catch it. A BaseException that ends the
+    lease (a suspension, the task's cancellation) passes through the generator and is raised in any case.
+    """
+
+    def __init__(self, made: Any, name: str) -> None:
+        self._name = name
+        if inspect.isasyncgen(made):
+            self._generator: AsyncGenerator[Any, Any] | _Plain = made
+        elif inspect.isgenerator(made):
+            self._generator = _Plain(made)
+        else:
+            if inspect.iscoroutine(made):
+                made.close()
+            raise TypeError(f"{name} is no generator, it gave {made!r:.200}; yield events, at least one TurnEnd")
+
+    async def run(self, perform: Callable[[Any], Awaitable[Any]]) -> None:
+        try:
+            event = await self._generator.__anext__()
+            while True:
+                try:
+                    value = await perform(event)
+                except Ended:
+                    return
+                except Exception as error:
+                    event = await self._generator.athrow(error)
+                except BaseException as stop:
+                    with suppress(StopAsyncIteration):  # the generator caught it: stop anyway
+                        await self._generator.athrow(stop)
+                    raise
+                else:
+                    event = await self._generator.asend(value)
+        except StopAsyncIteration:
+            return
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        """Run the `finally` blocks. Raises TypeError if one of them yields."""
+        try:
+            await self._generator.aclose()
+        except RuntimeError as error:
+            if "ignored GeneratorExit" not in str(error):
+                raise
+            raise TypeError(f"{self._name} yields after its turn has ended; a finally block may not yield") from error
+
+
+class _Plain:
+    """A plain generator with the methods of an async one."""
+
+    def __init__(self, generator: Generator[Any, Any, Any]) -> None:
+        self._generator = generator
+
+    async def __anext__(self) -> Any:
+        return await self.asend(None)
+
+    async def asend(self, value: Any) -> Any:
+        return self._step(lambda: self._generator.send(value))
+
+    async def athrow(self, error: BaseException) -> Any:
+        return self._step(lambda: self._generator.throw(error))
+
+    async def aclose(self) -> None:
+        self._generator.close()
+
+    @staticmethod
+    def _step(step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+_Any = TypeVar("_Any")
+
+
+def own_copy(agent: _Any, *, shared: Collection[str] = (), base: type = object) -> _Any:
+    """A copy of the agent with deep copies of its lists, dicts, sets and the like, and of those of its classes below
+    `base`. Other objects, and the attributes in `shared`, are not copied."""
+    mine = copy.copy(agent)
+    known: dict[int, Any] = {}
+    for name, value in [*_of_classes(type(agent), base), *vars(agent).items()]:
+        if name not in shared and (own := _fresh(value, known)) is not value:
+            mine.__dict__[name] = own
+    return mine
+
+
+def _of_classes(cls: type, base: type) -> Iterator[tuple[str, Any]]:
+    for one in reversed(cls.__mro__[: cls.__mro__.index(base)]):
+        yield from ((name, value) for name, value in vars(one).items() if not name.startswith("__"))
+
+
+def _fresh(value: Any, known: dict[int, Any]) -> Any:
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, (list, dict, set, deque, bytearray)):
+        mine: Any = copy.copy(value)  # keeps a deque's maxlen, a defaultdict's factory
+        known[id(value)] = mine
+        if isinstance(value, dict):
+            for key, one in list(dict.items(value)):
+                dict.__setitem__(mine, key, _fresh(one, known))
+        elif isinstance(value, (list, deque)):
+            for place, one in enumerate(list(value)):
+                mine[place] = _fresh(one, known)
+        return mine
+    if type(value) is tuple:
+        parts = tuple(_fresh(one, known) for one in value)
+        return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+    return value

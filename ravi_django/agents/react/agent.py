@@ -8,14 +8,7 @@ from functools import partial
 from typing import Any
 
 from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.current import (
-    _task_agent_id,
-    _task_agent_label,
-    _task_parent_agent_id,
-    _task_run_id,
-    _task_thread_id,
-    _task_threads,
-)
+from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import Instructions, deliver, final_text, instructions_text, message_to_chat
@@ -128,8 +121,7 @@ class ReActAgent:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
         answers; the turns up to then are kept."""
-        _task_agent_id.set(str(self.id))
-        _task_agent_label.set(self.name)
+        enter_agent(self)
         offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
         threads = _task_threads.get()
         own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
@@ -165,9 +157,7 @@ class ReActAgent:
 
     async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
         ctx, run.message = run.ctx, msg
-        session_id = ctx.session_id or msg.correlation_id or ctx.run_id
-        _task_thread_id.set(session_id)
-        _task_parent_agent_id.set(msg.metadata.get("parent_agent_id") or None)
+        session_id = enter_message(ctx, msg)
         thread = run.threads.get(session_id)
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)

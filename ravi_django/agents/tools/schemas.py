@@ -1,6 +1,6 @@
-"""JSON schemas as model providers want them: an object at the root, and the strict form where there is one.
+"""JSON schemas in the forms that model providers require: an object at the root, and a strict form if there is one.
 
-Also checks a value against a schema that somebody wrote into a form, in bounded time whatever both contain.
+Also validates a value against a schema from a form, in bounded time for any schema and value.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from ravi_django.kernel import InvalidInputError
 
 Schema = dict[str, Any]
 
-# What providers that generate by a schema understand of it; anything else makes the schema one that is not strict.
+# Keywords that providers support in a strict schema.
 _KEPT = {"type", "enum", "const", "description", "title", "pattern", "multipleOf", "minimum", "maximum"}
 _KEPT |= {"exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
-_REPLACED = {"default", "required", "$schema"}  # said anew, or to nobody
+_REPLACED = {"default", "required", "$schema"}  # set again, or dropped
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-_NOTES = {"title", "description", "default"}  # beside a $ref
+_NOTES = {"title", "description", "default"}  # allowed next to a $ref
 
 
 def object_schema(schema: Schema, wrap: str) -> tuple[Schema, bool]:
-    """The schema with an object at its root, as tools and providers require; whether it had to be wrapped.
-
-    A value that is no object becomes the property `wrap` of one.
-    """
+    """The schema with an object at its root, as tools and providers require, and whether it was wrapped for that: the
+    value is then the property `wrap`."""
     root = _resolved(schema)
     if root.get("type") == "object":
         return root, False
@@ -48,19 +46,19 @@ def object_schema(schema: Schema, wrap: str) -> tuple[Schema, bool]:
 
 
 def _resolved(schema: Schema) -> Schema:
-    """A root that is but a reference to a definition (a model that holds itself) as that definition."""
+    """Replace a root that is only a reference (a recursive model) by its definition."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     found = schema.get("$defs", {}).get(name)
     return schema if found is None else {**found, "$defs": schema["$defs"]}
 
 
 class _NotStrict(Exception):
-    """The schema says something that the strict form cannot."""
+    """The schema has no strict form."""
 
 
 def strict_form(schema: Schema) -> Schema | None:
-    """The schema closed: every object takes its named properties, all of them, and no others. What fits it fits the
-    schema too. None where that cannot be said: maps of any keys, and words that providers do not know."""
+    """The strict form: every object has exactly its named properties. A value that fits it fits the schema too. None
+    for maps with arbitrary keys, and for keywords that providers do not support."""
     try:
         return _strict(schema)
     except _NotStrict:
@@ -78,7 +76,7 @@ def _strict(schema: Any) -> Schema:
             raise _NotStrict
         made |= {"required": list(made["properties"]), "additionalProperties": False}
     elif not made.keys() & {"type", "enum", "const", "anyOf"}:
-        raise _NotStrict  # anything at all
+        raise _NotStrict  # allows any value
     return made
 
 
@@ -107,11 +105,21 @@ def _types(schema: Schema) -> list[Any]:
     return kind if isinstance(kind, list) else [kind]
 
 
-MAX_IN_PLACE = 1000  # subschemas that one value is held against
+MAX_IN_PLACE = 1000  # subschemas that one value is checked against
 MAX_REFS = 50_000  # references followed for one answer
 
 _REFS = ("$ref", "$dynamicRef", "$recursiveRef")
-_SAME = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")  # the value itself
+_SAME = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "dependencies",
+)  # apply to the value itself
 _BELOW = (
     "properties", "patternProperties", "prefixItems", "items", "additionalItems", "additionalProperties", "contains",
     "unevaluatedItems", "unevaluatedProperties", "propertyNames",
@@ -122,13 +130,13 @@ _followed: ContextVar[list[int] | None] = ContextVar("ravi_schema_refs", default
 
 
 class TooMuchToCheck(Exception):
-    """Value and schema together take too long."""
+    """Validating the value takes too long."""
 
 
 def check_schema(schema: Schema) -> Any:
-    """A validator for a JSON schema. Raises InvalidInputError when it is none, refers to other documents, never comes
-    to an end, or has patterns that are not matched in linear time."""
-    # Comes with litellm, and costs 50 ms: only who gives a schema pays them.
+    """A validator for a JSON schema. Raises InvalidInputError if it is invalid, refers to other documents, recurses
+    without end, or has patterns that are not matched in linear time."""
+    # A dependency of litellm. The import takes 50 ms, so it happens only on use.
     from jsonschema import Draft3Validator, Draft202012Validator, SchemaError, validators
     from referencing import Registry
 
@@ -137,8 +145,10 @@ def check_schema(schema: Schema) -> Any:
         raise _no_schema("is of draft 3; write it as a later draft of JSON Schema says")
     try:
         kind.check_schema(schema)
-        root = {key: value for key, value in schema.items() if key != "$schema"}  # else it names a plain validator
-        registry: Registry[Any] = Registry()  # retrieves nothing: a schema may come from a form
+        root = {
+            key: value for key, value in schema.items() if key != "$schema"
+        }  # it would select a validator without our limits
+        registry: Registry[Any] = Registry()  # retrieves no documents: a schema may come from a form
         _Walk(root, registry).check()
     except SchemaError as error:
         raise _no_schema(f"is no JSON schema: {error.message[:200]}") from error
@@ -148,7 +158,7 @@ def check_schema(schema: Schema) -> Any:
 
 
 def schema_errors(validator: Any, value: Any, most: int) -> list[str]:
-    """What is wrong with a value, "place: words", at most `most` and one. Raises TooMuchToCheck."""
+    """The errors of a value, "place: words", at most `most` + 1. Raises TooMuchToCheck."""
     followed = _followed.set([0])
     try:
         found = list(islice(validator.iter_errors(value), most + 1))
@@ -163,11 +173,8 @@ def _no_schema(words: str) -> InvalidInputError:
     return InvalidInputError(f"result_model {words}", field="result_model")
 
 
-# ------------------------------------------------------------------------------------------------ what is allowed
-
-
 class _Walk:
-    """Every schema that can be reached from the root, once."""
+    """Visits every schema that is reachable from the root once."""
 
     def __init__(self, root: Schema, registry: Any) -> None:
         from referencing import Resource
@@ -176,7 +183,9 @@ class _Walk:
         self._root = root
         resource = Resource.from_contents(root, default_specification=DRAFT202012)
         self._resolver = registry.resolver_with_root(resource)
-        self._weights: dict[int, int | None] = {}  # schemas that the value of each is held against; None: at it
+        self._weights: dict[
+            int, int | None
+        ] = {}  # subschemas that the value of each is checked against; None: in progress
         self._seen: set[int] = set()
 
     def check(self) -> None:
@@ -242,9 +251,6 @@ def _check_words(schema: Schema, is_root: bool) -> None:
             ) from error
 
 
-# -------------------------------------------------------------------------------- words that cost more than they say
-
-
 @lru_cache(maxsize=1000)
 def _compiled(pattern: str) -> SchemaValidator:
     return SchemaValidator(core_schema.str_schema(pattern=pattern))
@@ -306,7 +312,7 @@ def _unique_items(validator: Any, unique: Any, value: Any, schema: Schema) -> It
 
 
 def _frozen(value: Any) -> Any:
-    """Equal where the JSON values are: 1 and 1.0, not 1 and true."""
+    """A hashable form, equal for equal JSON values: 1 and 1.0, but not 1 and true."""
     if isinstance(value, dict):
         return frozenset((key, _frozen(item)) for key, item in value.items())
     if isinstance(value, list):
