@@ -1,4 +1,4 @@
-"""The built-in tools, each safe by default, and what one makes tools with. They load what they need when first used."""
+"""The built-in tools and the means to define tools. Each is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

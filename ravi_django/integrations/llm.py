@@ -1,4 +1,4 @@
-"""`from ravi_django.integrations.llm import LLMFactory`: the seeds' name for `ravi_django.capabilities.llm`."""
+"""Public name of `ravi_django.capabilities.llm`: `from ravi_django.integrations.llm import LLMFactory`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models. Importing this costs little: litellm is imported by the first call, or by `warm()`."""
+"""Language models. litellm is imported only by the first call, or by `warm()`."""
 
 from ravi_django.capabilities.llm.factory import LLMFactory, model_from_env
 from ravi_django.capabilities.llm.fallback import FallbackModel

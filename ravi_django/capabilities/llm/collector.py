@@ -1,4 +1,4 @@
-"""Puts a streamed answer together: deltas go out as they come, one ModelResponse at the end."""
+"""Collects a streamed answer: yields its deltas, and one ModelResponse at the end."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Delta = TextDelta | ReasoningDelta | ToolCallDelta
 
 
 class ResponseCollector:
-    """Fed with the chunks of one answer, litellm's or the OpenAI client's: their fields are the same."""
+    """Collects the chunks of one answer, from litellm or the OpenAI client; both have the same fields."""
 
     def __init__(self) -> None:
-        self.provider_usage: Any = None  # as the provider reported it; None until then
+        self.provider_usage: Any = None  # as reported by the provider; None before
         self.finish_reason = ""
         self.model = ""
         self._text: list[str] = []
         self._thoughts: list[_Thought] = []
         self._redacted: list[ContentBlock] = []
         self._calls: list[_Call] = []
-        self._call_at: dict[int, _Call] = {}  # the stream's index → the call that its next pieces belong to
+        self._call_at: dict[int, _Call] = {}  # by the stream's index: the call of the next pieces
 
     def add(self, chunk: Any) -> Iterator[Delta]:
         self.model = getattr(chunk, "model", None) or self.model
@@ -55,27 +55,26 @@ class ResponseCollector:
 
     @property
     def usage(self) -> Usage:
-        given = self.provider_usage
-        if given is None:
+        usage = self.provider_usage
+        if usage is None:
             return Usage()
         return Usage(
-            input_tokens=given.prompt_tokens or 0,
-            output_tokens=given.completion_tokens or 0,
-            cached_tokens=_cached(given),
-            reasoning_tokens=_detail(given, "completion_tokens_details", "reasoning_tokens"),
+            input_tokens=usage.prompt_tokens or 0,
+            output_tokens=usage.completion_tokens or 0,
+            cached_tokens=_cached(usage),
+            reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
         )
 
     @property
     def cache_writes(self) -> int:
         """Input tokens that went into the provider's cache."""
-        given = self.provider_usage
-        return _detail(given, "prompt_tokens_details", "cache_creation_tokens") or _count(
-            given, "cache_creation_input_tokens"
-        )
+        usage = self.provider_usage
+        written = _detail(usage, "prompt_tokens_details", "cache_creation_tokens")
+        return written or _count(usage, "cache_creation_input_tokens")
 
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
-        """The whole answer. `taken_ids` are the call ids of earlier turns: a missing or repeated id gets a new one
-        (`call_0`, `call_1`, … by the call's place; `_2` and so on behind a taken one).
+        """The whole answer. `taken_ids` are the call ids of earlier turns. A call without an id gets `call_<index>`; a
+        taken id gets a suffix `_2`, `_3`, …
         """
         content: list[ContentBlock] = [
             ThinkingBlock(text=thought.text, signature=thought.signature) for thought in self._thoughts
@@ -94,12 +93,12 @@ class ResponseCollector:
 
     @property
     def is_empty(self) -> bool:
-        """Neither text nor a call nor a thought."""
+        """Whether there is no text, call or thought."""
         return not (any(self._text) or self._calls or self._thoughts or self._redacted)
 
     @property
     def output_text(self) -> str:
-        """All that the model wrote, to count its tokens by."""
+        """All output of the model, to count its tokens."""
         thoughts = (thought.text for thought in self._thoughts)
         return " ".join([*thoughts, "".join(self._text), *(f"{call.name} {call.arguments}" for call in self._calls)])
 
@@ -117,7 +116,7 @@ class ResponseCollector:
             yield self._add_call(piece)
 
     def _add_thinking(self, block: dict[str, Any]) -> None:
-        # The text comes as reasoning_content too; here is what only the provider's own blocks carry.
+        # The text is in reasoning_content too. Only these blocks have the signature and redacted thinking.
         if block.get("type") == "redacted_thinking":
             self._redacted.append(UnknownBlock.model_validate(block))
         elif signature := block.get("signature"):
@@ -125,14 +124,14 @@ class ResponseCollector:
             thought.signature = signature
 
     def _thought(self) -> _Thought:
-        # A signature closes a thought: what comes after it is the next one.
+        # A signature ends a thought.
         if not self._thoughts or self._thoughts[-1].signature is not None:
             self._thoughts.append(_Thought())
         return self._thoughts[-1]
 
     def _add_call(self, piece: Any) -> ToolCallDelta:
         call = self._call_at.get(piece.index)
-        # Some servers give every parallel call the index 0 and tell them apart by id alone.
+        # Some servers send index 0 for every parallel call, with different ids.
         if call is None or (piece.id and call.id and piece.id != call.id):
             call = self._call_at[piece.index] = _Call(index=len(self._calls))
             self._calls.append(call)
@@ -145,10 +144,10 @@ class ResponseCollector:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """A tool call's arguments. What is no JSON object, or one nested too deep, comes back under
-    INVALID_ARGUMENTS_KEY; nothing is raised."""
+    """A tool call's arguments. Text that is no JSON object, or is nested too deep, is returned under
+    INVALID_ARGUMENTS_KEY. Raises nothing."""
     if not text.strip():
-        return {}  # how some models call a tool that takes nothing
+        return {}  # some models call a tool without parameters like this
     try:
         arguments = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -175,7 +174,7 @@ def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlo
 
 
 def _cached(usage: Any) -> int:
-    """Input tokens that came from the provider's cache, under the name that this provider has for them."""
+    """Input tokens from the provider's cache; each provider has its own name for them."""
     return (
         _detail(usage, "prompt_tokens_details", "cached_tokens")
         or _count(usage, "cache_read_input_tokens")

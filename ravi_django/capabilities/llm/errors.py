@@ -1,7 +1,4 @@
-"""Provider errors as the kernel's: worth a retry or not, in the provider's words.
-
-Keys stay in the process: they are removed from errors and from the log lines of the clients.
-"""
+"""Translate provider errors to TransientError or ModelError, and remove keys from errors and log lines."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -26,32 +24,32 @@ _TRANSIENT_TYPES = frozenset(
         "RateLimitError",
         "ServiceUnavailableError",
         "Timeout",
-        "TransportError",  # httpx: a connection that broke in mid-stream
+        "TransportError",  # httpx: the connection broke during a stream
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 409, 429})
 _PREFIXES = re.compile(r"^(?:litellm\.\w+: )?(?:(?:\w+|Timeout )Error: )?(?:\w+Exception - )?")
-_NOT_FETCHED = re.compile(  # as OpenAI, Anthropic and Google say it
+_NOT_FETCHED = re.compile(  # messages of OpenAI, Anthropic and Google
     r"invalid_image_url|(?:unable|failed) to (?:down|up)?(?:load|fetch)|(?:error|timeout) while downloading"
     r"|cannot fetch content from the provided url|url_unreachable|could not (?:download|fetch)",
     re.IGNORECASE,
 )
-_NO_KEY = re.compile(  # as the clients of OpenAI, Anthropic, Google and Amazon say it
+_NO_KEY = re.compile(  # messages of the clients of OpenAI, Anthropic, Google and Amazon
     r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
 )
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
-_MAX_WORDS = 2_000  # characters of a provider's message that are worth keeping
+_MAX_WORDS = 2_000  # characters of a provider's message that are kept
 
 
 def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> TransientError | ModelError:
-    """What to raise in place of `error`, an exception of litellm or of what it is built on.
+    """The error to raise instead of `error`, an exception of litellm or of its clients.
 
-    Rate limits, timeouts, connection faults, 408, 409, 429 and 5xx are transient, all else is not. A 429 for an
-    empty account is not either: waiting does not fill it.
+    Rate limits, timeouts, connection errors, 408, 409, 429 and 5xx are transient, others are not. A 429 for an account
+    without funds is not transient: waiting does not help.
     """
-    # litellm wraps whatever breaks a running stream; the cause is what the provider said.
+    # litellm wraps the error that breaks a running stream; the cause has the provider's message.
     error = getattr(error, "original_exception", None) or error
-    words = redact(_words_of(error), secrets)[:_MAX_WORDS]  # behind: half a key is not known for one
+    words = redact(_words_of(error), secrets)[:_MAX_WORDS]  # cut after redaction: half a key would not be recognized
     kind = type(error).__name__
     status = _status_of(error)
     if _is_transient(error, status):
@@ -60,20 +58,20 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
 
 
 def missing_key(error: Exception, model: str, variables: Sequence[str]) -> ModelError | None:
-    """What to raise where `error` means that there is no key: litellm takes some of these for outages. `variables` are
-    those of the environment that may hold the model's key, and are not there."""
+    """The error to raise if `error` means that the API key is missing; else None. litellm reports some of these as
+    outages. `variables` are the unset environment variables that may hold the model's key."""
     words = _words_of(error)
-    said = _NO_KEY.search(words) is not None
-    if not said and not (variables and _status_of(error) == 401):
+    is_explicit = _NO_KEY.search(words) is not None
+    if not is_explicit and not (variables and _status_of(error) == 401):
         return None
     names = variables or list(dict.fromkeys(_VARIABLE.findall(words))) or ["the variables of its provider"]
-    more = "" if said else f"; the provider said: {redact(words, ())[:_MAX_WORDS]}"
+    more = "" if is_explicit else f"; the provider said: {redact(words, ())[:_MAX_WORDS]}"
     how = f"set {' or '.join(names)} in the environment of the processes that run agents"
     return ModelError(f"model {model} has no API key: {how}{more}", type="MissingKeyError", status=401)
 
 
 def is_of_address(error: Exception) -> bool:
-    """Whether somebody could not, or would not, fetch an image or a document that a message names by its address."""
+    """Whether litellm or the provider failed to fetch an image or a document by its URL."""
     if "ImageFetchError" in {cls.__name__ for cls in type(error).__mro__}:  # litellm's own
         return True
     return _status_of(error) == 400 and _NOT_FETCHED.search(str(error)) is not None
@@ -87,7 +85,7 @@ def _is_transient(error: Exception, status: int | None) -> bool:
     if kinds & _TRANSIENT_TYPES or isinstance(error, TimeoutError | ConnectionError):
         return True
     if status is None:
-        # An error event inside a stream has no status; all but the caller's own faults is the provider's.
+        # An error event inside a stream has no status. It is transient unless the request is invalid.
         return "APIError" in kinds and not any("invalid" in str(word) for word in said)
     return status in _TRANSIENT_STATUS or status >= 500
 
@@ -111,19 +109,12 @@ def _words_of(error: Exception) -> str:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds that the provider asked to wait; the header is seconds or an HTTP date."""
-    for headers in _headers_of(error):
-        value = headers.get("retry-after")
-        if not value:
-            continue
-        try:
+    """The provider's Retry-After in seconds; the header is seconds or an HTTP date."""
+    for value in filter(None, (headers.get("retry-after") for headers in _headers_of(error))):
+        with suppress(ValueError):
             return max(0.0, float(value))
-        except ValueError:
-            pass
-        try:
+        with suppress(ValueError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-        except ValueError:
-            continue
     return None
 
 
@@ -138,9 +129,9 @@ def _headers_of(error: Exception) -> Iterable[Mapping[str, Any]]:
 
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w-]{12,}|\bAIza[\w-]{30,}|(?<=Bearer )[\w.~+/-]{8,}")
-_USER = re.compile(r"(?<=://)[^\s/@:]*:[^\s/]*@")  # and its password
-_NAMED = re.compile(r"(?<![\w.-])([\w.-]{1,60})=['\"]?([^\s&'\"#<>]+)")  # of a query, or of a database's address
-_SHORTEST = 4  # characters: a shorter one is a placeholder, and would shred the words
+_USER = re.compile(r"(?<=://)[^\s/@:]*:[^\s/]*@")  # user:password@
+_NAMED = re.compile(r"(?<![\w.-])([\w.-]{1,60})=['\"]?([^\s&'\"#<>]+)")  # parameters of a query, or of a database URL
+_SHORTEST = 4  # characters; shorter values are placeholders, and replacing them would garble the text
 _CLIENTS = (
     "LiteLLM",
     "openai._base_client",
@@ -155,8 +146,7 @@ _CLIENTS = (
 
 
 class Keys:
-    """The keys of one model client. They have no repr, are not pickled, and are known to the log's filter while they
-    live."""
+    """The keys of one model client, without repr and pickling. While it lives, the log filter redacts them."""
 
     __slots__ = ("__weakref__", "_values")
 
@@ -175,13 +165,13 @@ _known: weakref.WeakSet[Keys] = weakref.WeakSet()
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets, the keys of living clients, the values of variables such as `*_API_KEY`, the
-    `user:password@` of addresses, the values of parameters such as `api_key=`, and what looks like a key."""
+    """`text` without the given secrets, the keys of living clients, the values of variables such as `*_API_KEY`,
+    `user:password@` in URLs, the values of parameters such as `api_key=`, and text that looks like a key."""
     found = {value for name, value in os.environ.items() if is_secret(name) and len(value) >= _least(name)}
     found.update(secret for secret in secrets if len(secret) >= _SHORTEST)
     for keys in list(_known):
         found |= keys._values
-    for secret in sorted(found, key=len, reverse=True):  # one may be the beginning of another
+    for secret in sorted(found, key=len, reverse=True):  # one may be a prefix of another
         text = text.replace(secret, "[key]")
     text = _NAMED.sub(_without_value, _USER.sub("[key]@", text))
     return _KEY_LIKE.sub("[key]", text)
@@ -200,14 +190,14 @@ def _least(name: str) -> int:
 
 class _Filter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        clean = redact(said)
-        if clean != said:
+        message = record.getMessage()
+        clean = redact(message)
+        if clean != message:
             record.msg, record.args = clean, ()
         if record.exc_info:
-            told = _format.formatException(record.exc_info)
-            clean = redact(told)
-            if clean != told:
+            traceback = _format.formatException(record.exc_info)
+            clean = redact(traceback)
+            if clean != traceback:
                 record.exc_text, record.exc_info = clean, None
         return True
 
@@ -216,13 +206,13 @@ _filter = _Filter()
 
 
 def redact_logs() -> None:
-    """On the loggers of the HTTP clients: their lines hold addresses and headers. Once is enough; more does no harm."""
+    """Redact the log lines of the HTTP clients, which have URLs and headers. Repeated calls do no harm."""
     for name in _CLIENTS:
         logging.getLogger(name).addFilter(_filter)
 
 
 def words(raised: BaseException) -> str:
-    """An exception for the model, without keys and passwords; one that cannot even say what it is, too."""
+    """An exception as text for the model, without keys and passwords; only its type if its `str` fails."""
     try:
         return redact(f"{type(raised).__name__}: {raised}")
     except Exception:

@@ -17,17 +17,17 @@ from ravi_django.kernel.secrets import holds_secret
 class LLMFactory:
     """`LLMFactory("gpt-4o", api_key).build()`.
 
-    `model` is any name that litellm knows, or "rehearsal" for the built-in offline one. Without `api_key` litellm
-    reads its own variables (`OPENAI_API_KEY`, …). `fallbacks` are asked in turn when it fails: names (with the same
-    settings, and keys from litellm's variables), other factories or models; see FallbackModel, also for
-    `fallback_on`, `fallback_after` and `fallback_total` (seconds). `retry` says when a failed call is made again.
+    `model` is any name that litellm knows, or "rehearsal" for the built-in offline model. Without `api_key` litellm
+    reads its own variables (`OPENAI_API_KEY`, …). `fallbacks` are tried in order if it fails: names (with the same
+    settings, and keys from litellm's variables), other factories or models. See FallbackModel, also for `fallback_on`,
+    `fallback_after` and `fallback_total` (seconds). `retry` says when a failed call is made again.
 
-    `defaults` go with every call (`temperature=0.2`); these are ours: `api_base` (address of the server), `timeout`
-    (seconds, default 120), `prices` (dollars a token: `{"input_cost_per_token": …, "output_cost_per_token": …}`,
-    before `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the rehearsal model `delay`
-    (seconds a word). The key stays in the process: it has no repr and is not pickled, stored or logged.
+    `defaults` go with every call (`temperature=0.2`). Not passed to litellm as they are: `api_base` (URL of the
+    server), `timeout` (seconds, default 120), `prices` (dollars per token: `{"input_cost_per_token": …,
+    "output_cost_per_token": …}`, before `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the
+    rehearsal model `delay` (seconds per word). The key has no repr and is not pickled, stored or logged.
 
-    Raises InvalidInputError when `model` is empty, or a fallback is none of these.
+    Raises InvalidInputError if `model` is empty, or a fallback is invalid.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LLMFactory:
         raise TypeError("a model factory holds a key and is not pickled; build it where it is used")
 
     def build(self) -> ChatModel:
-        """A client that serves concurrent calls. Costs nothing: litellm is imported at the first call."""
+        """A client that serves concurrent calls. litellm is imported only at the first call."""
         first = self._build_first()
         if not self.fallbacks:
             return first
@@ -82,7 +82,8 @@ class LLMFactory:
             own = {
                 key: value
                 for key, value in self.defaults.items()
-                if key not in _OF_ONE_SERVER and not holds_secret(key, value)  # no key of one provider for another
+                if key not in _OF_ONE_SERVER
+                and not holds_secret(key, value)  # never send one provider's key to another
             }
             return LLMFactory(given, **own).build()
         if isinstance(given, LLMFactory):
@@ -99,8 +100,8 @@ _OF_ONE_SERVER = frozenset({"api_base", "prices", "context_window"})
 
 
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:
-    """The model that `RAVI_MODEL` names; the rehearsal model when it is unset or empty. `RAVI_MODEL_API_BASE` and
-    `RAVI_MODEL_API_KEY` are for a server of one's own: `RAVI_MODEL=openai/its-name`."""
+    """The model named by `RAVI_MODEL`; the rehearsal model if it is unset or empty. `RAVI_MODEL_API_BASE` and
+    `RAVI_MODEL_API_KEY` are for a custom server: `RAVI_MODEL=openai/its-name`."""
     given = os.environ if environ is None else environ
     name, api_base, api_key = (given.get(f"RAVI_MODEL{end}", "").strip() for end in ("", "_API_BASE", "_API_KEY"))
     if api_base:

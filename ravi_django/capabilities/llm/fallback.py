@@ -1,4 +1,4 @@
-"""Several models behind one name: the next one is asked as soon as the one before fails."""
+"""Several models behind one name: if one fails, the next is called at once."""
 
 from __future__ import annotations
 
@@ -16,38 +16,35 @@ from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0
 FALLBACK_TOTAL_S = 300.0
-CALLERS_FAULTS = frozenset({400, 413, 422})  # of HTTP: the next provider would be given the same bad request
+CALLERS_FAULTS = frozenset({400, 413, 422})  # HTTP: the next provider would get the same bad request
 TOO_LONG = "ContextWindowExceededError"  # a 400, but another model's window may be larger
 
 Failure = TransientError | ModelError
 
-_SHARE = 0.9  # of the caller's patience: the next model is asked before the caller gives all of them up
+_SHARE = 0.9  # of the caller's timeout: the next model must start before the caller gives up
 
 
-def _unlimited() -> tuple[float, float]:
-    return math.inf, math.inf
-
-
-_limits: Callable[[], tuple[float, float]] = _unlimited
+_limits: Callable[[], tuple[float, float]] = lambda: (math.inf, math.inf)  # noqa: E731
 
 
 def use_limits(limits: Callable[[], tuple[float, float]]) -> None:
-    """Let no model but the last take as long as the caller waits: `limits()` gives the seconds at the time, of silence
-    and for a whole answer."""
+    """Set the caller's timeouts: `limits()` returns the seconds of silence and for a whole answer. All models but the
+    last get a shorter time."""
     global _limits
     _limits = limits
 
 
 class FallbackModel:
-    """A ChatModel over others. Its name, and so the journal's, is the first one's; `response.model` says who answered.
+    """A ChatModel over others. Its name, also in the journal, is the first model's; `response.model` is the one that
+    answered.
 
-    The next model is asked at once when one fails: with a TransientError, with a ModelError that is not the caller's
-    own fault (a 400, 413 or 422, other than a conversation too long for its window), or with one that is named in
-    `fallback_on` (types or HTTP statuses); also when it sends nothing for `fallback_after` seconds, or has not ended
-    its answer after `fallback_total` (for the last one, and for both as their upper bounds, the run's own
-    `RAVI["MODEL_TIMEOUT_S"]` and `RAVI["MODEL_TOTAL_S"]` count). A StreamRestart says so to the stream. When all have
-    failed, an error that is worth a retry comes out if there is one: the run tries all of them again later, by `retry`
-    (the first model's, when not given).
+    The next model is called at once if one fails with a TransientError, with a ModelError that is not the caller's
+    fault (400, 413 and 422 are, except a conversation too long for its window), or with an error in `fallback_on`
+    (types or HTTP statuses); also if it sends nothing for `fallback_after` seconds, or has not ended its answer after
+    `fallback_total`. The run's `RAVI["MODEL_TIMEOUT_S"]` and `RAVI["MODEL_TOTAL_S"]` limit both, and alone limit the
+    last model. A StreamRestart announces the change in the stream. If all fail, an error that is worth a retry is
+    raised if
+    there is one: the run tries all models again later, by `retry` (default: the first model's).
     """
 
     def __init__(
@@ -73,8 +70,8 @@ class FallbackModel:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
-        """Yield the events of the first model that answers. Raises as `ChatModel.stream` when none does, and the
-        caller's own faults at once."""
+        """Yield the events of the first model that answers. Raises as `ChatModel.stream` if none does, and the caller's
+        faults at once."""
         async with aclosing(self._answers(messages, options, meta, waits=True)) as events:
             async for event in events:
                 yield event
@@ -82,7 +79,7 @@ class FallbackModel:
     async def _answers(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta, *, waits: bool
     ) -> AsyncGenerator[ModelEvent]:
-        """`waits`: the last one may take its time, nobody comes behind it."""
+        """`waits`: the last model has no time limit here."""
         failures: list[Failure] = []
         for place, model in enumerate(self.models, 1):
             if failures:
@@ -112,8 +109,8 @@ class FallbackModel:
         *,
         last: bool,
     ) -> AsyncGenerator[ModelEvent]:
-        """One model's events; all but the last are given up when nothing comes for too long, or no end."""
-        if isinstance(model, FallbackModel):  # each of its own has its time
+        """One model's events. All but the last model are stopped after a too long silence or answer."""
+        if isinstance(model, FallbackModel):  # each of its models has its own limits
             stream: Any = model._answers(messages, options, meta, waits=last)
         else:
             stream = model.stream(messages, options, meta)
@@ -156,26 +153,24 @@ class FallbackModel:
             return min(later, key=lambda error: getattr(error, "retry_after", None) or 0.0)
         if len(failures) == 1:
             return failures[0]
-        said = "; ".join(f"{model.name}: {error}" for model, error in zip(self.models, failures, strict=True))
-        return ModelError(f"every model failed: {said}", type=failures[0].type, status=failures[0].status)
-
-    # ------------------------------------------------------------------------------------ what is known of them
+        errors = "; ".join(f"{model.name}: {error}" for model, error in zip(self.models, failures, strict=True))
+        return ModelError(f"every model failed: {errors}", type=failures[0].type, status=failures[0].status)
 
     async def context_window(self) -> int | None:
-        """The smallest of theirs, so that whoever answers can; None when all are unknown."""
+        """The smallest known window, which fits all models; None if all are unknown."""
         known = [await window() for window in self._all("context_window")]
         return min((size for size in known if size is not None), default=None)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """By the first one that can count. Raises NotImplementedError when none can."""
+        """Count with the first model that can. Raises NotImplementedError if none can."""
         for count in self._all("count_tokens"):
             return int(await count(messages))
         raise NotImplementedError("none of the models counts tokens")
 
     async def supports_schema(self) -> bool:
-        """Whether all of them do."""
-        asked = self._all("supports_schema")
-        return len(asked) == len(self.models) and all([await supports() for supports in asked])
+        """Whether all models do."""
+        supports = self._all("supports_schema")
+        return len(supports) == len(self.models) and all([await one() for one in supports])
 
     def _all(self, name: str) -> list[Any]:
         return [getattr(model, name) for model in self.models if hasattr(model, name)]

@@ -1,6 +1,6 @@
-"""What is known of a model without asking anybody: its window, its tokens, whether it takes a schema.
+"""Properties of a model from litellm's list: its window, its tokens, whether it supports a schema.
 
-litellm's own look-ups call local model servers and fetch images over the network; these read its list alone.
+litellm's own look-ups call local model servers and fetch images over the network; these read only its list.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
 from ravi_django.kernel.chat import ChatMessage
 
-REPLY_TOKENS = 3  # every answer is primed with so many
-FILE_TOKENS = 1_500  # a document's or a recording's, about: nobody but the provider can count them
-_AT_ONCE = 20_000  # characters that are counted on the event loop: some milliseconds
+REPLY_TOKENS = 3  # added to every request by the chat format
+FILE_TOKENS = 1_500  # estimate for a document or a recording: only the provider can count them
+_AT_ONCE = 20_000  # characters; more are counted in a thread
 
 
 def listed(litellm: Any, model: str) -> Mapping[str, Any]:
-    """The model's entry in litellm's list; empty when it has none."""
+    """The model's entry in litellm's list, or an empty dict."""
     for name in (model, model.partition("/")[2]):
         if found := litellm.model_cost.get(name):
             return dict(found)
@@ -26,7 +26,7 @@ def listed(litellm: Any, model: str) -> Mapping[str, Any]:
 
 
 def window(litellm: Any, model: str) -> int | None:
-    """Tokens of input that fit, None when unknown."""
+    """The maximum of input tokens; None if unknown."""
     entry = listed(litellm, model)
     found = entry.get("max_input_tokens") or entry.get("max_tokens")
     return found if isinstance(found, int) and found > 0 else None
@@ -37,40 +37,40 @@ def takes_schema(litellm: Any, model: str) -> bool:
         return True
     try:
         _, provider, *_ = litellm.get_llm_provider(model=model)
-    except Exception:  # a name that tells no provider
+    except Exception:  # the name has no known provider
         return False
-    if provider.startswith("ollama"):  # it would be asked over the network
+    if provider.startswith("ollama"):  # litellm would call its server
         return False
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
 def missing_variables(litellm: Any, model: str, api_base: str | None) -> list[str]:
-    """The variables that the model's provider wants, when they are not in the environment."""
+    """The environment variables that the model's provider needs and that are not set."""
     return sorted(litellm.validate_environment(model=model, api_base=api_base)["missing_keys"])
 
 
 def sees(litellm: Any, model: str) -> bool:
-    """Whether it takes images, or is not known not to."""
+    """Whether the model accepts images; True if unknown."""
     entry = listed(litellm, model)
     return not entry or bool(entry.get("supports_vision"))
 
 
 def dialect(litellm: Any, model: str) -> Dialect:
-    """What the model's provider takes of media."""
-    if "claude" in model:  # on whichever cloud
+    """The media that the model's provider accepts."""
+    if "claude" in model:  # on any cloud
         return "anthropic"
     try:
         _, provider, *_ = litellm.get_llm_provider(model=model)
-    except Exception:  # a name that tells no provider: the call itself will say so
+    except Exception:  # the name has no known provider: the call will raise
         return "any"
     known: dict[str, Dialect] = {"openai": "openai", "azure": "openai", "anthropic": "anthropic"}
     return known.get(provider, "any")
 
 
 async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -> int:
-    """Tokens of the messages as input, by the model's tokenizer where litellm carries it, else OpenAI's. Each message
-    is counted once; much at once is counted in a thread."""
-    form = f"litellm-tokens:{model}"  # no other counter keeps its figures there: they may mean something else
+    """Input tokens of the messages, by the model's tokenizer if litellm has it, else OpenAI's. Each message is counted
+    once; long texts are counted in a thread."""
+    form = f"litellm-tokens:{model}"  # a key of its own: other counters count differently
     new = [message for message in messages if form not in message._wire]
     if new:
         if sum(map(_length, new)) > _AT_ONCE:

@@ -1,4 +1,4 @@
-"""The lazy import of litellm: it takes 2 to 3 s and 170 MB, so only a process that calls a model pays for it."""
+"""The lazy import of litellm, which takes 2 to 3 s and 170 MB."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _litellm: Any = None
 
 
 def load_litellm() -> Any:
-    """litellm, imported once and made quiet. Safe from any thread; slow the first time: see `aload_litellm`."""
+    """Import and configure litellm once. Safe from any thread. The first call is slow, see `aload_litellm`."""
     global _litellm
     if _litellm is None:
         with _lock:
-            # A second thread waited for the first one's import.
+            # Another thread may have imported it meanwhile.
             _litellm = _litellm or _import()
     return _litellm
 
 
 async def aload_litellm() -> Any:
-    """The same without stalling the event loop."""
+    """`load_litellm` without blocking the event loop."""
     return _litellm or await asyncio.to_thread(load_litellm)
 
 
@@ -48,7 +48,7 @@ async def close_clients() -> None:
             closing = close()
             if asyncio.iscoroutine(closing):
                 await closing
-    # Anthropic's and some others' go through one client of the module: it makes itself a new session when asked again.
+    # Anthropic and some others use one client of the module, which opens a new session on its next use.
     shared = getattr(load_litellm().__dict__.get("module_level_aclient"), "client", None)
     transport = getattr(shared, "_transport", None)
     if transport is not None:
@@ -56,15 +56,15 @@ async def close_clients() -> None:
 
 
 def _import() -> Any:
-    # Without them, the import fetches a price list over the network, and the first call a list of headers.
+    # Without these, the import downloads a price list, and the first call a list of headers.
     for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
         os.environ.setdefault(name, "True")
     import litellm
 
     redact_logs()
-    if "LITELLM_LOG" not in os.environ:  # else every call says so twice in the worker's log
+    if "LITELLM_LOG" not in os.environ:  # else every call writes two lines to the log
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     litellm.suppress_debug_info = True  # else it prints advertisements to the terminal on errors
     litellm.telemetry = False
-    litellm.disable_hf_tokenizer_download = True  # counting tokens must not reach for the network
+    litellm.disable_hf_tokenizer_download = True  # counting tokens must not use the network
     return litellm

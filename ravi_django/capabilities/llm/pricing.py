@@ -1,4 +1,4 @@
-"""What a model call cost, in US dollars. An unknown price is None, never 0.
+"""The cost of a model call in US dollars. An unknown price is None, never 0.
 
 A model's own `prices` come first, then the site's table, then litellm's list.
 """
@@ -15,24 +15,20 @@ from ravi_django.kernel.chat import Usage
 Prices = Mapping[str, float]
 
 NEEDED = ("input_cost_per_token", "output_cost_per_token")
-FIELDS = (
-    *NEEDED,
-    "cache_read_input_token_cost",
-    "cache_creation_input_token_cost",
-)
+FIELDS = (*NEEDED, "cache_read_input_token_cost", "cache_creation_input_token_cost")
 
 _table: Callable[[], Mapping[str, Prices] | None] = dict
 
 
 def use_table(table: Callable[[], Mapping[str, Prices] | None]) -> None:
-    """Let calls be priced by the table that `table()` gives at the time: model name or pattern → prices."""
+    """Set the site's price table: `table()` returns model name or pattern → prices."""
     global _table
     _table = table
 
 
 def site_prices(*names: str) -> Prices | None:
-    """The table's prices for a model that goes by these names: an exact name first, then the first pattern that fits
-    (`*`, `?`, as in file names). None when it has none."""
+    """The table's prices for a model with these names: an exact name first, then the first matching pattern (`*`, `?`).
+    None if there is none."""
     table = _table() or {}
     for name in names:
         if name in table:
@@ -43,10 +39,10 @@ def site_prices(*names: str) -> Prices | None:
 
 
 def cost_by(prices: Prices, usage: Usage, *, cache_writes: int = 0) -> float | None:
-    """By prices in dollars a token; None where one is missing for tokens that were used.
+    """The cost by prices in dollars per token; None if the price of used tokens is missing.
 
     Cached input costs `cache_read_input_token_cost`, input that was written to the provider's cache (`cache_writes`
-    tokens) `cache_creation_input_token_cost`; both the input's price when absent.
+    tokens) `cache_creation_input_token_cost`; both default to the input's price.
     """
     input_price = prices.get("input_cost_per_token")
     cost = 0.0
@@ -64,19 +60,19 @@ def cost_by(prices: Prices, usage: Usage, *, cache_writes: int = 0) -> float | N
 
 
 def listed_cost(litellm: Any, model: str, provider_usage: Any) -> float | None:
-    """By litellm's price list; None for a model that has no price there."""
+    """The cost by litellm's price list; None for a model without a price there."""
     if provider_usage is None or not _is_priced(model, litellm.model_cost):
         return None
     try:
         if not isinstance(provider_usage, litellm.Usage):
             provider_usage = litellm.Usage(**provider_usage.model_dump(exclude_none=True))
         return float(sum(litellm.cost_per_token(model=model, usage_object=provider_usage)))
-    except Exception:  # the list raises bare exceptions for what it cannot count
+    except Exception:  # litellm raises bare exceptions
         return None
 
 
 def listed_prices(model: str) -> Prices | None:
-    """litellm's prices for a model, once it is imported; None for one that has none there."""
+    """litellm's prices for a model, if litellm is imported and has them; else None."""
     listed: Any = getattr(sys.modules.get("litellm"), "model_cost", None) or {}
     for name in (model, model.partition("/")[2]):
         prices = listed.get(name) or {}
@@ -86,7 +82,6 @@ def listed_prices(model: str) -> Prices | None:
 
 
 def _is_priced(model: str, price_list: Mapping[str, Mapping[str, Any]]) -> bool:
-    # Asked of the list itself: litellm's lookup calls a local model server over the network, and a listed
-    # model without prices comes out at 0 dollars there.
+    # litellm's own look-up calls local model servers, and returns 0 dollars for a listed model without prices.
     names = (model, model.partition("/")[2])
     return any("cost" in field for name in names for field in price_list.get(name, ()))

@@ -1,4 +1,4 @@
-"""Which network addresses may be connected to: public ones, and those that the site has named."""
+"""Network addresses that may be connected to: public ones, and those in the networks that the site allows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC = (
     ipaddress.IPv6Network("::/96"),  # an IPv4 address in an old form
-    ipaddress.IPv6Network("64:ff9b:1::/48"),  # NAT64 of one's own network
+    ipaddress.IPv6Network("64:ff9b:1::/48"),  # NAT64 of a local network
     ipaddress.IPv6Network("fec0::/10"),  # site-local
     ipaddress.IPv4Network("192.88.99.0/24"),  # relays to 6to4
 )
 
 
 def networks(given: Iterable[str]) -> list[Network]:
-    """Raises ValueError that names the one which is no network."""
+    """Raises ValueError that names the invalid network."""
     if isinstance(given, str):
         raise ValueError(f"allow_addresses is a list of networks, not {given!r}; write [{given!r}]")
     return [ipaddress.ip_network(text) for text in given]
 
 
 def is_permitted(text: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether one may connect to the address: it is public, or in an allowed network. What is no address is not."""
+    """Whether the address is public or in an allowed network. False for text that is no address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -52,7 +52,7 @@ def _is_public(address: Address) -> bool:
         if address.scope_id is not None:
             return False
         if address.ipv4_mapped is not None:
-            return True  # by the address inside, which is looked at too
+            return True  # the embedded address decides: it is checked too
     if any(address.version == network.version and address in network for network in _NOT_PUBLIC):
         return False
     known = address.is_reserved and address not in _NAT64

@@ -8,61 +8,24 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin
 
 _SILENT = {"script", "style", "noscript", "template", "svg", "math", "iframe", "object", "canvas"}
-_BLOCKS = set(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "dd",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "html",
-        "li",
-        "main",
-        "nav",
-        "ol",
-        "option",
-        "p",
-        "pre",
-        "section",
-        "table",
-        "td",
-        "th",
-        "title",
-        "tr",
-        "ul",
-    ]
-)
-_PIECE = 16 * 1024  # characters given to the parser at once: it looks again at an unfinished tag with each piece
+_BLOCKS = {
+    "address", "article", "aside", "blockquote", "body", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption",
+    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html", "li", "main", "nav", "ol",
+    "option", "p", "pre", "section", "table", "td", "th", "title", "tr", "ul",
+}  # fmt: skip
+_PIECE = 16 * 1024  # characters per call of the parser, which scans an unfinished tag again in each call
 _BOUND_S = 2.0
 
 
 def readable(html: str, base: str = "") -> str:
-    """Text a line a block, without scripts and styles; links as `words <address>`, made absolute by `base`."""
+    """Text with one line per block, without scripts and styles. Links become `text <URL>`, absolute by `base`."""
     reader = _Reader(base)
     give_up = time.monotonic() + _BOUND_S
     for start in range(0, len(html), _PIECE):
         reader.feed(html[start : start + _PIECE])
-        if time.monotonic() > give_up:  # markup made to be slow
+        if time.monotonic() > give_up:  # crafted to be slow
             break
-    # Not `close`: what is left is an unfinished tag, or a text that waits for the end of an entity.
+    # Not `close`: the rest is an unfinished tag, or text before the end of an entity.
     if not reader.rawdata.startswith("<"):
         reader.handle_data(reader.rawdata)
     lines = (re.sub(r"\s+", " ", line).strip() for line in "".join(reader.parts).split("\n"))
@@ -74,8 +37,8 @@ class _Reader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self._base = base
-        self._silent: str | None = None  # the element whose content is not read
-        self._nested = 0  # of the same name inside of it
+        self._silent: str | None = None  # the element whose content is skipped
+        self._nested = 0  # open elements of the same name inside it
         self._link = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -1,5 +1,5 @@
-"""Asking servers outside: each address is looked up and checked first, and the connection goes to the very address that
-was checked, so that no name leads inside by changing its mind."""
+"""HTTP requests to outside servers. Each host is resolved and its addresses are checked first. The connection goes to
+the checked address, so a name cannot resolve to an internal address later (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
-PACKING = 64 * 1024  # bytes that a packed body may have beyond its limit, for headers and blocks without content
+PACKING = 64 * 1024  # bytes that a compressed body may exceed its limit by: headers and empty blocks
 LOOKUP_THREADS = 4
 REDIRECTS = (301, 302, 303, 307, 308)
 _ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
 
 
 class Unreachable(Exception):
-    """The server is not asked, or what it says cannot be read; the message says why."""
+    """The server is not requested, or its answer cannot be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address that was looked up and found permitted: the connection goes there and nowhere else."""
+    """A URL with its host and the checked address to connect to."""
 
     url: httpx.URL
-    host: str  # as certificates name it
+    host: str  # as in the certificate
     address: str
 
 
 def parsed(text: str, longest: int) -> tuple[httpx.URL, str, int]:
-    """The URL with its host and port. Raises Unreachable for what is no http or https address of the web."""
+    """The URL with its host and port. Raises Unreachable unless it is a valid http or https URL."""
     import httpx
 
     try:
@@ -62,7 +62,7 @@ def parsed(text: str, longest: int) -> tuple[httpx.URL, str, int]:
 
 
 def joined(target: Target, location: str) -> str:
-    """Where a redirect leads."""
+    """The URL of a redirect."""
     import httpx
 
     try:
@@ -72,7 +72,7 @@ def joined(target: Target, location: str) -> str:
 
 
 async def checked_address(host: str, port: int, allowed: Iterable[Network], resolve: Resolver) -> str:
-    """The address to connect to. Raises Unreachable when one of the host's is in a network that is not allowed."""
+    """The address to connect to. Raises Unreachable if any address of the host is in a network that is not allowed."""
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError):
@@ -86,8 +86,8 @@ async def checked_address(host: str, port: int, allowed: Iterable[Network], reso
 
 @asynccontextmanager
 async def answered(method: str, target: Target, headers: Mapping[str, str], timeout_s: float) -> AsyncIterator[Any]:
-    """The server's answer, its body unread. A client for each: nothing of one server (cookies, connections) reaches the
-    next. The name that was asked for is in Host and in the certificate's check. Raises what httpx raises."""
+    """The server's response with an unread body. Each request has its own client, so cookies and connections are not
+    shared. The Host header and the certificate check use the host's name. Raises the errors of httpx."""
     import httpx
 
     async with httpx.AsyncClient(verify=trust(), trust_env=False, timeout=timeout_s) as client:
@@ -111,14 +111,14 @@ async def answered(method: str, target: Target, headers: Mapping[str, str], time
 
 @cache
 def trust() -> ssl.SSLContext:
-    """Of all clients: to read the certificates takes the loop longer than anything else here."""
+    """Shared by all clients: reading the certificates is the slowest step."""
     import httpx
 
     return httpx.create_ssl_context(trust_env=False)
 
 
 class Lookups:
-    """Threads of their own, and not many: names whose servers never answer must not take the loop's from others."""
+    """DNS lookups in a few threads of their own, so that slow name servers do not block the event loop's threads."""
 
     def __init__(self, threads: int = LOOKUP_THREADS, room: int = 0) -> None:
         self._threads = ThreadPoolExecutor(threads, "ravi-lookup")
@@ -130,9 +130,9 @@ class Lookups:
     async def run(self, host: str, port: int) -> Any:
         if not self._room.acquire(blocking=False):
             raise Unreachable("too many hosts are being looked up at once; try again later")
-        looking = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        looking.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(looking)
+        lookup = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        lookup.add_done_callback(lambda _: self._room.release())
+        return await asyncio.wrap_future(lookup)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -148,32 +148,27 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 async def bounded(response: Any, limit: int) -> tuple[bytes, bool]:
-    """At most `limit` bytes of the body, unpacked piece by piece, and whether there was more."""
+    """At most `limit` bytes of the body, decompressed piece by piece, and whether there was more."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise Unreachable(f"the server sent an encoding that was not asked for: {encoding[:40]!r}")
     unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
     body = bytearray()
     raw = 0
-    async for piece in _pieces(response):
+    async for piece in response.aiter_raw():
         raw += len(piece)
         try:
-            # One byte more than is kept says that there was more.
+            # Read one byte more than is kept, to see whether there is more.
             body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
         except zlib.error:
             raise Unreachable("the server's answer could not be unpacked") from None
         if len(body) > limit:
             return bytes(body[:limit]), True
         if unpacker is not None and unpacker.eof:
-            break  # what comes behind the end is no part of it
+            break  # ignore data after the end
         if raw > limit + PACKING:
             return bytes(body), True
     return bytes(body), False
-
-
-async def _pieces(response: Any) -> AsyncIterator[bytes]:
-    async for piece in response.aiter_raw():
-        yield piece
 
 
 def codec(name: str) -> str:

@@ -1,1 +1,1 @@
-"""A model without a key: it answers by rules, so that a site can be tried out. Read `model.py` first."""
+"""A model without an API key, which answers by rules, to try out a site. Read `model.py` first."""

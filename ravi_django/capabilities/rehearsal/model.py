@@ -1,13 +1,15 @@
-"""The built-in offline model, for demos and for trying a site without a provider."""
+"""The built-in offline model, for demos and for trials without a provider."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from ravi_django.capabilities.rehearsal.feeds import about_item
-from ravi_django.capabilities.rehearsal.rules import LABEL, answer, choose_calls, read_situation
+from ravi_django.agents.news.curation import match
+from ravi_django.agents.news.items import OUTSIDE, Item
+from ravi_django.capabilities.rehearsal.rules import LABEL, MOST_READ, answer, choose_calls, read_situation
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
@@ -15,16 +17,20 @@ from ravi_django.kernel.stream import TextDelta
 from ravi_django.kernel.supervision import RunMeta
 
 REHEARSAL = "rehearsal"
+_WISHES, _AFTER = "The reader's preferences:\n", "\n\nAnswer with one JSON object"
+_VERDICT = '{"keep": true or false'
+_SENTENCE = re.compile(r".+?[.!?…](?=\s|$)", re.DOTALL)
+_HEADLINE = 80  # characters
 
 
 class RehearsalModel:
-    """A ChatModel that follows rules: the same conversation gets the same answer, nothing leaves the process.
+    """A ChatModel that follows rules: the same conversation gets the same answer, and nothing leaves the process.
 
     It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `send_mail` for
-    "Send a mail to ada@example.com: See you at noon.", `current_time` when asked for the time; with
-    `handoff_*` tools it delegates, to up to two agents at once by their names and descriptions; of an item of news it
-    gives the first sentence, or says whether it has the words of the reader's preferences; otherwise it repeats what it
-    was told, and what before. It streams a word every `delay` seconds. Its tokens are words; they cost nothing.
+    "Send a mail to ada@example.com: See you at noon.", and `current_time` for the time. With `handoff_*` tools it
+    delegates to up to two agents by their names and descriptions. It summarizes a news item by its first sentence, and
+    judges it by the words of the reader's preferences. Otherwise it repeats the last two messages of the user. It
+    streams a word every `delay` seconds. Its tokens are words and cost nothing.
     """
 
     name = REHEARSAL
@@ -38,7 +44,7 @@ class RehearsalModel:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
-        """Yield a TextDelta a word, then the ModelResponse. Raises CancellationError when the run was cancelled."""
+        """Yield a TextDelta per word, then the ModelResponse. Raises CancellationError if the run was cancelled."""
         situation = read_situation(messages)
         turn = sum(message.role is Role.ASSISTANT for message in messages)
         content: list[ContentBlock] = [
@@ -48,7 +54,7 @@ class RehearsalModel:
         words: list[str] = []
         if not content:
             instructions = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
-            text = about_item(instructions, situation.whole, LABEL) or LABEL + answer(situation)
+            text = _about_item(instructions, situation.whole) or LABEL + answer(situation)
             content = [TextBlock(text=text)]
             words = re.findall(r"\S+\s*", text)
         for word in words:
@@ -66,3 +72,30 @@ class RehearsalModel:
             model=self.name,
             finish_reason="stop" if words else "tool_calls",
         )
+
+
+def _about_item(instructions: str, text: str) -> str | None:
+    """The answer about the news item in `text`; None if the conversation is not about one. Every text for people begins
+    with LABEL: in a JSON answer, the reason."""
+    item = _item(text) if OUTSIDE in instructions else None
+    if item is None:
+        return None
+    if _VERDICT not in instructions:
+        return LABEL + _first_sentence(item.text or item.title)
+    wishes = instructions.partition(_WISHES)[2].rpartition(_AFTER)[0]
+    found = match(item, wishes[:MOST_READ])
+    headline = item.title or _first_sentence(item.text.removeprefix(LABEL))[:_HEADLINE]
+    return json.dumps({**found.model_dump(), "reason": LABEL + found.reason, "headline": headline})
+
+
+def _first_sentence(text: str) -> str:
+    text = " ".join(text.split())
+    found = _SENTENCE.match(text)
+    return found[0] if found else text
+
+
+def _item(text: str) -> Item | None:
+    try:
+        return Item.of_data(json.loads(text))
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""The rehearsal model's rules: from the conversation to text or tool calls. It finds sums and calculates none."""
+"""The rehearsal model's rules: from the conversation to text or tool calls. It finds arithmetic, but computes none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions
 
-LABEL = "[rehearsal] "  # so that nobody takes its text for a real model's
+LABEL = "[rehearsal] "  # marks its text as not from a real model
 
 Schemas = Mapping[str, Mapping[str, Any]]
 ToolRequest = tuple[str, dict[str, Any]]  # name and arguments
@@ -39,9 +39,11 @@ _FAILED = re.compile(
     r"\b(?:denied|declined|refused|rejected|skipped|not approved|failed|cancelled|interrupted)\b", re.I
 )
 _CHANGED = re.compile(r"^\[(?P<who>a person(?: \([^\n]*?\))?) changed the arguments of this call[^\n]*\]\s*")
-_ADVICE = re.compile(r"; (?:do not call it again unchanged|go on without it)$")  # of a refusal: for a model that thinks
+_ADVICE = re.compile(
+    r"; (?:do not call it again unchanged|go on without it)$"
+)  # the end of a refusal, meant for a real model
 _HANDOFF = "handoff_"
-_AT_ONCE = 2  # agents that one message is given to
+_AT_ONCE = 2  # agents to delegate to at once
 _COMMON = frozenset(
     {"the", "and", "for", "it", "its", "that", "this", "what", "with", "you", "your", "are", "agent", "task"}
 )
@@ -51,12 +53,14 @@ MOST_READ = 2000  # characters of a message: some of the patterns above take qua
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where the conversation stands."""
+    """The state of the conversation."""
 
-    text: str  # the beginning of the last thing the user said
-    earlier: str | None  # what the user said before that
-    results: tuple[tuple[ToolUseBlock | None, ToolResultBlock], ...]  # since the user last spoke, with their calls
-    whole: str = ""  # all that the user said last
+    text: str  # the beginning of the user's last message
+    earlier: str | None  # the beginning of the user's message before it
+    results: tuple[
+        tuple[ToolUseBlock | None, ToolResultBlock], ...
+    ]  # tool results since the user's last message, with their calls
+    whole: str = ""  # the user's last message
 
 
 def read_situation(messages: Sequence[ChatMessage]) -> Situation:
@@ -79,7 +83,7 @@ def read_situation(messages: Sequence[ChatMessage]) -> Situation:
 
 
 def choose_calls(situation: Situation, options: GenerationOptions) -> list[ToolRequest]:
-    """The tool calls to make now; none means answer. A forced tool is called whatever was said."""
+    """The tool calls to make; none means to answer. A forced tool is always called."""
     tools: Schemas = {schema["name"]: schema for schema in options.tool_schemas}
     choice = options.tool_choice
     if choice == "none" or not tools:
@@ -97,7 +101,7 @@ def choose_calls(situation: Situation, options: GenerationOptions) -> list[ToolR
 
 
 def answer(situation: Situation) -> str:
-    """What to say when there is nothing to call."""
+    """The answer if there is nothing to call."""
     if situation.results:
         return " ".join(_report(call, result) for call, result in situation.results)
     if not situation.text:
@@ -110,7 +114,7 @@ def answer(situation: Situation) -> str:
 
 
 def sensible_arguments(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Arguments that fit a tool's JSON schema, made from what the user said."""
+    """Arguments that fit a tool's JSON schema, made from the user's text."""
     parameters = schema.get("parameters") or {}
     properties = parameters.get("properties") or {}
     numbers = itertools.chain(
@@ -135,18 +139,18 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
 
 
 def _delegations(text: str, tools: Schemas, handoffs: Sequence[str]) -> list[ToolRequest]:
-    """To every agent, up to two, whose name or description has a word of the text in it; else to the first alone."""
-    said = _stems(f"{text} calculate" if find_expressions(text) else text)
+    """Delegate to up to two agents whose name or description shares a word with the text; else to the first agent."""
+    words = _stems(f"{text} calculate" if find_expressions(text) else text)
 
     def fit(name: str) -> int:
-        return len(said & _stems(f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}"))
+        return len(words & _stems(f"{name.removeprefix(_HANDOFF)} {tools[name].get('description', '')}"))
 
     fitting = sorted((name for name in handoffs if fit(name)), key=fit, reverse=True)[:_AT_ONCE]
     return [(name, _task(tools[name], text)) for name in handoffs if name in (fitting or handoffs[:1])]
 
 
 def _stems(text: str) -> set[str]:
-    """Its words without their endings, roughly: "write", "writes" and "writing" are one."""
+    """The words without endings, roughly: "write", "writes" and "writing" are equal."""
     words = set(re.findall(r"\w{3,}", text.lower().replace("_", " "))) - _COMMON
     return {re.sub(r"(?:ing|ers?|es|ed|s|e)$", "", word) for word in words}
 
@@ -247,7 +251,7 @@ def find_expressions(text: str) -> list[str]:
 
 
 def _longest_expression(run: str) -> str:
-    """The longest start of `run` that reads as arithmetic: full stops and loose brackets fall off its end."""
+    """The longest prefix of `run` that is arithmetic, without full stops and unmatched brackets at its end."""
     run = " ".join(run[:_MAX_LENGTH].split())
     for start in range(len(run)):
         if run[start] not in "(-0123456789":
@@ -256,7 +260,7 @@ def _longest_expression(run: str) -> str:
             if _is_arithmetic(run[start:end]):
                 return run[start:end].strip()
         if run[start].isdigit():
-            break  # a start within a number would change it
+            break  # do not start within a number
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Tools that need no database, and what one makes tools with. `ravi_django.tools` has these and all the others."""
+"""Tools that need no database. `ravi_django.tools` has all tools."""
 
 from ravi_django.agents.tools.function_tool import FunctionTool, tool
 from ravi_django.agents.tools.toolbox import Toolbox

@@ -1,4 +1,4 @@
-"""Arithmetic on text, without `eval` and without a way to hang: a step is bounded before it is computed."""
+"""Arithmetic on text without `eval`. The size of each step is checked before it is computed, so it cannot hang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def calculator(expression: str) -> int | float:
 
 
 MAX_LENGTH = 1000  # characters of an expression
-MAX_BITS = 3400  # of a whole number: a little over 1,000 digits
+MAX_BITS = 3400  # of an integer: about 1,000 digits
 MAX_DEPTH = 100  # of nesting
 MAX_FACTORIAL = 450
 MAX_ROUND_DIGITS = 100
@@ -54,7 +54,7 @@ def calculate(expression: str) -> Number:
         raise _error("division by zero") from None
     except OverflowError:
         raise _error("the result is too large") from None
-    # 6 / 2 is 3 to a reader; beyond 2**53 a float no longer stands for one whole number.
+    # Show 6 / 2 as 3. Above 2**53 a float is no exact integer.
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -63,7 +63,7 @@ def _error(message: str) -> ToolArgumentsError:
 
 
 def _readable(expression: str) -> str:
-    """The expression in Python's signs. Refuses what could not be arithmetic before any parser sees it."""
+    """The expression with Python's operators. Refuses other characters before parsing."""
     text = " ".join(expression.split()).translate(_SIGNS)
     if not text:
         raise _error("the expression is empty")
@@ -85,7 +85,7 @@ def _parse(text: str) -> ast.expr:
 
 
 class _Evaluator:
-    """Walks the syntax tree of one text."""
+    """Evaluates the syntax tree of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -117,7 +117,7 @@ class _Evaluator:
         raise _error(f"{self._text[node.col_offset : node.end_col_offset][:100]!r} is no arithmetic")
 
     def _chain(self, node: ast.expr) -> Number:
-        """`a + b - c …` nests to the left as deep as it is long: a loop, so that long sums are no deep nesting."""
+        """`a + b - c …` nests to the left. A loop evaluates it, so a long sum does not count as deep nesting."""
         steps: list[tuple[Callable[[Any, Any], Any], ast.expr]] = []
         while isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             steps.append((_BINARY[type(node.op)], node.right))
@@ -166,7 +166,7 @@ def _constant(name: str) -> float:
 
 
 def _power(base: Number, exponent: Number) -> Any:
-    """Whole numbers of a size that is known before: `9**9**9` would take years."""
+    """Estimate the size of an integer power first: `9**9**9` would take years."""
     whole = isinstance(base, int) and isinstance(exponent, int)
     if whole and exponent > 0 and abs(base) > 1 and (int(abs(base)).bit_length() - 1) * exponent > MAX_BITS:
         raise _too_large()

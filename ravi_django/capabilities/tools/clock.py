@@ -12,7 +12,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 class CurrentTimeTool(FunctionTool):
-    """The run's time for a model: `current_time(timezone)`. It is `ctx.now()`, so a replay tells the same."""
+    """The run's time for a model: `current_time(timezone)`. It is `ctx.now()`, so a replay returns the same."""
 
     def __init__(self) -> None:
         super().__init__(current_time)

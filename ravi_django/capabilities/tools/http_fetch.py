@@ -1,4 +1,4 @@
-"""Reading web pages: `http_fetch(url)`, for named hosts alone, and never an address inside of the site's network."""
+"""The tool `http_fetch(url)` reads web pages of allowed hosts, and never addresses inside the site's network."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z|\*\Z|[0-9a-f.:]+\Z
 
 
 class HttpFetchTool(FunctionTool):
-    """GET (or HEAD) of an http or https URL for a model: status, final URL and text; HTML as its readable text.
+    """GET or HEAD of an http or https URL for a model: status, final URL and text; HTML as its readable text.
 
-    allow: the hosts, "example.org" or "*.example.org" (its subdomains); "*" is every public one. Nothing by default.
-    max_bytes: of a body, unpacked; the rest is cut off. timeout_s: of a fetch, redirects included.
-    ports: that may be asked besides 80 and 443. methods: "GET" alone, or "GET" and "HEAD".
-    allow_addresses: networks ("10.1.0.0/16") that may be connected to though they are not public.
-    resolver: `(host, port) -> addresses`, in place of the system's.
+    allow: the hosts, "example.org" or "*.example.org" (its subdomains); "*" is every public host. None by default.
+    max_bytes: of a decompressed body; the rest is cut off. timeout_s: for a fetch with its redirects.
+    ports: allowed in addition to 80 and 443. methods: "GET", or "GET" and "HEAD".
+    allow_addresses: networks ("10.1.0.0/16") that may be connected to although they are not public.
+    resolver: `(host, port) -> addresses`, replaces the system's.
 
-    Each address is checked after the host was looked up, on every redirect too, and the connection goes to the very
-    address that was checked. Proxies of the environment are not used; no cookie or credential is sent.
-    Raises ValueError that names the option which cannot be.
+    The addresses of a host are checked on every redirect, and the connection goes to the checked address. Proxies of
+    the environment are not used. No cookies or credentials are sent. Raises ValueError that names the invalid option.
     """
 
     def __init__(
@@ -99,23 +98,21 @@ class HttpFetchTool(FunctionTool):
             async with answered(method, target, {"Accept": _ACCEPT}, self._timeout_s) as response:
                 location = response.headers.get("location")
                 if response.status_code not in REDIRECTS or not location:
-                    return await self._told(response, target, method)
+                    return await self._shown(response, target, method)
             asked = joined(target, location)
         raise ToolRefused(f"more than {MAX_REDIRECTS} redirects")
 
     async def _target(self, text: str) -> Target:
-        """Look the URL's host up, and refuse what must not be asked."""
+        """Resolve the URL's host. Refuse ports, hosts and addresses that are not allowed."""
         url, host, port = parsed(text, MAX_URL)
         if port not in self._ports:
             raise ToolRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(self._ports)))}")
         if not any(_matches(pattern, host) for pattern in self._allow):
-            raise ToolRefused(f"the host {host!r} is not allowed; {self._allowed_words()}")
+            allowed = f"allowed are {', '.join(self._allow)}" if self._allow else "no host is"
+            raise ToolRefused(f"the host {host!r} is not allowed; {allowed}")
         return Target(url, host, await checked_address(host, port, self._networks, self._resolve))
 
-    def _allowed_words(self) -> str:
-        return f"allowed are {', '.join(self._allow)}" if self._allow else "no host is"
-
-    async def _told(self, response: Any, target: Target, method: str) -> str:
+    async def _shown(self, response: Any, target: Target, method: str) -> str:
         kind, charset = _content_type(response.headers.get("content-type", ""))
         head = f"{response.status_code} {response.reason_phrase} {target.url} ({kind})".replace("  ", " ")
         if method == "HEAD":
@@ -145,7 +142,7 @@ def _listed(option: str, values: Iterable[str]) -> list[str]:
 
 
 def _checked_pattern(pattern: str) -> str:
-    """A host as requests name it: lower case, international names in their ASCII form."""
+    """A host pattern in lower case, with an international name in its ASCII form."""
     text = str(pattern).strip().lower().rstrip(".").strip("[]")
     star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
     if not name.isascii():
