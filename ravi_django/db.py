@@ -18,38 +18,35 @@ def alias() -> str:
 
 
 def is_shared(wrapper: Any) -> bool:
-    """Whether other clients use the server's side of this open connection too: it goes through a transaction pooler,
-    which makes the protocol's backend pid up, or it is borrowed from Django's `pool`."""
+    """Whether other clients use the session of this open connection: it is from Django's `pool`, or goes through a
+    transaction pooler, which invents the backend pid of the protocol."""
     raw = wrapper.connection
     found = getattr(raw, "ravi_shared", None)
     if found is None:
         with wrapper.wrap_database_errors:
-            own = raw.info.backend_pid
-            found = bool(wrapper.settings_dict["OPTIONS"].get("pool")) or own != _backend_pid(raw)
+            found = bool(wrapper.settings_dict["OPTIONS"].get("pool"))
+            if not found:
+                with raw.cursor() as cursor:
+                    pid = cursor.execute("SELECT pg_backend_pid()", prepare=False).fetchone()[0]
+                found = raw.info.backend_pid != pid
         raw.ravi_shared = found
     return bool(found)
-
-
-def _backend_pid(raw: Any) -> int:
-    with raw.cursor() as cursor:
-        pid: int = cursor.execute("SELECT pg_backend_pid()", prepare=False).fetchone()[0]
-    return pid
 
 
 MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 def limit_transaction(wrapper: Any) -> None:
-    """At the begin of an `atomic` block on a database thread's shared connection: limit its waits."""
+    """Limit the waits of an `atomic` block on a database thread's shared connection, before its first statement."""
     raw = wrapper.connection
     limits = getattr(raw, "ravi_limits", None)
-    if limits is not None and wrapper.in_atomic_block and not raw.info.transaction_status:  # it begins with this
+    if limits is not None and wrapper.in_atomic_block and not raw.info.transaction_status:
         with wrapper.wrap_database_errors, raw.cursor() as cursor:
             cursor.execute(limits)
 
 
 class _Connection:
-    """This thread's connection to it, as `django.db.connection` is to the default one."""
+    """This thread's connection to the app's database, like `django.db.connection` for the default one."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(connections[alias()], name)
@@ -71,7 +68,7 @@ class transaction:
 
 
 class Router:
-    """Goes before the site's routers. A read of the app's rows from a replica that is behind would lose a wake-up."""
+    """Comes before the site's routers: a read of the app's rows from a replica that lags would lose a wake-up."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str | None:
         return alias() if model._meta.app_label == "ravi" else None

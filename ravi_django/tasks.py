@@ -1,7 +1,7 @@
-"""Celery's part: messages that carry a run id and nothing else, and the beat's sweep.
+"""Celery tasks: hints that carry only an id, and the sweep of beat.
 
-All tasks go to the queue RAVI["QUEUE"]. Threads-pool workers that consume it have an engine. Other workers of the site
-never receive a task of this app, and nothing of theirs changes.
+All tasks go to the queue RAVI["QUEUE"]. Workers with a threads pool that consume it have an engine. Other workers of
+the site receive no task of this app.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ravi_django.conf import conf, worker_line
 
 log = logging.getLogger("ravi.tasks")
 
-# Of a worker process: whether it consumes the queue, with a pool of threads. None: this is no Celery worker.
+# Whether this worker consumes the queue with a pool of threads. None: this process is no Celery worker.
 _serves: bool | None = None
 
 
 class QueuedTask(Task):  # type: ignore[misc, type-arg]  # Celery has no types
-    """A task of the app's own queue; RAVI["QUEUE"] goes before the site's task_routes."""
+    """A task of the queue RAVI["QUEUE"], which overrides the site's task_routes."""
 
     @property
     def queue(self) -> str:
@@ -35,7 +35,7 @@ class QueuedTask(Task):  # type: ignore[misc, type-arg]  # Celery has no types
 
 
 def _listed(queues: Any) -> str:
-    """Our queue's name. A site with task_create_missing_queues = False need not list the queue itself."""
+    """The queue's name. Adds the queue for sites with task_create_missing_queues = False."""
     name = str(conf.QUEUE)
     if name not in queues:
         queues.add(queues.new_missing(name))
@@ -47,7 +47,7 @@ shared_task = partial(celery_task, base=QueuedTask, ignore_result=True)
 
 @shared_task(name="ravi.run")
 def run(run_id: str) -> None:
-    """Give the run to this process's event loop, which leases it; the task is over then."""
+    """Hint the run to this process's engine; the task does not wait for it."""
     from ravi_django.runtime.engine.worker import get_worker
 
     get_worker().hint(run_id)
@@ -55,7 +55,7 @@ def run(run_id: str) -> None:
 
 @shared_task(name="ravi.sweep")
 def sweep() -> None:
-    """Find what no hint has reached. Put it in CELERY_BEAT_SCHEDULE every RAVI["SWEEP_S"] seconds."""
+    """Find work whose hint was lost. Put it in CELERY_BEAT_SCHEDULE every RAVI["SWEEP_S"] seconds."""
     from ravi_django.runtime.engine.sweep import sweep
 
     sweep()
@@ -63,7 +63,7 @@ def sweep() -> None:
 
 @shared_task(name="ravi.look")
 def look() -> None:
-    """Drive whatever can be claimed: one hint that stands for many runs."""
+    """Drive claimable runs: one hint for many runs."""
     from ravi_django.runtime.engine.worker import get_worker
 
     get_worker().look()
@@ -71,7 +71,7 @@ def look() -> None:
 
 @shared_task(name="ravi.fan_out")
 def fan_out(publication_id: str) -> None:
-    """Deliver what was published to those who follow."""
+    """Deliver a publication to its followers."""
     from ravi_django.runtime.social import fan_out
 
     fan_out.run(publication_id)
@@ -79,7 +79,7 @@ def fan_out(publication_id: str) -> None:
 
 @shared_task(name="ravi.mail_request")
 def mail_request(request_id: str) -> None:
-    """Write to the people who may answer a request; only where RAVI["REQUEST_EMAIL"] says so."""
+    """Send e-mails to the people who may answer a request, if RAVI["REQUEST_EMAIL"] is set."""
     from ravi_django.runtime.people.mail import send
 
     send(request_id)
@@ -87,7 +87,7 @@ def mail_request(request_id: str) -> None:
 
 @shared_task(name="ravi.relay_events")
 def relay_events() -> None:
-    """Give the event bus what its outbox has; only where RAVI["EVENT_BUS"] is set."""
+    """Relay events from the outbox to the event bus, if RAVI["EVENT_BUS"] is set."""
     from ravi_django.runtime.events.relay import relay_safely
 
     relay_safely()
@@ -95,7 +95,7 @@ def relay_events() -> None:
 
 @shared_task(name="ravi.tell_saves")
 def tell_saves(source_id: str) -> None:
-    """Tell a source's agent of the saves of a model that it has waiting."""
+    """Deliver the saves of a model that wait for a source's agent."""
     from ravi_django.runtime.sources.saves import run
 
     run(source_id)
@@ -103,7 +103,7 @@ def tell_saves(source_id: str) -> None:
 
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
-    """Read the feeds, directories and adapters that are due."""
+    """Read due feeds, directories and adapters."""
     from ravi_django.runtime.sources import poll
 
     poll.poll_due()
@@ -111,15 +111,15 @@ def poll_sources() -> None:
 
 @celeryd_init.connect
 def _list_queue(instance: Any, options: Any, **kwargs: Any) -> None:
-    """Before a worker looks for the queues of its option -Q."""
+    """Add the queue before a worker reads its option -Q."""
     if conf.QUEUE in (options.get("queues") or ()):
         _listed(instance.app.amqp.queues)
 
 
 @celeryd_after_setup.connect
 def _choose(instance: Any, **kwargs: Any) -> None:
-    """Before a worker consumes: whether it is one of ours. Another one never consumes the queue. With Celery before 5.7
-    it would, once it has sent a task there and has lost its connection."""
+    """Decide before a worker consumes whether it serves the queue, and deselect the queue otherwise: with Celery before
+    5.7 a worker that has sent a task there would consume it after a lost connection."""
     global _serves
     queues = instance.app.amqp.queues
     consumes = conf.QUEUE in queues.consume_from
@@ -134,13 +134,13 @@ def _choose(instance: Any, **kwargs: Any) -> None:
 
 @worker_ready.connect
 def _warm(**kwargs: Any) -> None:
-    """The engine is made at once, so that the first run finds it ready and health can see it."""
+    """Start the engine at once, for the first run and the health check."""
     if _serves:
         threading.Thread(target=_start, name="ravi-start", daemon=True).start()
 
 
 def _start() -> None:
-    """Import the model library, when an agent needs it, before the first run does; then look for work."""
+    """Import the model library before the first run, if an agent needs it; then look for work."""
     from ravi_django.capabilities.llm import warm
     from ravi_django.runtime.catalog.specs import uses_litellm
     from ravi_django.runtime.engine.worker import get_worker
@@ -148,14 +148,14 @@ def _start() -> None:
     worker = get_worker()
     try:
         is_wanted = uses_litellm()
-    except DatabaseError:  # away just now: the first run imports it then
+    except DatabaseError:  # then the first run imports it
         is_wanted = False
     finally:
         connections.close_all()  # this thread's
     if is_wanted:
         warm()
     gc.collect()
-    gc.freeze()  # a full collection over all that was imported stalls every run of the process for half a second
+    gc.freeze()  # a full collection over all imported modules would stall every run for half a second
     worker.keep_looking()
 
 

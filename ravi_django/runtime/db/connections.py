@@ -1,7 +1,7 @@
-"""A worker's own connections to PostgreSQL: their settings, and how long they wait.
+"""A worker's connections to PostgreSQL: their settings and their limits on waits.
 
-A thread that hangs longer than its leases live loses them. So each wait for a lock or for an answer has a limit: in the
-session of a connection of our own, and in each transaction where a pooler's other clients use the session too.
+A thread that hangs longer than its leases live loses them. So each wait for a lock or an answer has a limit: set for
+the session of an own connection, and for each transaction where other clients of a pooler use the session too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -22,14 +22,14 @@ log = logging.getLogger("ravi.database")
 
 T = TypeVar("T")
 
-SHAPES = 30  # statements that stay prepared; each costs the server 0.4 MB
+SHAPES = 30  # prepared statements of a connection, at most; each takes 0.4 MB of the server
 _TCP = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 15_000}
 _local = threading.local()
 
 
 def limit_waits() -> None:
-    """Mark the thread: its PostgreSQL connections wait no longer than a heartbeat for a lock or an answer. The app's
-    alias is the worker's own connection on it: the one of DATABASE_DIRECT, and never one of Django's `pool`."""
+    """Limit the waits of this thread's PostgreSQL connections to a heartbeat. Its connection for the app's alias uses
+    DATABASE_DIRECT, and never Django's `pool`."""
     _local.limited = True
     mine = connections[alias()]
     if mine.vendor == "postgresql":
@@ -37,8 +37,8 @@ def limit_waits() -> None:
 
 
 def own_settings() -> dict[str, Any]:
-    """The entry in DATABASES for a worker's own connections. A thread keeps its connection for its whole life: from
-    Django's `pool` it would take a place away from the site."""
+    """The entry in DATABASES for a worker's connections, without Django's `pool`: a thread keeps its connection, and
+    would take it away from the site."""
     settings = connections[conf.DATABASE_DIRECT or alias()].settings_dict
     options = {**_TCP, "connect_timeout": int(conf.HEARTBEAT_S / 2) or 1, **settings["OPTIONS"]}
     return {**settings, "OPTIONS": {name: value for name, value in options.items() if name != "pool"}}
@@ -60,7 +60,7 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"{_limits(seconds)}; SET SESSION CHARACTERISTICS AS TRANSACTION {MODE}")
         return
-    # What is set for the session would hold for the pooler's other clients too.
+    # Settings of the session would apply to other clients of the pooler too.
     raw.isolation_level, raw.read_only = IsolationLevel.READ_COMMITTED, False
     raw.ravi_limits = _limits(seconds, "LOCAL")
     if _in_transaction not in connection.execute_wrappers:
@@ -68,25 +68,23 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
 
 
 def _limits(seconds: float, scope: str = "") -> str:
-    # A thread that falls asleep in a transaction must not keep its runs locked: others take them over.
+    # A thread that hangs in a transaction must not keep its runs locked.
     names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
     return "; ".join(f"SET {scope} {name} = {int(seconds * 900)}" for name in names)
 
 
 def _in_transaction(execute: Callable[..., T], sql: str, params: Any, many: bool, context: dict[str, Any]) -> T:
-    """Around each statement of Django on a thread's shared connection: limits hold inside a transaction alone."""
+    """Around each statement of Django on a thread's shared connection: limits hold only inside a transaction."""
     mine = context["connection"]
-    if mine.in_atomic_block or not is_shared(mine):
-        limit_transaction(mine)
-        return execute(sql, params, many, context)
-    with transaction.atomic(using=mine.alias):
+    outside = not mine.in_atomic_block and is_shared(mine)
+    with transaction.atomic(using=mine.alias) if outside else nullcontext():
         limit_transaction(mine)
         return execute(sql, params, many, context)
 
 
 @contextmanager
 def limited(mine: Any) -> Iterator[None]:
-    """The same around one statement of our own: the transaction costs no round trip."""
+    """The same around one own statement: the transaction takes no extra round trip."""
     raw = mine.connection
     limits = getattr(raw, "ravi_limits", None)
     if limits is None or mine.in_atomic_block:
@@ -106,8 +104,8 @@ def limited(mine: Any) -> Iterator[None]:
 
 
 def _in_time(raw: Any, steps: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
-    """The steps of one exchange with the server. The network may have lost the connection without a word: where no
-    answer comes in time, close it. psycopg steps at least every 0.1 s."""
+    """The steps of one exchange with the server. Closes the connection without an answer in time: the network may have
+    lost it silently. psycopg steps at least every 0.1 s."""
     until = time.monotonic() + seconds
     ready = None
     while True:

@@ -1,6 +1,6 @@
-"""Threads for an event loop; those for the database are its only way there.
+"""Threads for an event loop. Runs use the database only on such threads.
 
-Nothing here is held across an await of a model or a tool: hundreds of runs share these threads.
+No thread is held across an await of a model or a tool: hundreds of runs share these threads.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger("ravi.database")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CLOSE_S = 30.0  # that closing waits for calls under way; the database gives a statement 9, by default
+CLOSE_S = 30.0  # for running calls to end when the threads close; a statement may take 9 s by default
 AWAY_S = 300.0  # how long a call of a run's code is repeated
-REPEAT_S = 0.5  # between two tries for a run, each of which tries for RETRY_S
-RETRY_S = 5.0  # how long a write survives a restart of the database; then the lease's takeover is the remedy
+REPEAT_S = 0.5  # between two tries of such a call, each of which takes up to RETRY_S
+RETRY_S = 5.0  # how long a write is repeated while the database restarts; then another lease repeats it
 
 
 class Threads:
-    """A pool of daemon threads, made when needed. The thread that was busy last is asked first."""
+    """A pool of daemon threads, made when needed. The thread that became idle last is used first."""
 
     def __init__(self, size: int, name: str) -> None:
         self._name = name
@@ -72,7 +72,7 @@ class Threads:
         return None
 
     def serve(self, thread: Thread) -> None:
-        """Runs on the thread, until it is given None."""
+        """Runs on the thread, until it gets None."""
         call = thread.calls.get()
         while call is not None:
             if self._begin(thread, call):
@@ -80,11 +80,11 @@ class Threads:
             following = self._after(thread, call)
             if thread.is_ended:
                 return
-            del call  # with what it holds: the next may be long in coming
+            del call  # frees its values while the thread waits for the next one
             call = following or thread.calls.get()
 
     def _begin(self, thread: Thread, call: Call) -> bool:
-        """Whether the call is still to be made."""
+        """Whether the call must still be made."""
         return True
 
     def _after(self, thread: Thread, done: Call) -> Call | None:
@@ -100,7 +100,7 @@ class Call:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.thread: Thread | None = None  # once it runs
-        self.is_over = False  # or given up
+        self.is_over = False  # True also when it was given up
 
     def perform(self) -> None:
         try:
@@ -110,7 +110,7 @@ class Call:
 
     def answer(self, value: Any, error: BaseException | None) -> None:
         """From any thread."""
-        with suppress(RuntimeError):  # a loop that is closed waits for nothing
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self.settle, value, error)
 
     def settle(self, value: Any, error: BaseException | None) -> None:
@@ -119,7 +119,7 @@ class Call:
             return
         if error is None:
             self.future.set_result(value)
-        elif isinstance(error, StopIteration):  # no future takes it
+        elif isinstance(error, StopIteration):  # a future cannot hold it
             self.future.set_exception(RuntimeError("StopIteration"))
         else:
             self.future.set_exception(error)
@@ -140,11 +140,11 @@ class Thread(threading.Thread):
 
 
 class DatabaseThreads(Threads):
-    """A fixed pool, each thread with a connection of its own. Calls are retried while the database is away, so they
-    must be safe to repeat.
+    """A pool of threads with one connection each. Calls are retried while the database is away, so they must be safe to
+    repeat.
 
-    Every journaled call comes through here: one queue and one callback cost half of what the chained futures of
-    `run_in_executor` do.
+    Every journaled call uses it: one queue and one callback cost half as much as the chained futures of
+    `run_in_executor`.
     """
 
     def __init__(self, size: int, name: str = "ravi-db") -> None:
@@ -152,19 +152,19 @@ class DatabaseThreads(Threads):
         self._threads: list[Thread] = []
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `function` on a database thread. Raises what it raises."""
+        """Run `function` on a database thread. Raises its errors."""
         answer: T = await self._start(function, args, kwargs)
         return answer
 
     async def see_through(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T | None, Exception | None, bool]:
-        """`call` for a write that a cancelled caller must not leave undone: waits for its end. Returns its answer, or
-        its error, and whether the caller was cancelled meanwhile."""
+        """`call` for a write that must end even if the caller is cancelled. Returns its result or its error, and
+        whether the caller was cancelled meanwhile."""
         future, cancelled = self._start(function, args, kwargs), False
         while not future.done():
             try:
-                await asyncio.wait([future])  # which leaves it to its end when the caller is cancelled
+                await asyncio.wait([future])  # a cancelled caller does not cancel the future
             except asyncio.CancelledError:
                 cancelled = True
         error: Any = future.exception()
@@ -185,7 +185,7 @@ class DatabaseThreads(Threads):
         connections.close_all()
 
     def close(self) -> None:
-        """Wait for calls under way, 30 seconds at the most, and have the threads close their connections."""
+        """Wait for running calls, at most CLOSE_S, and have the threads close their connections."""
         with self._lock:
             self._closed = True
         for thread in self._threads:
@@ -198,8 +198,8 @@ class DatabaseThreads(Threads):
 
 
 class CodeThreads:
-    """The same threads, for the calls of one run's code: what fails for a reason that may pass is called again, and the
-    code sees no error. `busy` is entered meanwhile."""
+    """Database threads for the code of one run: a call that fails for a transient reason is repeated, and the code sees
+    no error. `busy` is entered meanwhile."""
 
     def __init__(self, threads: DatabaseThreads, busy: Callable[[], AbstractContextManager[None]]) -> None:
         self._threads = threads
@@ -223,7 +223,7 @@ _readers: DatabaseThreads | None = None
 
 
 def readers() -> DatabaseThreads:
-    """The threads that a web process reads events on; made when first used."""
+    """The threads on which a web process reads events; made when first used."""
     global _readers
     if _readers is None:
         _readers = DatabaseThreads(conf.DB_THREADS, "ravi-read")
@@ -231,7 +231,7 @@ def readers() -> DatabaseThreads:
 
 
 def forget_readers(*, close: bool = False) -> None:
-    """Let go of the threads: at the end of tests (`close`), or after a fork, where the parent's are not ours."""
+    """Forget the threads: at the end of tests (`close`), or after a fork, where they belong to the parent."""
     global _readers
     if _readers is not None and close:
         _readers.close()
@@ -239,7 +239,7 @@ def forget_readers(*, close: bool = False) -> None:
 
 
 def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it; when the connection is gone, try on a new one for a bounded time."""
+    """Call `function`; if the connection is lost, try again on a new one for up to RETRY_S."""
     give_up = 0.0
     pause = 0.05
     while True:
@@ -256,7 +256,7 @@ def with_retry(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
 
 
 def _drop_broken_connections(*, every: bool) -> bool:
-    """Close the connections that no longer work, or `every` one; says whether any was."""
+    """Close the connections that no longer work, or `every` one; returns whether one was closed."""
     broken = every
     for connection in connections.all(initialized_only=True):
         if every or connection.connection is None or not connection.is_usable():
@@ -267,14 +267,14 @@ def _drop_broken_connections(*, every: bool) -> bool:
 
 
 def is_disconnect(error: Exception) -> bool:
-    """The server is gone or going, is full, or has become a read-only standby. The connection alone does not show it:
-    that of a standby works, and leaving `atomic` opens a new one."""
-    state = getattr(error.__cause__ or error, "sqlstate", "")  # None: never got as far as the server
+    """Whether the server is gone, is shutting down, is full, or has become a read-only standby. The connection may
+    still look usable: that to a standby is, and leaving `atomic` opens a new one."""
+    state = getattr(error.__cause__ or error, "sqlstate", "")  # None: the server was not reached
     return state is None or state.startswith(("08", "25006", "25P03", "53", "57P"))
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same write may succeed later: the database is away, full, locked, or has no time."""
+    """Whether the same write may succeed later: the database is away, full, locked or too slow."""
     if not isinstance(error, OperationalError | InterfaceError | InternalError):
         return False
     if isinstance(error.__cause__, sqlite3.Error):

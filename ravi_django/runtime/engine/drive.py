@@ -1,10 +1,10 @@
-"""One lease of a run: claim → load → run → settle → release. `Engine` holds many."""
+"""One lease of a run: load → run → settle → release. `Engine` claims the leases."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,21 +57,21 @@ from ravi_django.runtime.tools.threads import ToolThreads
 
 log = logging.getLogger("ravi.engine")
 
-NEAR_S = 60.0  # a timer that is due within this time is kept by the process too; the sweep is the guarantee
+NEAR_S = 60.0  # the process itself hints a run with a timer that is due within this time; the sweep hints all
 
 
 @dataclass(slots=True)
 class Active:
-    """A run that this process drives now."""
+    """A run that this process drives."""
 
     lease: Lease
     effects: Effects
-    story: Story | None = None  # None while it waits to be driven
+    story: Story | None = None  # None before the code starts
     lost: bool = False
-    paused: bool = False  # its slot is another's
+    paused: bool = False  # another run of the tree has its slot
 
     def give_way(self) -> None:
-        """Start no new effect, and go back once what is open is recorded."""
+        """Start no new effect, and release the lease when the open ones are recorded."""
         self.paused = True
         self.effects.drain()
 
@@ -82,7 +82,7 @@ class Active:
 
 
 class Driver:
-    """Drives leases, one call of `drive_lease` each. `Engine` claims them and has what they share."""
+    """Drives leases, one call of `_drive_lease` each. `Engine` claims them and sets these attributes."""
 
     name: str
     loop: asyncio.AbstractEventLoop
@@ -90,28 +90,17 @@ class Driver:
     appender: Appender
     database: DatabaseThreads
     publisher: Publisher
+    look: Callable[[], None]  # looks for the next claimable run
+    hint: Callable[[UUID | str], asyncio.Task[bool] | None]  # tries for the lease of a run, in the background
+    promote: Callable[[UUID], None]  # hints a run that has become claimable
+    wake: Callable[[Iterable[UUID]], None]  # hints runs that a run driven here has made claimable
+    verdict: Callable[[UUID, int, str], None]  # takes the heartbeat's verdict on a lease
 
     def __init__(self) -> None:
         self.active: dict[UUID, Active] = {}
-        self.settled = asyncio.Event()  # set, and replaced, whenever a lease ends
+        self.settled = asyncio.Event()  # set and replaced when a lease ends
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
-        self._suspect: UUID | None = None  # the one run driven here whose workers died twice in a row
-
-    def look(self) -> None:
-        """Look for the next claimable run."""
-        raise NotImplementedError
-
-    def hint(self, run_id: UUID | str) -> asyncio.Task[bool] | None:
-        """Try for the lease of a run, in the background."""
-        raise NotImplementedError
-
-    def promote(self, run_id: UUID) -> None:
-        """Hint a run that has become claimable."""
-        raise NotImplementedError
-
-    def wake(self, run_ids: Iterable[UUID]) -> None:
-        """Hint runs that one driven here has made claimable."""
-        raise NotImplementedError
+        self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
 
     async def _drive_lease(self, lease: Lease) -> None:
         run, is_second = lease.run, False
@@ -119,7 +108,7 @@ class Driver:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
         try:
-            # A paused run is here only if its worker died before it gave it back.
+            # A paused run is claimed only if its worker died before it released it.
             if is_second or (run.paused_at is not None and run.cancel_requested_at is None):
                 await self.database.call(settle.give_back, lease)
                 return
@@ -144,24 +133,24 @@ class Driver:
             ended.set()
 
     async def _abandon(self, lease: Lease) -> None:
-        """The lease runs out, and it counts as a crash though this worker lives: the run itself may be the cause."""
+        """Let the lease expire as a crash, although this worker lives: the run may be the cause."""
         with suppress(Exception):
             await self.database.call(claims.abandon, lease)
 
     def _past(self, run_id: UUID) -> None:
-        """The run has come past the place where its workers died, or its lease is over: the next suspect may begin."""
+        """The run has recorded a new effect, or its lease has ended: the next suspect may begin."""
         if self._suspect == run_id:
             self._suspect = None
             self.look()
 
     def _forget(self, lease: Lease) -> None:
-        """Renew this lease no more; the same run may be leased here anew by now, and that one stays."""
+        """Stop renewing this lease. A later lease of the same run on this worker stays."""
         active = self.active.get(lease.run_id)
         if active is not None and active.lease is lease:
             del self.active[lease.run_id]
 
     async def _load(self, lease: Lease) -> tuple[Agent, Active, Rounds]:
-        """Find the agent, read journal and inbox, and count the run as ours."""
+        """Find the agent, read journal and inbox, and register the run in `active`."""
         if lease.run.crashes >= conf.MAX_ATTEMPTS:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
         agent = await self._agent_of(lease)
@@ -174,7 +163,7 @@ class Driver:
             journal = Journal(loaded.journal)
         except DeterminismError as error:
             raise settle.NotDrivable(error, block=True) from error
-        except Exception as error:  # no other try would end otherwise
+        except Exception as error:  # another try would fail too
             raise settle.NotDrivable(HandlerError(error), block=True) from error
         self.publisher.open(lease.run)
         effects = Effects(
@@ -191,7 +180,7 @@ class Driver:
         active = self.active[lease.run_id] = Active(lease, effects)
         if self.draining:
             effects.drain()
-        # What a dead worker had recorded may not be out.
+        # A dead worker may not have published its last rows.
         outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
         for row in loaded.journal if lease.run.crashes else outside:
             self.publisher.emit(*frames.durable(effects.source, row, row.seq))
@@ -208,44 +197,44 @@ class Driver:
         if row is None:
             return
         rounds.begin_behind(row.result)
-        if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # who handed it over may have died over telling
+        if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # its worker may have died before it published it
             source = replace(effects.source, agent=(row.result or {})["from"])
             self.publisher.emit(*frames.durable(source, row, row.seq))
 
     async def _agent_of(self, lease: Lease) -> Agent:
-        """The code's agent, or that of the spec that the run was made with."""
+        """The registered agent, or the agent of the spec that the run was created with."""
         try:
             if lease.run.agent_version is None:
                 return specs.agent_of(lease.run)
             return await self.database.call(specs.agent_of, lease.run)
-        except (AgentNotFoundError, InvalidInputError) as error:  # another process may have its code, or a tool of it
+        except (AgentNotFoundError, InvalidInputError) as error:  # another process may have its code or its tools
             raise settle.NotDrivable(error, block=False) from error
         except NotFoundError as error:
             raise settle.NotDrivable(error, block=True) from error
 
     async def _note_beginning(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
-        """The run's first row pins the agent's spec; every later lease leaves a row too. They ride on an effect."""
+        """Note the first row of the run, which pins the agent's spec, or of a later lease."""
         lease = effects.lease
         digest, spec = pinned_spec(agent, lease.run.agent_version)
         await bodies.keep(self.database, {digest: lambda: spec})
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
         if lease.run.agent_version is not None:
             started.result["version"] = lease.run.agent_version
-        started.result["inbox_upto"] = rounds.first_upto or 0  # what comes later is no part of what it began on
+        started.result["inbox_upto"] = rounds.first_upto or 0  # later messages are not part of the first batch
         started.result |= noted(rounds.hops)
         effects.note_once(started)
-        if started in effects.notes:  # it will be the next row: whoever watches need not wait for the commit
+        if started in effects.notes:  # it will be the next row, so its frame need not wait for the commit
             self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
         if lease.epoch > 1:
             effects.note(settle.resumed(lease))
 
     async def _run(self, agent: Agent, active: Active, rounds: Rounds) -> Outcome:
-        """Run the agent's code from the top to its end, or to what stops it."""
+        """Run the agent's code from the top until it ends or is stopped."""
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
         try:
             story = active.story = Story(agent, active.effects, rounds)
-        except Exception as error:  # tools, middleware or hooks that cannot be read: no other try would end otherwise
+        except Exception as error:  # invalid tools, middlewares or hooks: another try would fail too
             raise settle.NotDrivable(HandlerError(error), block=True) from error
         story.begin()
         if active.lease.run.cancel_requested_at is not None:
@@ -258,21 +247,21 @@ class Driver:
                 alarm.cancel()
 
     async def _settle(self, active: Active, outcome: Outcome) -> None:
-        """Record how the lease ended, tell whoever watches, and give the lease back."""
+        """Record how the lease ended, publish it, and release the lease."""
         effects, lease = active.effects, active.lease
-        if outcome.status == Status.CANCELLED:  # the heartbeat told that, not why
+        if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
             reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
             outcome = Outcome.of_cancel(reason or "cancelled")
         entries, turns = effects.take_pending(*outcome.entries(lease))
-        if outcome.status not in TERMINAL:  # another process may have it next
+        if outcome.status not in TERMINAL:  # another process may claim it next
             await self.publisher.sent(str(lease.run.tree_id))
         try:
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
-        except Unseen:  # the code is to be given it: again from the top, by whoever has room
+        except Unseen:  # there is another message: any worker runs the code again
             outcome, entries = Outcome(Status.PENDING), entries[:-1]
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
             settled.hints.append(lease.run_id)
-        except (DataError, ValueError, TypeError) as error:  # notes or an output that no row can hold
+        except (DataError, ValueError, TypeError) as error:  # no row can hold the notes or the output
             outcome = Outcome.of_error(error, lease)
             entries, turns = outcome.entries(lease), []
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
@@ -281,16 +270,16 @@ class Driver:
             self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, effects.present()))
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.source, settled.status))
-        self._forget(lease)  # whoever is hinted next may claim it again
+        self._forget(lease)  # the next hint may claim it again
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
         await self._give_slot(active, outcome, settled)
-        if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: a deploy need not cost a sweep
+        if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
 
     def _hint_after(self, run_id: UUID, outcome: Outcome, settled: settle.Settled) -> None:
-        """What the end of this lease makes claimable, now or at a time that is near."""
+        """Hint the runs that this settlement makes claimable, now or soon."""
         for other in settled.hints:
             self.promote(other)
         if outcome.retry_in is not None:
@@ -299,16 +288,16 @@ class Driver:
             self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
     async def _give_slot(self, active: Active, outcome: Outcome, settled: settle.Settled) -> None:
-        """To a run that gave way, when this one has ended, or its children have with a handoff; or back to itself."""
+        """Resume a paused run of the tree if this run has ended, or its children have with a handoff."""
         lease = active.lease
         is_handoff = outcome.handoff is not None and active.effects.entangled
         if is_handoff or (settled.status in TERMINAL and lease.run.parent_id is not None):
             await self._resume_paused(lease.run.tree_id)
-        if active.paused and not self.draining:  # it may have been resumed before it was given back
+        if active.paused and not self.draining:  # it may have been resumed before it was released
             self.promote(lease.run_id)
 
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
-        """A run that cannot be driven here goes back for another worker, or to an operator."""
+        """Release a run that cannot be driven here for another worker, or block it."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
         settled, entries = await self.database.call(settle.set_aside, lease, error)
         self.publisher.open(lease.run)
@@ -328,14 +317,14 @@ class Driver:
         active.cancel_task()
 
     def tell_paused(self, paused: Paused) -> None:
-        """Whoever watches that run; and when it is driven here, it need not wait for a heartbeat."""
+        """Publish that a run is paused, and pause it without waiting for a heartbeat if it is driven here."""
         source = frames.Source.of(paused.run, paused.row.epoch)
         self.publisher.emit(*frames.durable(source, paused.row, paused.row.seq))
         if active := self.active.get(paused.run.id):
             active.give_way()
 
     async def _resume_paused(self, tree_id: UUID) -> None:
-        """A run of the tree has ended: one that gave way may go on. The sweep does the same should this fail."""
+        """Resume a paused run of the tree after the end of another. If this fails, the sweep does it."""
         try:
             self.wake(await self.database.call(slots.resume_paused, tree_id))
         except Exception as error:

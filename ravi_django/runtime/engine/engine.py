@@ -1,6 +1,6 @@
-"""The engine of a process: claims leases, drives any number of them on one event loop, and drains them at its end.
+"""The engine of a process: claims leases, drives them on one event loop, and drains them at its end.
 
-Celery workers, `ravi_worker` and the in-process `Runtime` use it. `drive.py` has what happens to one lease.
+Celery workers, `ravi_worker` and the in-process `Runtime` use it. `drive.py` drives one lease.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ log = logging.getLogger("ravi.engine")
 
 
 class Engine(Driver):
-    """Make it inside the event loop that it shall use; `close` drains it.
+    """Create it inside the event loop that it uses; `close` drains it.
 
-    `appender`: its connections outlive the engine (`ravi_django.testing`). The engine leaves them open, and its first
-    heartbeat is due after HEARTBEAT_S: a short drive then opens no connection of its own.
+    With an `appender` (`ravi_django.testing`) the engine leaves the appender's connections open, and its first
+    heartbeat is due after HEARTBEAT_S: a short drive then opens no connection.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine(Driver):
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
         self._looking = False
-        self._more = False  # there may be claimable runs that no hint will bring here
+        self._more = False  # there may be claimable runs that were not hinted here
         self._on_promoted = on_promoted
         self._restore_task_factory = paths.install(self.loop)
         self.heartbeat = Heartbeat(self, first_s=0.0 if self._owns_database else conf.HEARTBEAT_S)
@@ -67,19 +67,19 @@ class Engine(Driver):
     # -------------------------------------------------------------------------------------------- one lease
 
     async def drive(self, run_id: UUID | str) -> bool:
-        """One lease of a run, if it can be had: claim, load, drive, settle, release. Says whether it was had."""
+        """Claim a run and drive one lease of it; returns whether the claim succeeded."""
         if not self.has_room:
             self._more = True
             return False  # the row stays claimable
         suspect = self._suspect
-        had = await self._drive(claims.claim, run_id, self.name, known_addresses(), suspect is None)
-        if not had and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
+        claimed = await self._drive(claims.claim, run_id, self.name, known_addresses(), suspect is None)
+        if not claimed and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
             words = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
             log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
-        return had
+        return claimed
 
     def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
-        self._driving += 1  # at once: who asks for room before the task begins must see that it is taken
+        self._driving += 1  # before the task begins: the slot is taken from now on
         return self._claim_and_drive(claim, *args)
 
     async def _claim_and_drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
@@ -97,7 +97,7 @@ class Engine(Driver):
 
     @property
     def has_room(self) -> bool:
-        """For any run. The last slot is kept for expired leases."""
+        """Whether there is a slot for any run. The last slot is kept for expired leases."""
         return self._has_slot(max(1, conf.MAX_RUNS - 1))
 
     def _has_slot(self, slots: int) -> bool:
@@ -107,16 +107,16 @@ class Engine(Driver):
     # --------------------------------------------------------------------------------------------- many leases
 
     def hint(self, run_id: UUID | str) -> asyncio.Task[bool] | None:
-        """Try for the lease of a run, in the background. On the loop's thread."""
+        """Try for the lease of a run in the background. Called on the loop's thread."""
         if self.draining:
             return None
         active = self.active.get(run_id if isinstance(run_id, UUID) else UUID(run_id))
-        if active is not None:  # it is driven here: something may have come of its waits
+        if active is not None:  # it is driven here: one of its waits may be met
             return self._background(active.effects.refresh()) if active.effects.waits_for else None
         return self._background(self.drive(run_id))
 
     def wake(self, run_ids: Iterable[UUID]) -> None:
-        """Hint runs that one driven here has made claimable: here while there is room, else anywhere."""
+        """Hint runs that a run driven here has made claimable: here while there is room, else through the broker."""
         elsewhere = []
         for run_id in run_ids:
             if self.has_room:
@@ -128,7 +128,7 @@ class Engine(Driver):
             self._background(asyncio.to_thread(hints.send_many, elsewhere))
 
     def _background(self, coro: Any) -> asyncio.Task[Any]:
-        with paths.entered(None):  # asked for by a run's own code or not, it is no part of that run
+        with paths.entered(None):  # not part of a run whose code may be the caller
             task = asyncio.create_task(coro)
         self._leases.add(task)
         task.add_done_callback(self._ended)
@@ -140,8 +140,8 @@ class Engine(Driver):
             log.error("a lease failed: %s", task.exception(), exc_info=task.exception())
 
     def look(self) -> None:
-        """Look for the next claimable run; one look at a time. After a look that found nothing, the end of a lease
-        starts no new look until a hint has found no room."""
+        """Look for the next claimable run, one look at a time. After a look that found nothing, the end of a lease
+        starts a new look only if a hint has found no room."""
         has_room = self.has_room
         self._more = self._looking or not has_room
         if not self._looking and self._has_slot(conf.MAX_RUNS):
@@ -149,7 +149,7 @@ class Engine(Driver):
             self._background(self._drive(self._claim_next, not has_room))
 
     def _claim_next(self, only_expired: bool) -> Lease | None:
-        """On a database thread. When there was something, there may be more: look again at once."""
+        """Called on a database thread. After a claim looks again: there may be more runs."""
         try:
             suspects = self._suspect is None
             lease = claims.claim_next(self.name, known_addresses(), suspects, only_expired=only_expired)
@@ -166,7 +166,7 @@ class Engine(Driver):
             self.hint(run_id)
 
     def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None:
-        """What the heartbeat learned of a lease: "cancel", "lost", "paused" or "woken"."""
+        """Act on the heartbeat's verdict on a lease: "cancel", "lost", "paused" or "woken"."""
         active = self.active.get(run_id)
         if active is None or active.lease.epoch != epoch:
             return
@@ -181,14 +181,14 @@ class Engine(Driver):
             self._background(active.effects.refresh())
 
     def cancel_run(self, run_id: UUID) -> None:
-        """A cancellation that was just asked for in this process need not wait for a heartbeat."""
+        """Cancel a run that is driven here, without waiting for a heartbeat."""
         if active := self.active.get(run_id):
             self.cancel(active, "cancelled")
 
     # --------------------------------------------------------------------------------------------- the end
 
     async def close(self, drain_s: float | None = None) -> None:
-        """Stop claiming, start no new effect, give open calls time, release the rest as pending, flush, stop."""
+        """Stop claiming, start no new effect, wait for open calls, release the other runs as pending, and stop."""
         self.draining = True
         for active in list(self.active.values()):
             active.effects.drain()

@@ -1,14 +1,12 @@
-"""Renews all leases of a process, on a thread and a connection of its own: a busy event loop must not lose them."""
+"""Renew all leases of a process, on an own thread and connection: a busy event loop must not lose them."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Protocol
 from uuid import UUID
 
 from django.db import connections
@@ -17,36 +15,27 @@ from ravi_django.conf import conf
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.db.connections import limit_waits
 from ravi_django.runtime.db.threads import with_retry
+from ravi_django.runtime.engine.drive import Driver
 from ravi_django.runtime.lease import claims
 from ravi_django.runtime.runs import workers
 
 log = logging.getLogger("ravi.heartbeat")
 
-REPEAT_S = 1.0  # between a heartbeat that failed and the next: the leases run out meanwhile
-
-
-class Holder(Protocol):
-    """The engine, as far as its heartbeat needs it."""
-
-    name: str
-    loop: asyncio.AbstractEventLoop
-    active: dict[UUID, Any]  # `engine.Active` by run
-
-    def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None: ...
+REPEAT_S = 1.0  # between a failed heartbeat and the next, while the leases expire
 
 
 class Heartbeat(threading.Thread):
-    """`first_s`: seconds until the first heartbeat. If stopped earlier, it writes nothing."""
+    """`first_s`: seconds until the first heartbeat. If stopped before, it writes nothing."""
 
-    def __init__(self, engine: Holder, *, first_s: float = 0.0) -> None:
+    def __init__(self, engine: Driver, *, first_s: float = 0.0) -> None:
         super().__init__(name="ravi-heartbeat", daemon=True)
         self._engine = engine
         self._first_s = first_s
-        self._loop_thread = threading.get_ident()  # made on the loop's thread
+        self._loop_thread = threading.get_ident()  # it is created on the loop's thread
         self._ticked = time.monotonic()
         self._stop_asked = threading.Event()
-        self.failed = False  # the last one: claim nothing
-        self._unreached: list[UUID] = []  # runs that the last beat had no time for, in their order
+        self.failed = False  # whether the last heartbeat failed: then the engine claims nothing
+        self._unreached: list[UUID] = []  # runs that the last heartbeat had no time for
 
     def run(self) -> None:
         limit_waits()
@@ -73,7 +62,7 @@ class Heartbeat(threading.Thread):
         self.join(timeout=5)
 
     def beat(self) -> None:
-        """One batched renewal. A loop that has not ticked for two lease times no longer drives its runs: let go."""
+        """Renew all leases at once. A loop that has not ticked for two lease times loses its leases."""
         if self._stalled():
             return
         asked_at = time.monotonic()
@@ -93,7 +82,7 @@ class Heartbeat(threading.Thread):
         with_retry(workers.worker_seen, self._engine.name, len(leases))
         try:
             accounts.refresh()
-        except Exception:  # it is not about leases
+        except Exception:  # the leases are renewed
             log.exception("could not refresh the daily budgets", extra={"action": "heartbeat.budgets"})
 
     def _stalled(self) -> bool:
@@ -103,7 +92,7 @@ class Heartbeat(threading.Thread):
             return False
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)) if frame else "?"
-        words = "the event loop has not moved for %.0f s; its leases are let go. It is at:\n%s"
+        words = "the event loop has not moved for %.0f s; its leases are not renewed. It is at:\n%s"
         log.error(words, age, stack, extra={"action": "loop.stalled"})
         return True
 

@@ -1,10 +1,11 @@
-"""Replaying a live run against the code of this process, without doing anything: would it still fit its journal?"""
+"""Rehearsals: replay a live run against the code of this process, without effects, to check it against its journal."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -22,25 +23,24 @@ from ravi_django.runtime.lease.appender import Appender
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import Facts
 from ravi_django.runtime.lease.gate import Stop, Wait
-from ravi_django.runtime.streams.frames import Frame
 from ravi_django.runtime.streams.publisher import Publisher
 
-STALL_S = 2.0  # nothing here takes time: a recorded result that nobody asks for by then is asked for no more
+STALL_S = 2.0  # no effect takes time here: a recorded result that is not asked for by then will never be
 BATCH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run would do under this code."""
+    """The result of a rehearsal."""
 
     run_id: UUID
     agent: str
-    error: dict[str, Any] | None = None  # why it would be blocked, or fail
-    drift: list[str] = field(default_factory=list)  # what has changed without harm: instructions, tools, options, view
+    error: dict[str, Any] | None = None  # why the run would be blocked or fail
+    drift: list[str] = field(default_factory=list)  # harmless changes: instructions, tools, options, view
 
 
 def live_runs(agent: str | None = None) -> Iterator[Run]:
-    """Every run that has begun and not ended, in batches, oldest first."""
+    """All runs that have begun and not ended, oldest first, read in batches."""
     rows = Run.objects.filter(status__in=ACTIVE, next_seq__gt=1).select_related("session", "root", "parent")
     if agent is not None:
         rows = rows.filter(agent=agent)
@@ -48,8 +48,8 @@ def live_runs(agent: str | None = None) -> Iterator[Run]:
 
 
 async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
-    """Replay the run's journal up to its end. Nothing is called, written or sent."""
-    # One epoch on: a lease of its own would be the next one, and reads the journal.
+    """Replay the run's journal to its end. Nothing is called, written or sent."""
+    # The next epoch, as a real lease would have: a first lease reads no journal.
     lease = Lease(run=run, epoch=run.lease_epoch + 1, owner="")
     try:
         agent = await database.call(specs.agent_of, run)
@@ -76,15 +76,15 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
 
 
 class _Rehearsal(Effects):
-    """Recalls what was recorded; where the record ends, so does the rehearsal."""
+    """Recalls recorded results; ends at the first effect that is not recorded."""
 
     def __init__(self, lease: Lease, journal: Journal, appender: Appender) -> None:
         super().__init__(
             lease,
             journal,
             appender=appender,
-            publisher=cast(Publisher, _Silence()),
-            run_sync=_nothing,
+            publisher=cast(Publisher, SimpleNamespace(emit=lambda *frames: None)),
+            run_sync=_refuse,
             wake=lambda run_ids: None,
             facts=Facts(),
             noted=set(),
@@ -102,14 +102,9 @@ class _Rehearsal(Effects):
 
     def _stop_with(self, stop: Stop) -> None:
         if stop.kind > Stop.Kind.SUSPEND:
-            self.reached_the_end = False  # it has ended before, in another way
+            self.reached_the_end = False  # it has stopped before the end
         super()._stop_with(stop)
 
 
-class _Silence:
-    def emit(self, *frames: Frame) -> None:
-        """Nobody watches."""
-
-
-async def _nothing(*args: Any) -> Any:
+async def _refuse(*args: Any) -> Any:
     raise AssertionError("a rehearsal calls nothing")

@@ -1,4 +1,4 @@
-"""How a lease can end, and what is written then."""
+"""The ways that a lease can end, and their writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -22,20 +22,18 @@ from ravi_django.runtime.journal import append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import backoff
+from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.lifecycle.generations import Occupied
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.runs.waking import RELEASED, ready
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
-
 DEADLINE = "deadline passed"
 
 
 class NotDrivable(Exception):
-    """This worker cannot drive the run: give it back, or block it."""
+    """This worker cannot drive the run: release it, or block it."""
 
     def __init__(self, cause: KernelError, *, block: bool) -> None:
         self.cause, self.block = cause, block
@@ -44,18 +42,18 @@ class NotDrivable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A lease's end. `status` is what the run becomes; pending with `retry_in` seconds is a retry, without a drain."""
+    """A lease's end. Pending is a drain, a retry with `retry_in`, or a new generation with `successor`."""
 
-    status: Status
+    status: Status  # the run's new status
     output: str | None = None
     error: dict[str, Any] | None = None
-    retry_in: float | None = None
+    retry_in: float | None = None  # seconds
     attempts: int | None = None  # transient failures in a row, this one included
     waits: tuple[Wait, ...] = ()  # of a suspended run
-    wake_at: datetime | None = None  # of a suspended run: when it goes on by itself
-    wait_s: float | None = None  # until then
-    successor: Stop | None = None  # how the run goes on: as its next generation, or as another agent
-    for_release: str = ""  # whose worker should try, before the run is blocked
+    wake_at: datetime | None = None  # of a suspended run: the first end of a wait, or its deadline
+    wait_s: float | None = None  # seconds until `wake_at`
+    successor: Stop | None = None  # the run continues as its next generation or as another agent
+    for_release: str = ""  # a worker of this release should try before the run is blocked
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
@@ -71,7 +69,7 @@ class Outcome:
 
     @classmethod
     def of_stop(cls, stop: Stop, effects: Effects) -> Outcome:
-        """What the gate decided, or that the worker drains."""
+        """The outcome of a stop of the gate or of a drain."""
         match stop.kind:
             case Stop.Kind.DRAIN:
                 return cls(Status.PENDING)
@@ -92,7 +90,7 @@ class Outcome:
 
     @classmethod
     def of_waits(cls, effects: Effects) -> Outcome:
-        """Suspended until the first of the waits is over, or the run's deadline."""
+        """Suspended until the first wait ends, or until the run's deadline."""
         ends = [wait.until for wait in effects.suspended_on if wait.until is not None]
         wake_at = min([*ends, *([effects.deadline] if effects.deadline else [])], default=None)
         wait_s = None if wake_at is None else (wake_at - effects.present()).total_seconds()
@@ -100,7 +98,7 @@ class Outcome:
 
     @classmethod
     def of_block(cls, error: BaseException | None, lease: Lease) -> Outcome:
-        """Code that does not fit the journal may be the wrong release of it: the one that wrote last goes first."""
+        """Code that does not fit the journal may be of the wrong release: the release that wrote last tries first."""
         wanted = lease.run.release
         if isinstance(error, DeterminismError) and wanted not in ("", conf.RELEASE) and not lease.run.for_release:
             return cls(Status.PENDING, error=error_of(error), for_release=wanted)
@@ -117,7 +115,7 @@ class Outcome:
         return None if self.successor is None else self.successor.handoff
 
     def entries(self, lease: Lease) -> list[Entry]:
-        """The lifecycle row; a drain leaves none, nothing happened to the run."""
+        """The lifecycle row. A drain writes none: the run has not changed."""
         result: Any = None
         if self.handoff is not None:
             result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
@@ -137,15 +135,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What was written: the seq of the first row, the status that the run has now, the runs to hint."""
-
-    first: int
-    status: Status
-    hints: list[UUID] = field(default_factory=list)
+    first: int  # the seq of the first row
+    status: Status  # the run's status now
+    hints: list[UUID] = field(default_factory=list)  # runs to hint
 
 
 def write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list[NewTurn]) -> Settled:
-    """One transaction. Raises endings.Unseen when a run that would complete has an unread message."""
+    """Settle in one transaction. Raises endings.Unseen when a run that would complete has an unread message."""
     return ledger.settled(effects.lease, entries, partial(_write, effects, outcome, entries, turns), ends=True)
 
 
@@ -208,9 +204,9 @@ def suspend(
     waits: list[dict[str, Any]],
     wake_at: datetime | None,
 ) -> tuple[int, Status]:
-    """Give the lease back and wait; pending instead when the run was woken after `seen`, or is to be cancelled.
+    """Release the lease and suspend the run; or make it pending if it was woken after `seen` or is to be cancelled.
 
-    Returns the seq of the first row written and the run's status.
+    Returns the seq of the first row and the run's status.
     """
     append.store_big_values(entries)
     with transaction.atomic():
@@ -224,11 +220,11 @@ def suspend(
 
 
 def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:
-    """Set the run aside for an operator, under its lease; returns the seq of the first row written."""
+    """Block the run for an operator, under its lease; returns the seq of the first row."""
     append.store_big_values(entries)
     with transaction.atomic():
         first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
-        # Whoever has asked for its end gets it: the next lease sees that first of all.
+        # A cancelled run becomes pending instead: its next lease ends it.
         Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(**ready())
         return first
 
@@ -243,24 +239,24 @@ def requeue(
     for_release: str = "",
     error: dict[str, Any] | None = None,
 ) -> int:
-    """Give the run back as pending: after a transient error, or because the worker drains. No crash is counted.
-    With `for_release` a worker of that release may have it before the delay is over. `error` says why this worker
-    cannot drive it, until another one claims it.
+    """Release the run as pending, after a transient error or when the worker drains. This counts no crash. With
+    `for_release` a worker of that release may claim it before the delay is over. `error`, why this worker cannot drive
+    it, is shown until the next claim.
 
-    Returns the seq of the first row written.
+    Returns the seq of the first row.
     """
     changes = {**ready(delay_s), **RELEASED, "for_release": for_release}
     changes |= {} if attempts is None else {"attempts": attempts}
     changes |= {} if error is None else {"error": error}
-    changes |= {"release": for_release} if for_release else {}  # it is still the last that wrote anything
+    changes |= {"release": for_release} if for_release else {}  # it stays the release that wrote last
     append.store_big_values(entries)
     with transaction.atomic():
         return fence.append_in_transaction(lease, entries, turns, **changes)
 
 
 def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
-    """The other agent's run, or the same one again from the top: there the refusal is recorded, and told. The turns are
-    not: the code hands them over once more, and by then knows better."""
+    """Continue as the other agent, or if that is refused, record the refusal and run the same code again. Its turns are
+    not stored then: the code adds them again."""
     lease, upto = effects.lease, effects.inbox_upto or 0
     try:
         first, hints = generations.hand_over(
@@ -275,7 +271,7 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
 
 
 def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
-    """For a worker of the release that wrote last, while there is one; else the run is blocked here and now."""
+    """Release the run for a worker of the release that wrote last, if there is one; else block it."""
     if outcome.for_release and workers.alive().filter(release=outcome.for_release).exists():
         first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
@@ -285,25 +281,24 @@ def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
 
 
 def resumed(lease: Lease) -> Entry:
-    """The first row of a lease that is not the run's first. It keeps the end of the lost lease before this one."""
+    """The first row of a lease that is not the run's first. It has the end of the lost lease before this one."""
     after = {} if lease.expired_at is None else {"after": lease.expired_at.isoformat()}
     return Entry("run.resumed", f"@resumed.{lease.epoch}", result={"worker": lease.owner, **after})
 
 
 def give_back(lease: Lease) -> int:
-    """A paused run whose worker died is nobody's until it is resumed, and what that worker held is free."""
+    """Release a paused run whose worker died, and free its reservations."""
     entries = [] if lease.expired_at is None else [resumed(lease)]
     return ledger.settled(lease, entries, partial(requeue, lease, entries), ends=True)
 
 
 def set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
-    """Block the run, give it back with a delay, or end it where somebody has asked for that; returns what was written
-    and the rows."""
+    """Block the run, release it with a delay, or end it if it is cancelled; returns the rows too."""
     return ledger.settled(lease, [], partial(_set_aside, lease, error), ends=True)
 
 
 def _set_aside(lease: Lease, error: NotDrivable) -> tuple[Settled, list[Entry]]:
-    if lease.run.cancel_requested_at is not None:  # it need not be driven for that, and may never be again
+    if lease.run.cancel_requested_at is not None:  # its end needs no code
         return _end_undriven(lease)
     if not error.block:
         entries = [] if lease.expired_at is None else [resumed(lease)]
@@ -320,20 +315,20 @@ def _end_undriven(lease: Lease) -> tuple[Settled, list[Entry]]:
 
 
 def error_of(error: BaseException | None) -> dict[str, Any]:
-    """`{type, message}` as REST and the admin show it, with the diff where there is one."""
+    """`{type, message}`, and `diff` of a DeterminismError."""
     if isinstance(error, HandlerError):
         error = error.cause
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    found: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
+    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
     if isinstance(error, DeterminismError) and error.diff:
-        found["diff"] = error.diff
-    return dict(storable(found))
+        shown["diff"] = error.diff
+    return dict(storable(shown))
 
 
 def as_output(value: Any) -> str:
-    """A run's output is a string: text as it is, `{"text": …}` as its text, anything else as JSON."""
+    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON."""
     value = storable(value)
     if value is None:
         return ""

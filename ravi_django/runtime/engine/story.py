@@ -1,13 +1,10 @@
-"""An agent's code, run once from the top to its end, or to what stops it.
-
-The batches of messages that an agent's code is given: one call of `run` a batch, the same on every replay.
-"""
+"""One run of an agent's code in a lease, and the batches of messages that the code gets: the same on every replay."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.agents.current import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.kernel import (
@@ -36,30 +33,26 @@ from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools import uncertain
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
-
 
 class Story:
-    """`begin` starts the code as a task of its own, `end` waits for it and says how it ended."""
+    """`begin` starts the code as a task, `end` waits for it."""
 
     def __init__(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         self.effects = effects
         self.meta = meta_of(effects.lease, effects, getattr(agent, "spawn_budget", None))
-        self.lost = False  # the lease is another worker's
+        self.lost = False  # another worker has the lease
         self._agent, self._rounds = agent, rounds
         self._ctx = DurableContext(agent, effects, self.meta)
         self._first = effects.lease.run.generation == 0 and effects.journal.system("@started") is None
         self.task: asyncio.Task[Any] | None = None
 
-    def begin(self) -> asyncio.Task[Any]:
+    def begin(self) -> None:
         effects = self.effects
-        self.task = effects.branches.main = asyncio.create_task(self._tell(), name=f"ravi-run-{effects.lease.run_id}")
+        self.task = effects.branches.main = asyncio.create_task(self._main(), name=f"ravi-run-{effects.lease.run_id}")
         effects.on_stuck = self.cancel
         effects.deadline = self.meta.deadline
-        return self.task
 
-    async def _tell(self) -> Any:
+    async def _main(self) -> Any:
         state.current.set(self._ctx)
         _task_run_id.set(self._ctx.run_id)
         _task_turns.set([0])
@@ -70,14 +63,14 @@ class Story:
         return await self._rounds.drive(self._agent, self._ctx, paths.Scope(branches=self.effects.branches))
 
     async def end(self) -> Outcome:
-        """How the lease ends. Raises LeaseLostError."""
+        """Wait for the code; returns how the lease ends. Raises LeaseLostError."""
         effects = self.effects
         assert self.task is not None
         try:
             returned = await self.task
             left = effects.unwinding or effects.has_unread
             if effects.stop is not None and (effects.stop.kind > Stop.Kind.DRAIN or left):
-                return Outcome.of_stop(effects.stop, effects)  # swallowed by the code, or messages are left for it
+                return Outcome.of_stop(effects.stop, effects)  # the code has swallowed the stop, or has unread messages
             effects.close()
             await self._end_children()
             effects.journal.check_all_asked()
@@ -95,25 +88,25 @@ class Story:
             raise LeaseLostError(effects.lease.run_id, effects.lease.epoch)
         if effects.stop is not None and (effects.unwinding or not isinstance(error, Exception)):
             return Outcome.of_stop(effects.stop, effects)
-        if effects.token.cancelled:  # whatever the agent's code made of it
+        if effects.token.cancelled:  # also if the code has raised another error
             return Outcome.of_cancel(effects.token.reason or "cancelled")
         sole = error.exceptions[0] if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1 else error
-        if isinstance(sole, Exception) and may_pass(sole) and not effects.last_attempt:  # of the code's own queries
+        if isinstance(sole, Exception) and may_pass(sole) and not effects.last_attempt:  # from the code's own queries
             return Outcome.of_stop(Stop(Stop.Kind.RETRY, sole), effects)
         return Outcome.of_error(error, effects.lease)
 
     async def _end_children(self) -> None:
-        """Tasks that the agent's code left behind end with it, before the lease does."""
+        """End the tasks that the agent's code has left, before the lease ends."""
         left = [task for task in self.effects.branches.others if not task.done()]
         for task in left:
             task.cancel()
         while left and self.effects.repeats and not self.effects.gives_up:
-            await asyncio.wait(left, timeout=1)  # what has happened is recorded first
+            await asyncio.wait(left, timeout=1)  # effects that have happened are recorded first
         if left:
             await asyncio.wait(left, timeout=5)
 
     async def tell_end(self, outcome: Outcome) -> None:
-        """To the hooks, once it is written."""
+        """Call the RUN_END hooks, after the end is written."""
         await self._ctx.hook(HookEvent.RUN_END, status=str(outcome.status), output=outcome.output, error=outcome.error)
 
     def cancel(self) -> None:
@@ -122,7 +115,7 @@ class Story:
 
 
 def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) -> RunMeta:
-    """What the run's calls are told of it: the budgets are its tree's, `allowed` what its agent's code may spawn."""
+    """The metadata of a run. Budgets are those of its tree; `allowed` is the spawn budget of its agent's code."""
     run = lease.run
     root = run.root or run
     budget = ExecutionBudget.model_validate(root.budget or {})
@@ -152,17 +145,17 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
 
 
 class Rounds:
-    """What had come when the run began is the first batch; what came until the code returned is the next."""
+    """Batches of messages: first those that arrived before the run began, then those until the code returned."""
 
     def __init__(self, effects: Effects, inbox: list[tuple[int, Message]], carried: Message | None = None) -> None:
         self._effects = effects
         self._inbox = effects.inbox = inbox
-        self._carried = [] if carried is None else [carried]  # before the first batch, and no part of it
+        self._carried = [] if carried is None else [carried]  # comes before the first batch
         self._number = 0
         self.hops = 0  # publications behind the first batch
 
     async def drive(self, agent: Agent, ctx: RunState, scope: paths.Scope) -> Any:
-        """Call the agent's code for every batch; returns what the last call returned."""
+        """Call the agent's code for each batch; returns the result of the last call."""
         while True:
             batch = await self._next()
             ctx.given += batch
@@ -180,11 +173,11 @@ class Rounds:
 
     @property
     def first_upto(self) -> int | None:
-        """Where the first batch ends, when this is the run's first lease."""
+        """The last message of the first batch, in the run's first lease."""
         return self._inbox[-1][0] if self._inbox else None
 
     def begin_behind(self, trail: Any) -> None:
-        """Of the row that the generation begins behind: how its first lease comes to know the publications behind."""
+        """Take the hops of the generation's first lease from the row before the generation."""
         self.hops = hops_at_start([message for _, message in self._inbox], trail)
 
     async def _next(self) -> list[Message]:

@@ -1,5 +1,5 @@
-"""The sweep: finds work whose hint was lost, leases whose worker died, and requests that others are to be asked. One at
-a time, in bounded batches."""
+"""The sweep: finds runs whose hint was lost, leases of dead workers, and all other overdue work. One sweep runs at a
+time, in bounded batches."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _LOCK = 0x72617669  # "ravi"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one sweep did; `ran` is false when another was at it."""
+    """The result of a sweep."""
 
-    ran: bool = True
+    ran: bool = True  # False if another sweep is running
     hinted: int = 0
     promoted: int = 0
     published: int = 0
 
 
 def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many) -> Swept:
-    """Find what to hint in one short transaction under an advisory lock; fix and hint outside of it, row by row, so
-    that one bad row never stops the rest.
+    """Find the runs to hint in one short transaction under an advisory lock. Fix and hint outside of it, row by row:
+    one bad row must not stop the others.
 
     `send` returns the runs that it could not hint.
     """
@@ -75,7 +75,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
 
 
 def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UUID]) -> int:
-    """Returns how many could not be hinted; they are for the next sweep."""
+    """Returns how many could not be hinted: the next sweep hints those."""
     failed = send(list(dict.fromkeys(runs)))
     if failed:
         workers.hint_failed(failed)
@@ -83,7 +83,7 @@ def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UU
 
 
 def _each(fix: Callable[[Any], T], row: Any) -> T | None:
-    """Do it for one row; None when that fails."""
+    """Call `fix` for one row; None if it fails."""
     try:
         return fix(row)
     except Exception as error:
@@ -93,7 +93,7 @@ def _each(fix: Callable[[Any], T], row: Any) -> T | None:
 
 def _alone() -> bool:
     if connection.vendor != "postgresql":
-        return True  # the write lock of the transaction is the whole database's
+        return True  # the transaction locks the whole database
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_LOCK])
         return bool(cursor.fetchone()[0])

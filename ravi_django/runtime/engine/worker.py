@@ -1,7 +1,7 @@
-"""One engine a process, on a thread and an event loop of its own. Its first use starts it, never before a fork.
+"""The worker: one engine in a process, on its own thread and event loop. Its first use starts it, never before a fork.
 
-The keeper looks for runs that no hint named; without a broker it sweeps too. `Runtime` is the same engine on the event
-loop of the code that opens it.
+The keeper looks for runs that were not hinted; without a broker it sweeps too. `Runtime` is the same engine on the
+event loop of the code that opens it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger("ravi.worker")
 
 
 class Worker:
-    """Runs an Engine on its own thread; safe to call from any other."""
+    """Runs an Engine on its own thread. May be called from any thread."""
 
     def __init__(self) -> None:
         self._ready: Future[Engine] = Future()
-        self._loop = asyncio.SelectorEventLoop()  # whatever the site's policy is: `lease/paths.py` looks into it
+        self._loop = asyncio.SelectorEventLoop()  # not the site's policy: `lease/paths.py` reads its queue
         self._keeper: Future[None] | None = None
         self._thread = threading.Thread(target=self._serve, name="ravi-loop", daemon=True)
         self._thread.start()
@@ -58,7 +58,7 @@ class Worker:
             raise
 
     def hint(self, run_id: UUID | str) -> None:
-        """Try for a run's lease, and return at once."""
+        """Try for a run's lease in the background."""
         self._loop.call_soon_threadsafe(self.engine.hint, run_id)
 
     def look(self) -> None:
@@ -70,8 +70,8 @@ class Worker:
         self._loop.call_soon_threadsafe(self.engine.cancel_run, run_id)
 
     def keep_looking(self, *, sweeping: bool = False) -> None:
-        """Look every RAVI["SWEEP_S"] seconds. No hint comes while the broker is away, and Celery itself takes up to
-        half a minute to see that it is back. `sweeping` does the beat's part too."""
+        """Look every RAVI["SWEEP_S"] seconds: no hint arrives while the broker is away, and Celery takes up to half a
+        minute to reconnect. `sweeping` sweeps too, without beat."""
         self._keeper = asyncio.run_coroutine_threadsafe(keep(self.engine, sweeping=sweeping), self._loop)
 
     def stop_claiming(self) -> None:
@@ -100,7 +100,7 @@ def get_worker() -> Worker:
         if _worker is None:
             _worker = Worker()
             hints.register_cancel(_worker.cancel)
-            if conf.ENGINE == "inline":  # nobody else looks after these runs
+            if conf.ENGINE == "inline":  # no other process sweeps
                 _worker.keep_looking(sweeping=True)
         return _worker
 
@@ -116,7 +116,7 @@ def close_worker() -> None:
 
 
 def _after_fork() -> None:
-    """Threads, loops and connections of the parent are not ours."""
+    """Threads, loops and connections belong to the parent."""
     global _worker, _lock
     _worker, _lock = None, threading.Lock()
     hints.register_cancel(None)
@@ -130,7 +130,7 @@ keeper_log = logging.getLogger("ravi.keeper")
 
 
 async def keep(engine: Engine, poll_s: float | None = None, *, sweeping: bool = True) -> None:
-    """Until the engine drains: look for claimable runs every `poll_s` seconds (SWEEP_S when None), and sweep every
+    """Until the engine drains, look for claimable runs every `poll_s` seconds (None: SWEEP_S), and sweep every
     SWEEP_S."""
 
     def hint_all(run_ids: list[UUID]) -> None:
@@ -191,7 +191,7 @@ class Runtime:
         def here(run_id: UUID | str) -> None:
             loop.call_soon_threadsafe(self.engine.hint, run_id)
 
-        new_id = uuid7()  # a repeated call, after a lost connection, finds its own run
+        new_id = uuid7()  # a call that is repeated after a lost connection finds its own run
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 

@@ -1,6 +1,6 @@
 """Admission of model calls to the budgets of their tree, user and tenant: reserve, wait for room, refuse.
 
-What is refused is recorded as the call's row, so that every replay is told the same.
+A refusal is recorded as the call's row, so that a replay raises it too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
@@ -31,25 +30,21 @@ from ravi_django.runtime.budgets import accounts, ledger
 from ravi_django.runtime.budgets.ledger import REFUSED, Amount, Exhausted
 from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.lease import caps, paths
+from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.people import top_ups
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
 
 log = logging.getLogger("ravi.budgets")
 
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two looks for room
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0  # between two tries to reserve
 
 _freeing: set[asyncio.Task[None]] = set()
-_largest: dict[
-    str, tuple[int, Decimal]
-] = {}  # by model: output tokens and dollars of a call that this process has seen
+_largest: dict[str, tuple[int, Decimal]] = {}  # by model: the most output tokens and dollars of a call in this process
 
 
 async def admit(
     effects: Effects, entry: Entry, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> None:
-    """Reserve what the call of this entry may come to use. Waits while what other calls hold may turn out to be enough.
+    """Reserve the most that the call of this entry may use. Waits while other calls may give back enough.
 
     Raises BudgetExhaustedError, recorded. With `when_exhausted` "ask" a person is asked first, while the run suspends.
     """
@@ -62,7 +57,7 @@ async def admit(
         nested = effects.nested
         async with effects.performing():
             verdict = await _reserve(effects, entry.path, amount)
-            if verdict is True and effects.must_park(nested=nested):  # an open tool may wait for what it would hold
+            if verdict is True and effects.must_park(nested=nested):  # an open tool must not wait for this one
                 await _free(effects, entry.path)
             if isinstance(verdict, Exhausted):
                 asked = await top_ups.ask(effects, entry.path, verdict.account)
@@ -76,14 +71,14 @@ async def admit(
                 await top_ups.wait(effects, entry.path, asked, seen)
             continue
         with effects.busy(), caps.waiting():
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all look at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all try at once
             if pause == MAX_PAUSE_S:
                 await effects.database.call(ledger.free_abandoned, effects.lease, effects.present().date())
         pause = min(2 * pause, MAX_PAUSE_S)
 
 
 async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | bool:
-    effects.lease.reserved.add("")  # so that the lease's end looks, however this one is cut short
+    effects.lease.reserved.add("")  # so that the end of the lease frees it even if this is cancelled
     with paths.entered(None):
         reserving = asyncio.ensure_future(
             effects.database.call(ledger.reserve, effects.lease, path, amount, effects.present().date())
@@ -91,15 +86,15 @@ async def _reserve(effects: Effects, path: str, amount: Amount) -> Exhausted | b
     try:
         return await asyncio.shield(reserving)
     except asyncio.CancelledError:
-        await asyncio.wait([reserving])  # who gives up must find what it has reserved
+        await asyncio.wait([reserving])  # `give_up` must find the reservation
         raise
-    except DatabaseError as error:  # as where an effect cannot be recorded: the run is taken over
+    except DatabaseError as error:  # as when an effect cannot be recorded: another lease repeats the call
         log.exception("run %s: could not reserve", effects.lease.run_id, extra={"action": "reserve.failed"})
         raise LeaseLostError(effects.lease.run_id, effects.lease.epoch) from error
 
 
 def give_up(effects: Effects, path: str) -> None:
-    """The call was cancelled, by a tool's timeout, say, and has no row: nobody may wait for what it held."""
+    """Free the reservation of a call that was cancelled and has no row: other calls must not wait for it."""
     if path in effects.lease.reserved:
         with paths.entered(None):
             task = asyncio.create_task(_free(effects, path))
@@ -110,7 +105,7 @@ def give_up(effects: Effects, path: str) -> None:
 async def _free(effects: Effects, path: str) -> None:
     try:
         await effects.threads.call(ledger.free, effects.lease, path)
-    except Exception as error:  # the lease's end does it, or the takeover's
+    except Exception as error:  # the end of this lease or the next claim frees it
         log.warning("run %s: could not free: %s", effects.lease.run_id, error, extra={"action": "reserve.failed"})
 
 
@@ -118,7 +113,7 @@ async def _free(effects: Effects, path: str) -> None:
 
 
 async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions) -> Amount:
-    """Tokens in, by the same count as compaction's, and at most out; what they cost where that is known."""
+    """The input tokens, as compaction counts them, plus the most output tokens; and their cost, if known."""
     seen = _largest.get(model.name)
     tokens_in = await TokenCounter(model).total(messages)
     tokens_out = options.max_tokens or max(int(conf.RESERVE_TOKENS), seen[0] if seen else 0)
@@ -129,14 +124,14 @@ async def _estimate(model: ChatModel, messages: Sequence[ChatMessage], options: 
 
 
 def learn(effects: Effects, entry: Entry) -> None:
-    """A model may use more than was thought: the next call of it reserves as much."""
+    """Have the model's next call reserve as much as its largest one has used."""
     if entry.usage is not None and accounts.accounts_of(effects.lease.run):
         tokens, cost = _largest.get(entry.name, (0, Decimal(0)))
         _largest[entry.name] = max(tokens, entry.usage.output_tokens), max(cost, accounts.dollars(entry.cost))
 
 
 def forget() -> None:
-    """For tests: another has other models of the same names."""
+    """For tests, which use models of the same names."""
     _largest.clear()
 
 
@@ -152,7 +147,6 @@ async def _refuse(effects: Effects, entry: Entry, verdict: Exhausted) -> None:
 
 
 def raise_refused(row: Recorded) -> None:
-    """By what the row of a model call holds."""
     if row.error is not None and REFUSED in row.error:
         raise BudgetExhaustedError(row.error.get("message", ""))
 

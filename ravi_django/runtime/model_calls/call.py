@@ -1,6 +1,6 @@
-"""A journaled model call: streamed while it runs, recorded with usage and cost, and free when replayed.
+"""A journaled model call: streamed while it runs, recorded with usage and cost, and recalled without cost.
 
-`RAVI["PRICES"]` has prices that litellm does not know, or that the site knows better.
+RAVI["PRICES"] has prices that replace or extend those of litellm.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.capabilities.llm import pricing
 from ravi_django.conf import conf
@@ -30,22 +30,20 @@ from ravi_django.kernel import (
 from ravi_django.runtime.journal import bodies as bodies_
 from ravi_django.runtime.journal.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.lease import backoff, paths
+from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import admission, streaming
 from ravi_django.runtime.streams import hidden
 
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
-
 KIND = "llm.call"
-PAID = "llm.paid"  # what an answer has cost that came to nothing
+PAID = "llm.paid"  # the kind of a row with the cost of an answer that was not used
 
 
 async def call(
     ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
-    """Raises ModelError, recorded, with the provider's words, and BudgetExhaustedError."""
+    """Raises ModelError with the provider's message and BudgetExhaustedError; both are recorded."""
     path = ctx.path()
     try:
         return await _call(ctx, path, model, messages, options)
@@ -74,7 +72,7 @@ async def _call(
         moved: list[dict[str, Any]] = []
         paid: list[ModelResponse] = []
         try:
-            with paths.entered(None):  # a client's own tasks are no part of the run's numbering: a replay has none
+            with paths.entered(None):  # tasks of the model client do not belong to the run: a replay has none
                 response = await _answered(ctx, model, messages, options, path, moved, paid)
             response = hidden.mark_calls(_storable(priced(_with_usage(response, paid), model.name)), ctx.toolbox)
             _fill(entry, response)
@@ -88,7 +86,7 @@ async def _call(
         except (CancellationError, LeaseLostError, asyncio.CancelledError):
             _note_paid(effects, entry, paid)
             raise
-        except Exception as error:  # journaled as what a replay will raise
+        except Exception as error:  # recorded as a replay will raise it
             status = getattr(error, "status", None)
             failure = ModelError(str(error), type=getattr(error, "type", type(error).__name__), status=status)
         if moved:
@@ -104,8 +102,8 @@ async def _call(
 
 
 async def _tell_end(ctx: RunState, entry: Entry) -> None:
-    told = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
-    await ctx.hook(HookEvent.LLM_END, model=entry.name, **told)
+    data = {"path": entry.path, "usage": entry.usage, "cost": entry.cost, "error": entry.error}
+    await ctx.hook(HookEvent.LLM_END, model=entry.name, **data)
 
 
 async def _answered(
@@ -129,19 +127,19 @@ async def _answered(
 
 
 def _with_usage(response: ModelResponse, paid: Sequence[ModelResponse]) -> ModelResponse:
-    """What a middleware puts in the place of the model's answer cost what that has cost, unless it says otherwise."""
+    """A response of a middleware has the usage and cost of the model's answer, unless it has its own."""
     if not paid or response is paid[-1] or response.usage.total:
         return response
     return response.model_copy(update={"usage": paid[-1].usage, "cost": paid[-1].cost})
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
-    """The response as its row will hold it, so that a replay gives the very same."""
-    said = response.message.to_json()
-    if is_storable(said):
+    """The response as its row will hold it, so that a replay returns the same."""
+    message = response.message.to_json()
+    if is_storable(message):
         return response
-    clean = storable(said)
-    return response if clean == said else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
+    clean = storable(message)
+    return response if clean == message else response.model_copy(update={"message": ChatMessage.model_validate(clean)})
 
 
 def _fill(entry: Entry, response: ModelResponse) -> None:
@@ -157,21 +155,17 @@ def _fill(entry: Entry, response: ModelResponse) -> None:
 
 
 def _fill_failure(entry: Entry, failure: ModelError, paid: Sequence[ModelResponse]) -> None:
-    if paid:  # the model has answered, and a middleware would not have it
+    if paid:  # the model has answered, and a middleware has refused the answer
         entry.usage, entry.cost = paid[-1].usage, priced(paid[-1], entry.name).cost
     entry.error = storable({"type": failure.type, "message": str(failure)})
     if failure.status is not None:
         entry.error["status"] = failure.status
 
 
-def _paid_path(path: str) -> str:
-    return f"@paid.{path}#"
-
-
 def _note_paid(effects: Effects, entry: Entry, paid: Sequence[ModelResponse]) -> None:
-    """The model has answered, and the call has no row: what it cost is the run's all the same."""
+    """Record the cost of answers of a call that gets no row."""
     for number, response in enumerate(paid):
-        place = f"{_paid_path(entry.path)}{effects.lease.epoch}.{number}"
+        place = f"@paid.{entry.path}#{effects.lease.epoch}.{number}"
         cost = priced(response, entry.name).cost
         effects.note_once(Entry(PAID, place, entry.name, usage=response.usage, cost=cost))
 
@@ -195,7 +189,7 @@ def _decode(row: Recorded) -> ModelResponse:
 
 
 def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
-    """What the call was made with. Each message was digested once, when it was made."""
+    """Digests of the call's components. Each message computes its own digest once."""
     found = {
         "options": options.digest[:16],
         "view": hashlib.sha256(b"".join([message.digest for message in messages])).hexdigest()[:16],
@@ -208,7 +202,7 @@ def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dic
 
 
 async def _keep_bodies(effects: Effects, messages: Sequence[ChatMessage], options: GenerationOptions) -> None:
-    """So that an old run can say what it was told."""
+    """Store the instructions and tool schemas, which the row names by digest."""
     bodies: dict[str, Callable[[], Any]] = {}
     if messages and messages[0].role is Role.SYSTEM:
         bodies[messages[0].digest.hex()[:32]] = messages[0].to_json
@@ -221,9 +215,8 @@ pricing.use_table(lambda: conf.PRICES)
 
 
 def priced(response: ModelResponse, name: str) -> ModelResponse:
-    """The response with its cost: a model client that knows none is priced by the table, under the name of who
-    answered, or the client's own when that is not said: one of its fallbacks may cost something else. Still None when
-    the table has no such name."""
+    """The response with its cost. Without one, the cost comes from the table, by the model that answered (a fallback
+    may cost less or more), else by `name`. It stays None if the table has no such model."""
     if response.cost is not None:
         return response
     prices = pricing.site_prices(response.model or name)
@@ -233,7 +226,7 @@ def priced(response: ModelResponse, name: str) -> ModelResponse:
 
 
 def faults(table: Any) -> Iterator[str]:
-    """What is wrong with such a table, in words that name the place."""
+    """The faults of a table of prices, each with its place."""
     if not isinstance(table, Mapping):
         yield f"is {table!r}, not a dict of model name or pattern to prices"
         return

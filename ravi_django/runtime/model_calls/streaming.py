@@ -1,10 +1,10 @@
-"""One answer of a model, shown to whoever watches while it is made."""
+"""Stream one answer of a model."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ravi_django.capabilities.llm import fallback
 from ravi_django.conf import conf
@@ -22,14 +22,12 @@ from ravi_django.kernel import (
     ToolCallDelta,
     TransientError,
 )
+from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
-
-if TYPE_CHECKING:
-    from ravi_django.runtime.lease.effects import Effects
 
 
 def _limits() -> tuple[float, float]:
-    """Seconds without a word, and for a whole answer."""
+    """Seconds without an event, and for the whole answer."""
     return conf.MODEL_TIMEOUT_S, conf.MODEL_TOTAL_S
 
 
@@ -46,8 +44,8 @@ async def stream(
     show: bool = True,
     moved: list[dict[str, Any]],
 ) -> ModelResponse:
-    """The model's response. `moved` takes in who failed before the one that answered. Raises what the model raises,
-    TransientError when it is silent or takes too long, ModelError when it gives no response."""
+    """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
+    TransientError if it is silent or takes too long, ModelError if it gives no response."""
     shown = _Shown(ctx.effects, path) if show else None
     response: ModelResponse | None = None
     silence, total = _limits()
@@ -74,32 +72,28 @@ async def stream(
 
 
 class _Shown:
-    """What of a stream is shown: its text, its reasoning, and the name of each tool that is about to be called."""
+    """Shows text, reasoning, and the name of each tool that is about to be called."""
 
     def __init__(self, effects: Effects, path: str) -> None:
         self._effects, self._path = effects, path
         self._restarts = 0
-        self._said = False  # in this attempt
+        self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
 
     def take(self, event: ModelEvent) -> None:
         match event:
             case TextDelta() | ReasoningDelta():
-                self._said = True
+                self._has_text = True
                 self._delta(event.type, event.text)
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
-                content = {"tool": event.name, "call": self._path}
-                self._effects.progress(AgentStep.THINKING, content)
+                self._effects.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
             case StreamRestart():
-                self._restart()
-
-    def _restart(self) -> None:
-        self._restarts += 1
-        self._tools.clear()
-        if self._said:  # whatever comes now, what was shown goes
-            self._said = False
-            self._delta("text.delta", "")
+                self._restarts += 1
+                self._tools.clear()
+                if self._has_text:  # remove the text of the failed attempt
+                    self._has_text = False
+                    self._delta("text.delta", "")
 
     def _delta(self, type: str, text: str) -> None:
         epoch = self._effects.lease.epoch
