@@ -39,7 +39,6 @@ class Agent(Protocol):
 
         A returned value becomes the run's output when nothing was replied.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,6 @@ class RunContext(Protocol):
     @property
     def idempotency_key(self) -> str:
         """Inside a tool: the same for every attempt of this call, so that the other side can deduplicate."""
-        ...
 
     async def llm(
         self,
@@ -97,11 +95,9 @@ class RunContext(Protocol):
         model: ChatModel | None = None,
     ) -> ModelResponse:
         """Call the agent's model. Raises ModelError with the provider's message; transient errors are retried."""
-        ...
 
     async def tool(self, name: str, /, **arguments: Any) -> ToolExecutionResult:
         """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
-        ...
 
     async def spawn(
         self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
@@ -112,7 +108,6 @@ class RunContext(Protocol):
         Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or full: in a full tree HIGH and
         CRITICAL children pause the lowest run that is strictly lower.
         """
-        ...
 
     async def handoff(
         self,
@@ -134,7 +129,6 @@ class RunContext(Protocol):
         handoffs as a tree may be deep. Raises InvalidInputError inside a tool, which returns a FinishAgentResult
         instead.
         """
-        ...
 
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
 
@@ -144,7 +138,6 @@ class RunContext(Protocol):
 
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""
-        ...
 
     async def send(self, target: AgentId | RunHandle, message: Message | str) -> None: ...
 
@@ -158,7 +151,6 @@ class RunContext(Protocol):
         PermanentError when it is larger than an input may be or the last of too many publications that each followed
         from the one before, InvalidInputError that names the parameter.
         """
-        ...
 
     async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
         """Have this agent follow `topic`, for the run's owner. Later publications come as a message and as the signal
@@ -170,16 +162,13 @@ class RunContext(Protocol):
 
         Raises ForbiddenError when the run's owner may not, InvalidInputError that names the parameter.
         """
-        ...
 
     async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
         """Stop following; with `session` that of this conversation alone. No error without such a follow."""
-        ...
 
     async def update_follows(self, metadata: Mapping[str, Any]) -> None:
         """Put `metadata` (JSON) over that of this agent's follows: those of the run's owner, in this conversation and
         in general. Runs that deliveries start get it from now on. This run keeps its own."""
-        ...
 
     async def sleep_until(self, when: datetime | timedelta) -> None: ...
 
@@ -188,7 +177,6 @@ class RunContext(Protocol):
     ) -> Any:
         """Wait for a signal of this name, or take an earlier one: its payload, `{}` without one. None when `until` came
         first, or with `or_message` a message for `receive`."""
-        ...
 
     async def receive(self) -> list[Message]:
         """The messages since those that the code got, oldest first; empty without any. It does not wait. Its messages
@@ -196,12 +184,10 @@ class RunContext(Protocol):
 
         Raises InvalidInputError inside a tool: the agent's own code reads its messages.
         """
-        ...
 
     def caused_by(self, message: Message) -> None:
         """Publications from here on follow from this message alone, not from all messages of the inbox. Chains of
         publications are counted that way."""
-        ...
 
     async def ask_human(
         self,
@@ -225,7 +211,6 @@ class RunContext(Protocol):
 
         Raises InvalidInputError that names the parameter.
         """
-        ...
 
     async def approve(
         self,
@@ -250,33 +235,26 @@ class RunContext(Protocol):
         An agent's tools of `approval_required_risk` and above are asked about automatically: this is for code that acts
         without them. Raises InvalidInputError that names the parameter.
         """
-        ...
 
     def check(self) -> None:
         """Raise CancellationError when the run was cancelled or its deadline passed."""
-        ...
 
     def now(self) -> datetime:
         """The journaled time, UTC."""
-        ...
 
     def random(self) -> float:
         """In [0, 1), the same on every replay."""
-        ...
 
     def uuid(self) -> UUID:
         """The same on every replay."""
-        ...
 
     async def log(self, kind: str, data: Any = None) -> None:
         """Write a journal entry of the agent's own; it is written with the next effect's commit."""
-        ...
 
     async def log_once(self, key: str, data: Any = None) -> None: ...
 
     async def pin(self, name: str, compute: Callable[[], Any]) -> Any:
         """The JSON value of `compute`, sync or async: computed once in the run, recorded for its replays."""
-        ...
 
     def patched(self, name: str) -> bool: ...
 
@@ -287,8 +265,6 @@ class RunContext(Protocol):
 
         Raises InvalidInputError when `unread` is none of them.
         """
-        ...
 
     def scope(self, name: str, *, call_id: str = "") -> AbstractContextManager[None]:
         """Name the place of the calls inside, which their journal paths show."""
-        ...

@@ -32,18 +32,14 @@ class Event(BaseModel):
 class EventPublisher(Protocol):
     async def publish(self, event: Event, topic: str) -> None:
         """Send an event to the readers of the topic."""
-        ...
 
 
 class EventSubscriber(Protocol):
     async def subscribe(self, topic: str, handler: Callable[[Event], Awaitable[None]]) -> str:
         """Call `handler` with the topic's events from now on; returns the subscription's id."""
-        ...
 
     async def unsubscribe(self, id: str) -> None:
         """End a subscription."""
-        ...
 
     def stream(self, topic: str) -> AsyncIterator[Event]:
         """The topic's events, as they come."""
-        ...

@@ -155,4 +155,3 @@ class ChatModel(Protocol):
 
         Raises TransientError for an error that is worth a retry, else ModelError.
         """
-        ...

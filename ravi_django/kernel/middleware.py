@@ -124,4 +124,3 @@ class AgentContextProtocol(Protocol):
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
         """The conversation for the model: the history after the compaction pipeline."""
-        ...

@@ -56,35 +56,27 @@ class Locked(Exception):
 class EventBuffer(Protocol):
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
         """For each batch its numbers (0: a copy of a durable frame, -1: refused), or Lost, MarkReached or Locked."""
-        ...
 
     def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
         """Frames with a number above `after`, in order; None when the buffer does not have the tree."""
-        ...
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         """The first frames of each tree, in one round trip; none when the buffer does not have it."""
-        ...
 
     def expire(self, trees: Sequence[str]) -> None:
         """The trees have ended and are archived: delete their frames soon."""
-        ...
 
     def forget(self, trees: Sequence[str]) -> None:
         """The rows of these trees are deleted: delete all their frames now."""
-        ...
 
     def ping(self) -> None:
         """Raise when the buffer cannot be reached."""
-        ...
 
     def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Hints that there may be more to read of a tree or of REQUESTS. Also yields every `every_s` seconds."""
-        ...
 
     def hint(self, topic: str) -> None:
         """Wake the watchers of a topic, in every process where the buffer can. A hint may be lost; never raises."""
-        ...
 
 
 def stream_url() -> str | None:
