@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -81,16 +81,15 @@ class ValkeyBus(Bus):
         """See `Bus.subscribe`. Raises redis.RedisError when the server is away now; later it waits for the server."""
         key = key_of(check_topic(topic))
         handling = Handling(self, topic, handler, types, bus.name_of(handler, group))
-        keep: Callable[[], Awaitable[None]] | None = None
+        reader: _Reading | Member
         if group is None:
             last = after if after is not None else await self._end_of(key)
-            read: Callable[[], Awaitable[None]] = _Reading(self._client, key, last, handling).once
+            reader = _Reading(self._client, key, last, handling)
         else:
-            member = Member(self._client, key, group, handling, self._claim_s)
-            await member.join(after or "$")
-            read, keep = member.once, member.keep
+            reader = Member(self._client, key, group, handling, self._claim_s)
+            await reader.join(after or "$")
         id = uuid4().hex
-        task = asyncio.create_task(_for_ever(read, handling, keep), name=f"ravi-bus-{id}")
+        task = asyncio.create_task(_for_ever(reader, handling), name=f"ravi-bus-{id}")
         self._tasks[id] = asyncio.get_running_loop(), task
         return id
 
@@ -140,16 +139,14 @@ class ValkeyBus(Bus):
             await client.aclose()
 
 
-async def _for_ever(
-    read: Callable[[], Awaitable[None]], handling: Handling, keep: Callable[[], Awaitable[None]] | None
-) -> None:
-    """Read until cancelled; `keep` runs beside."""
+async def _for_ever(reader: _Reading | Member, handling: Handling) -> None:
+    """Read until cancelled."""
     pause = PAUSES[0]
-    keeping = asyncio.ensure_future(keep()) if keep is not None else None
+    keeping = asyncio.ensure_future(reader.keep())
     try:
         while True:
             try:
-                await read()
+                await reader.once()
                 pause = PAUSES[0]
             except (redis.RedisError, OSError) as error:
                 _check_cancelled()
@@ -157,9 +154,8 @@ async def _for_ever(
             _check_cancelled()
     finally:
         await handling.end()
-        if keeping is not None:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 def _check_cancelled() -> None:
@@ -189,11 +185,10 @@ class _Reading:
         for place, fields in await _read(self.client, self.key, self.last):
             self.last = place.decode()
             if (event := event_of(place, fields)) is not None:
-                await self.handling.handle(event, _nothing)
+                await self.handling.handle(event, self.keep)
 
-
-async def _nothing() -> None:
-    """Without a group there is nothing to acknowledge."""
+    async def keep(self) -> None:
+        """Without a group there is nothing to renew or acknowledge."""
 
 
 async def _read(client: redis.asyncio.Redis, key: str, after: str) -> Rows:
