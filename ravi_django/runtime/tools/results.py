@@ -35,11 +35,10 @@ from ravi_django.kernel.content import (
 )
 from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.messages import ToolExecutionResult
-from ravi_django.kernel.tools import Tool
+from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
 from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
 
 MAX_ITEMS = 10_000  # read from an iterator, which may never end
-MAX_DEPTH = 50  # of structured data in a block: messages and rows nest it again, and encoders have a limit
 MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
@@ -129,8 +128,9 @@ def _checked(block: Block) -> ContentBlock:
     """The block as it comes back from a row. Values in it that are no JSON become text, and so does a block that is
     none."""
     try:
-        body = json.loads(_json(block.model_dump(mode="python", warnings=False)))
-        _check_shape(body)
+        body = json.loads(_json(block.model_dump(mode="python", warnings=False)), parse_int=_whole_number)
+        if is_too_deep(body):
+            raise ValueError(f"it is nested more than {MAX_ARGUMENTS_DEPTH} deep")
         return blocks_adapter.validate_python([storable(body)])[0]
     except Exception as raised:
         if isinstance(block, CodeBlock) and isinstance(getattr(block, "code", None), str):
@@ -142,22 +142,10 @@ def _json(value: Any) -> bytes:
     return to_json(value, fallback=str, inf_nan_mode="strings", bytes_mode="base64")
 
 
-def _check_shape(value: Any) -> None:
-    """Raises ValueError for a value that encoders or databases cannot hold."""
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-        inner: list[Any] = []
-        for part in level:
-            if isinstance(part, dict):
-                inner += part.values()
-            elif isinstance(part, list):
-                inner += part
-            elif isinstance(part, int) and part.bit_length() > MAX_DIGITS * 3:
-                raise ValueError("a number in it has too many digits")
-        level = inner
+def _whole_number(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError("a number in it has too many digits")
+    return int(text)
 
 
 def _text(value: Any) -> str:
