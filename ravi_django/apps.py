@@ -39,7 +39,6 @@ class RaviConfig(AppConfig):
         for signal in (request_opened, request_answered, request_closed, request_changed):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
         deletion.connect()
-        deletion.connect_runs()
         saves.connect()
         setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):

@@ -17,7 +17,6 @@ from ravi_django.kernel.errors import IllegalTransitionError, InvalidInputError,
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import ControlPayload, Message
 from ravi_django.models import Run, Signal
-from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.state import RunState
@@ -25,7 +24,7 @@ from ravi_django.runtime.lease.waits import PEOPLES, check_name
 from ravi_django.runtime.lifecycle.endings import cancel_locked, concerned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.signals import send_signal
-from ravi_django.runtime.runs.waking import locking, touch
+from ravi_django.runtime.runs.waking import append_locked, locking, touch
 from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.asks import unreachable
@@ -128,10 +127,8 @@ def record_control(
 ) -> int:
     """Write what a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has
     room, any other name is a signal. Nothing happens to a run that has ended."""
-    store_big_values(entries)
 
-    def write(held: set[UUID]) -> int:
-        first = append_rows(lease, entries, turns)
+    def write(held: set[UUID]) -> None:
         with suppress(IllegalTransitionError):
             if signal == "resume":
                 slots.resume_in_room(target_id)
@@ -141,10 +138,9 @@ def record_control(
                 send_signal(target_id, signal, data, key)
                 touch([target_id])  # in this transaction, not after its commit
                 Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
-        return first
 
     needed = {"abort": to_cancel, "resume": slots.to_resume}.get(signal)
-    return locking({lease.run_id, target_id} | (needed(target_id) if needed else set()), write)
+    return append_locked(lease, entries, turns, {target_id} | (needed(target_id) if needed else set()), write)
 
 
 def is_ancestor(run_id: UUID, of: UUID) -> bool:

@@ -33,6 +33,7 @@ def connect() -> None:
     for model in apps.get_models():
         if model._meta.concrete_model is users:
             pre_delete.connect(_deleting, sender=model, dispatch_uid="ravi.owner_deleted")
+    pre_delete.connect(_deleting_run, sender=Run, dispatch_uid="ravi.run_deleted")
 
 
 def _deleting(sender: Any, instance: Any, **more: Any) -> None:
@@ -60,10 +61,6 @@ def _live(user: Any) -> list[UUID]:
     """The runs to cancel, roots first: the runs below a root end with it."""
     rows = Run.objects.filter(owner=user, cancel_requested_at=None).exclude(status__in=TERMINAL)
     return list(rows.order_by(F("root_id").asc(nulls_first=True), "id").values_list("id", flat=True))
-
-
-def connect_runs() -> None:
-    pre_delete.connect(_deleting_run, sender=Run, dispatch_uid="ravi.run_deleted")
 
 
 def _deleting_run(sender: Any, instance: Run, **more: Any) -> None:

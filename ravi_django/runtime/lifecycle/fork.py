@@ -118,9 +118,8 @@ def _budget(source: Run) -> dict[str, Any] | None:
     """The limits of the source's tree, tightened by its own spawn limits, with the source's other limits over them."""
     if source.root is None or not source.budget:
         return source.budget if source.root is None else source.root.budget
-    given = [limit for limit in (slots.recorded(source.root), slots.recorded(source)) if limit is not None]
-    spawning = slots.narrowed(*given).model_dump(mode="json") if given else {}
-    return {**(source.root.budget or {}), **source.budget, **spawning}
+    spawning = slots.joined(slots.recorded(source.root.budget), slots.recorded(source.budget))
+    return {**(source.root.budget or {}), **source.budget, **(spawning or {})}
 
 
 # ------------------------------------------------------------------------------------------------- where

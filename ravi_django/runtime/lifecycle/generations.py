@@ -21,7 +21,7 @@ from ravi_django.runtime.lease.inbox import read, told_of
 from ravi_django.runtime.lifecycle.endings import cancel_children
 from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs.sessions import active_root, lock_session, promote
-from ravi_django.runtime.runs.waking import RELEASED, locking, ready
+from ravi_django.runtime.runs.waking import RELEASED, append_locked, locking, ready
 
 CONTINUED = "run.continued"  # the kind of its row
 
@@ -47,16 +47,13 @@ def continue_as_new(
     inbox_from = max(lease.run.inbox_from, inbox_upto)
     for entry in entries[-1:]:
         note_closed(lease.run_id, entry)
-    store_big_values(entries)
 
-    def begin(held: set[UUID]) -> int:
-        first = append_rows(lease, entries, turns)
+    def begin(held: set[UUID]) -> None:
         if told:
             read(told_of(lease.run_id, inbox_from))
         begin_anew(lease, messages, inbox_from, held, drops, carries, **_newest_version(lease.run))
-        return first
 
-    return locking({lease.run_id}, begin)
+    return append_locked(lease, entries, turns, (), begin)
 
 
 def begin_anew(

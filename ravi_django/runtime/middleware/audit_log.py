@@ -142,10 +142,12 @@ class AuditLog:
 # ------------------------------------------------------------------------------------------------ the three levels
 
 
-class _RunAudit(AgentMiddleware):
+class _Part:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
 
+
+class _RunAudit(_Part, AgentMiddleware):
     async def process(self, context: AgentRunContext, call_next: CallNext) -> None:
         ctx, name = context.ctx, str(context.agent_id)
         place = context.inbox[0].id if context.inbox else ""  # a run with more messages is handled again
@@ -173,10 +175,7 @@ class _RunAudit(AgentMiddleware):
         await self._audit.happened(ctx, "run", name, place, {"step": "ended", **detail, **_lasted(begun)})
 
 
-class _ModelAudit(ChatMiddleware):
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
-
+class _ModelAudit(_Part, ChatMiddleware):
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
         audit, ctx, name, begun = self._audit, context.ctx, context.model.name, time.monotonic()
         detail: dict[str, Any] = {"path": context.path, "messages": len(context.messages)}
@@ -206,10 +205,7 @@ def _is_tried_again(context: ChatContext, error: Exception) -> bool:
     return backoff.again(error, backoff.policy_of(context.model), failures) is not None
 
 
-class _ToolAudit(FunctionMiddleware):
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
-
+class _ToolAudit(_Part, FunctionMiddleware):
     async def process(self, context: FunctionContext, call_next: CallNext) -> None:
         audit, ctx, name, begun = self._audit, context.ctx, context.tool.name, time.monotonic()
         place = f"{context.path}#{context.attempt}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -14,6 +14,9 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.journal.append import append_rows, store_big_values
+from ravi_django.runtime.journal.entries import Entry, NewTurn
+from ravi_django.runtime.journal.lease import Lease
 
 T = TypeVar("T")
 
@@ -93,6 +96,25 @@ def require(run_ids: Iterable[UUID], held: set[UUID]) -> None:
     """Raise NotLocked unless all runs are in `held`."""
     if missing := set(run_ids) - held:
         raise NotLocked(missing)
+
+
+def append_locked(
+    lease: Lease,
+    entries: Sequence[Entry],
+    turns: Sequence[NewTurn],
+    run_ids: Iterable[UUID],
+    also: Callable[[set[UUID]], Any],
+) -> int:
+    """A write of a lease holder, in one transaction with these runs locked: append, then call `also` with the locked
+    runs. Returns the seq of the first row."""
+    store_big_values(entries)
+
+    def write(held: set[UUID]) -> int:
+        first = append_rows(lease, entries, turns)
+        also(held)
+        return first
+
+    return locking({lease.run_id, *run_ids}, write)
 
 
 def locking(run_ids: Iterable[UUID], write: Callable[[set[UUID]], T]) -> T:

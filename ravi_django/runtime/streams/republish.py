@@ -40,8 +40,12 @@ def ended_with(run: Run, at: datetime) -> list[Frame]:
     entries = list(rows.order_by("finished_at", "seq").select_related("run"))
     internalize(entries)
     sources: dict[UUID, Source] = {entry.run_id: Source.of(entry.run) for entry in entries}
-    whose = zip(framing.authors(entries, sources), entries, strict=True)
-    return [frame for source, entry in whose for frame in framing.durable(source, entry, entry.seq)]
+    return _frames(entries, sources)
+
+
+def _frames(rows: Sequence[JournalEntry], sources: dict[UUID, Source]) -> list[Frame]:
+    authors = zip(framing.authors(rows, sources), rows, strict=True)
+    return [frame for source, row in authors for frame in framing.durable(source, row, row.seq)]
 
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
@@ -151,6 +155,5 @@ def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[
     parts = []
     while entries := list(islice(latest, PAGE))[::-1]:  # frames are small, bodies of rows may be big
         internalize(entries)
-        whose = zip(framing.authors(entries, sources), entries, strict=True)
-        parts.append([frame for source, row in whose for frame in framing.durable(source, row, row.seq)])
+        parts.append(_frames(entries, sources))
     return root, [frame for part in reversed(parts) for frame in part]

@@ -20,7 +20,7 @@ from ravi_django.runtime.journal.entries import Entry, NewTurn, internalize
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.gate import NotDue
 from ravi_django.runtime.runs.sessions import active_root, create_run
-from ravi_django.runtime.runs.waking import lock, locking, require, touch
+from ravi_django.runtime.runs.waking import append_locked, lock, require, touch
 from ravi_django.runtime.teams import slots
 
 # ------------------------------------------------------------------------------------------------------ asks
@@ -41,11 +41,9 @@ def open_ask(
 
     Paused runs that the asker then waits for go on, see `slots.let_go`. They are added to `resumed`.
     """
-    store_big_values(entries)
 
-    def write(held: set[UUID]) -> int:
+    def write(held: set[UUID]) -> None:
         let_go.clear()  # of a try that was rolled back
-        first = append_rows(lease, entries, turns)
         target = Run.objects.get(id=ask.target_id)
         ahead = {} if target.is_terminal else slots.awaited(target.id)
         if ask.asker_id in ahead or ask.asker_id == target.id:
@@ -60,10 +58,9 @@ def open_ask(
         clock.stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
             touch([lease.run_id])  # its worker reads the facts again
-        return first
 
     let_go: list[UUID] = [] if resumed is None else resumed
-    return locking({lease.run_id, ask.target_id}, write)
+    return append_locked(lease, entries, turns, [ask.target_id], write)
 
 
 def _deliver_here(target: Run, message: dict[str, Any]) -> bool:
@@ -168,10 +165,8 @@ def reply(
 ) -> int:
     """Set the outcome of the ask of this message, and wake its asker. After a timeout the reply becomes an ordinary
     message, `late`, unless the ask was a delegation's. Without an ask, the row alone keeps the reply."""
-    store_big_values(entries)
-    with transaction.atomic():
-        lock([lease.run_id, asker_id])
-        first = append_rows(lease, entries, turns)
+
+    def write(held: set[UUID]) -> None:
         asks = Ask.objects.filter(target_id=lease.run_id, asker_id=asker_id, message_id=message_id)
         generations = set(asks.filter(outcome=None).values_list("generation", "asker__generation"))
         settled = asks.filter(outcome=None).update(outcome=AskKind.REPLIED, result=result, settled_at=clock.now())
@@ -181,7 +176,8 @@ def reply(
             asker = Run.objects.get(id=asker_id)
             if _deliver_here(asker, late) and not asker.is_terminal:
                 touch([asker_id])
-        return first
+
+    return append_locked(lease, entries, turns, [asker_id], write)
 
 
 def deliver(

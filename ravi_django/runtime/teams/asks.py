@@ -184,23 +184,20 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
             found, refusal = await find(ctx, agent_id)
             if refusal is not None:
                 await refuse(ctx, entry, refusal)
-            run = _root_in_session(ctx, agent_id)
-            run.agent_version, run.metadata = found.version, metadata_of(ctx, found, message)
+            mine = effects.lease.run
+            run = Run(
+                id=uuid7(),
+                agent=str(agent_id),
+                agent_version=found.version,
+                session_id=mine.session_id,
+                owner_id=mine.owner_id,
+                tenant=mine.tenant,
+                priority=mine.priority,
+                metadata=metadata_of(ctx, found, message),
+            )
             await effects.record(entry, partial(ask_rows.deliver_to_agent, run=run, message=body))
             target_id = UUID(entry.result["run"])
     effects.wake([target_id])
-
-
-def _root_in_session(ctx: RunState, agent_id: AgentId) -> Run:
-    mine = ctx.effects.lease.run
-    return Run(
-        id=uuid7(),
-        agent=str(agent_id),
-        session_id=mine.session_id,
-        owner_id=mine.owner_id,
-        tenant=mine.tenant,
-        priority=mine.priority,
-    )
 
 
 async def reply(ctx: RunState, message: Message, result: Any) -> None:

@@ -31,20 +31,22 @@ from ravi_django.runtime.runs.waking import lock, require
 
 def limit_of(root: Run) -> SpawnBudget:
     """The limit of the root's tree."""
-    return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root))
+    return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root.budget))
 
 
-def recorded(run: Run) -> SpawnBudget | None:
-    """The spawn limits on the row: a root's for its tree, a child's for the runs below it; None without any."""
-    return _recorded(run.budget)
-
-
-def _recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
+def recorded(budget: dict[str, Any] | None) -> SpawnBudget | None:
+    """The spawn limits of a row: a root's for its tree, a child's for the runs below it; None without any."""
     budget = budget or {}
     most, preempt = budget.get("max_agents"), budget.get("allow_preempt")
     if most is None and preempt is None:
         return None
     return SpawnBudget(max_agents=most or conf.MAX_AGENTS, allow_preempt=preempt is not False)
+
+
+def joined(*budgets: SpawnBudget | None) -> dict[str, Any] | None:
+    """The tightest limits of these, as a row holds them; None without any."""
+    given = [budget for budget in budgets if budget is not None]
+    return narrowed(*given).model_dump(mode="json") if given else None
 
 
 def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
@@ -78,7 +80,7 @@ def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
     limit, at = None, run.id
     while at in tree:
         found.append((at, taken[at], limit))
-        at, limit = tree[at][0], _recorded(tree[at][3])  # a run's limit is on the rows of its children
+        at, limit = tree[at][0], recorded(tree[at][3])  # a run's limit is on the rows of its children
     return found
 
 

@@ -17,13 +17,12 @@ from ravi_django.kernel.messages import Message
 from ravi_django.kernel.supervision import Priority, SpawnBudget
 from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.sessions import create_session
-from ravi_django.runtime.runs.waking import locking, require
+from ravi_django.runtime.runs.waking import append_locked, require
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.messages import (
     address_of,
@@ -139,13 +138,8 @@ def make_child(
         tenant=parent.tenant,
         priority=parent.priority if priority is None else priority.value,
         deadline=deadline or parent.deadline,
-        budget=None if parent.parent_id is None else _handed_down(slots.recorded(parent), allowed),
+        budget=None if parent.parent_id is None else slots.joined(slots.recorded(parent.budget), allowed),
     )
-
-
-def _handed_down(*budgets: SpawnBudget | None) -> dict[str, Any] | None:
-    given = [budget for budget in budgets if budget is not None]
-    return slots.narrowed(*given).model_dump(mode="json") if given else None
 
 
 def write_spawn(
@@ -167,12 +161,10 @@ def write_spawn(
     Raises SpawnDeniedError when the tree is full, and CancellationError when the parent is being cancelled: the cascade
     would miss this child.
     """
-    store_big_values(entries)
     limit = _to_remember(lease.run, allowed)
 
-    def write(held: set[UUID]) -> int:
+    def write(held: set[UUID]) -> None:
         paused.clear()  # of a try that was rolled back
-        first = append_rows(lease, entries, turns)
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
         lower = _make_room(lease.run, child, allowed)
@@ -187,11 +179,10 @@ def write_spawn(
         clock.stamp(child).save(force_insert=True)
         if message is not None:
             InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
-        return first
 
     paused: list[Paused] = [] if gave_way is None else gave_way
     # The root's too: two spawns at once must not both find the last slot.
-    first = locking({lease.run.tree_id, lease.run_id}, write)
+    first = append_locked(lease, entries, turns, [lease.run.tree_id], write)
     if limit is not None:
         lease.run.budget = limit
     return first
@@ -200,7 +191,7 @@ def write_spawn(
 def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:
     """The run whose slot the child takes; None when a slot is free. Raises SpawnDeniedError."""
     tree = slots.limit_of(spawner.root or spawner)
-    own = slots.narrowed(tree, slots.recorded(spawner), allowed)
+    own = slots.narrowed(tree, slots.recorded(spawner.budget), allowed)
     if spawner.parent_id is None:
         tree = own
     elif own != tree:
@@ -235,6 +226,6 @@ def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None
     already."""
     if allowed is None or run.parent_id is not None:
         return None
-    known = slots.recorded(run)
+    known = slots.recorded(run.budget)
     limit = slots.narrowed(known or allowed, allowed)
     return None if limit == known else {**(run.budget or {}), **limit.model_dump(mode="json")}
