@@ -4,8 +4,7 @@ import os
 from typing import Any
 
 from project.settings import *  # noqa: F403
-from project.settings import INSTALLED_APPS as DEMO_APPS
-from project.settings import RAVI as DEMO_RAVI
+from project.settings import INSTALLED_APPS as DEMO_APPS, RAVI as DEMO_RAVI
 
 INSTALLED_APPS = [*DEMO_APPS, "benchmarks"]
 

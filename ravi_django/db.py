@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.transaction import Atomic
-from django.db.transaction import on_commit as _on_commit
+from django.db.transaction import Atomic, on_commit as _on_commit
 
 from ravi_django.conf import conf
 

@@ -12,8 +12,7 @@ import threading
 from functools import partial
 from typing import Any
 
-from celery import Task
-from celery import shared_task as celery_task
+from celery import Task, shared_task as celery_task
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import celeryd_after_setup, celeryd_init, worker_ready, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, connections

@@ -6,38 +6,17 @@ runs, `ravi.change_agent` enabling, disabling and editing agents, `ravi.add_agen
 that they may answer, see `inbox`.
 """
 
-from ravi_django.admin.agents.pages import AgentAdmin
-from ravi_django.admin.audit import AuditRecordAdmin
-from ravi_django.admin.board import BoardTaskAdmin
-from ravi_django.admin.budgets import BudgetAccountAdmin, DailyBudgetAdmin
-from ravi_django.admin.delegations import DelegationAdmin, StickyDecisionAdmin
-from ravi_django.admin.graph import FollowAdmin, PublicationAdmin
-from ravi_django.admin.inbox import HumanRequestAdmin
-from ravi_django.admin.journal import JournalEntryAdmin
-from ravi_django.admin.own_sites import register_on
-from ravi_django.admin.runs import RunAdmin
-from ravi_django.admin.schedules import ScheduleAdmin
-from ravi_django.admin.sessions import SessionAdmin
-from ravi_django.admin.sources import SourceAdmin, SourceItemAdmin
-from ravi_django.admin.workers import WorkerProcessAdmin
-
-__all__ = [
-    "AgentAdmin",
-    "AuditRecordAdmin",
-    "BoardTaskAdmin",
-    "BudgetAccountAdmin",
-    "DailyBudgetAdmin",
-    "DelegationAdmin",
-    "FollowAdmin",
-    "HumanRequestAdmin",
-    "JournalEntryAdmin",
-    "PublicationAdmin",
-    "RunAdmin",
-    "ScheduleAdmin",
-    "SessionAdmin",
-    "SourceAdmin",
-    "SourceItemAdmin",
-    "StickyDecisionAdmin",
-    "WorkerProcessAdmin",
-    "register_on",
-]
+from ravi_django.admin.agents.pages import AgentAdmin as AgentAdmin
+from ravi_django.admin.audit import AuditRecordAdmin as AuditRecordAdmin
+from ravi_django.admin.board import BoardTaskAdmin as BoardTaskAdmin
+from ravi_django.admin.budgets import BudgetAccountAdmin as BudgetAccountAdmin, DailyBudgetAdmin as DailyBudgetAdmin
+from ravi_django.admin.delegations import DelegationAdmin as DelegationAdmin, StickyDecisionAdmin as StickyDecisionAdmin
+from ravi_django.admin.graph import FollowAdmin as FollowAdmin, PublicationAdmin as PublicationAdmin
+from ravi_django.admin.inbox import HumanRequestAdmin as HumanRequestAdmin
+from ravi_django.admin.journal import JournalEntryAdmin as JournalEntryAdmin
+from ravi_django.admin.own_sites import register_on as register_on
+from ravi_django.admin.runs import RunAdmin as RunAdmin
+from ravi_django.admin.schedules import ScheduleAdmin as ScheduleAdmin
+from ravi_django.admin.sessions import SessionAdmin as SessionAdmin
+from ravi_django.admin.sources import SourceAdmin as SourceAdmin, SourceItemAdmin as SourceItemAdmin
+from ravi_django.admin.workers import WorkerProcessAdmin as WorkerProcessAdmin

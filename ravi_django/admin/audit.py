@@ -10,8 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.admin.runs import AgentFilter

@@ -14,8 +14,7 @@ from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.text import capfirst
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.agents.fields import text_line
 from ravi_django.admin.agents.versions import changes

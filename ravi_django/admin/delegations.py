@@ -15,8 +15,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision

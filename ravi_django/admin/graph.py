@@ -8,8 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.models import Follow, Publication, Session

@@ -13,8 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, ngettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from ravi_django.admin import readers, timeline, tree
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named

@@ -3,94 +3,61 @@
 from importlib import import_module
 from typing import Any
 
-from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.hooks import Hooks
-from ravi_django.agents.memory.agent_context import AgentContext, ContextConfig
-from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
-from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
-from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
-from ravi_django.agents.memory.history import HistoryProvider, InMemoryHistoryProvider
-from ravi_django.agents.middleware import MiddlewarePipeline
-from ravi_django.agents.news.information import InformationAgent
-from ravi_django.agents.news.items import Item
-from ravi_django.agents.news.personal_feed import PersonalFeedAgent
-from ravi_django.agents.react.agent import ReActAgent
-from ravi_django.agents.react.approval import ApprovalGate
-from ravi_django.agents.react.orchestrator import OrchestratorAgent, SubAgentConfig
-from ravi_django.agents.react.result import ResultType
+from ravi_django.agents.budget import ExecutionTracker as ExecutionTracker
+from ravi_django.agents.hooks import Hooks as Hooks
+from ravi_django.agents.memory.agent_context import AgentContext as AgentContext, ContextConfig as ContextConfig
+from ravi_django.agents.memory.compaction.strategy import (
+    CompactionPipeline as CompactionPipeline,
+    CompactionStrategy as CompactionStrategy,
+)
+from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction as SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed as TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tool_results import (
+    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
+    ToolResultCompaction as ToolResultCompaction,
+)
+from ravi_django.agents.memory.compaction.windows import (
+    SlidingWindowCompaction as SlidingWindowCompaction,
+    TruncationCompaction as TruncationCompaction,
+)
+from ravi_django.agents.memory.history import (
+    HistoryProvider as HistoryProvider,
+    InMemoryHistoryProvider as InMemoryHistoryProvider,
+)
+from ravi_django.agents.middleware import MiddlewarePipeline as MiddlewarePipeline
+from ravi_django.agents.news.information import InformationAgent as InformationAgent
+from ravi_django.agents.news.items import Item as Item
+from ravi_django.agents.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent
+from ravi_django.agents.react.agent import ReActAgent as ReActAgent
+from ravi_django.agents.react.approval import ApprovalGate as ApprovalGate
+from ravi_django.agents.react.orchestrator import (
+    OrchestratorAgent as OrchestratorAgent,
+    SubAgentConfig as SubAgentConfig,
+)
+from ravi_django.agents.react.result import ResultType as ResultType
 from ravi_django.agents.spec.factory import (
-    create_assistant_agent,
-    load_session_memory,
-    rebuild_agent,
-    rebuild_messages_from_steps,
+    create_assistant_agent as create_assistant_agent,
+    load_session_memory as load_session_memory,
+    rebuild_agent as rebuild_agent,
+    rebuild_messages_from_steps as rebuild_messages_from_steps,
 )
-from ravi_django.agents.spec.spec import AgentSpec, validate_spec
-from ravi_django.agents.tools.delegate import AgentTool
-from ravi_django.agents.tools.function_tool import FunctionTool, tool
-from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.agents.user_proxy import UserProxyAgent
+from ravi_django.agents.spec.spec import AgentSpec as AgentSpec, validate_spec as validate_spec
+from ravi_django.agents.tools.delegate import AgentTool as AgentTool
+from ravi_django.agents.tools.function_tool import FunctionTool as FunctionTool, tool as tool
+from ravi_django.agents.tools.toolbox import Toolbox as Toolbox
+from ravi_django.agents.user_proxy import UserProxyAgent as UserProxyAgent
 from ravi_django.kernel import (
-    AgentContextProtocol,
-    AgentMiddleware,
-    AgentRunContext,
-    ChatContext,
-    ChatMiddleware,
-    FunctionContext,
-    FunctionMiddleware,
-    HookCall,
-    HookEvent,
-    MiddlewareTermination,
+    AgentContextProtocol as AgentContextProtocol,
+    AgentMiddleware as AgentMiddleware,
+    AgentRunContext as AgentRunContext,
+    ChatContext as ChatContext,
+    ChatMiddleware as ChatMiddleware,
+    FunctionContext as FunctionContext,
+    FunctionMiddleware as FunctionMiddleware,
+    HookCall as HookCall,
+    HookEvent as HookEvent,
+    MiddlewareTermination as MiddlewareTermination,
 )
-
-__all__ = [
-    "AgentContext",
-    "AgentContextProtocol",
-    "AgentMiddleware",
-    "AgentRunContext",
-    "AgentSpec",
-    "AgentTool",
-    "ApprovalGate",
-    "ChatContext",
-    "ChatMiddleware",
-    "CompactionPipeline",
-    "CompactionStrategy",
-    "ContextConfig",
-    "ExecutionTracker",
-    "FunctionContext",
-    "FunctionMiddleware",
-    "FunctionTool",
-    "HistoryProvider",
-    "HookCall",
-    "HookEvent",
-    "Hooks",
-    "InMemoryHistoryProvider",
-    "InformationAgent",
-    "Item",
-    "MiddlewarePipeline",
-    "MiddlewareTermination",
-    "OrchestratorAgent",
-    "PersonalFeedAgent",
-    "ReActAgent",
-    "ResultType",
-    "Runtime",
-    "SelectiveToolCallCompaction",
-    "SlidingWindowCompaction",
-    "SubAgentConfig",
-    "SummarizationCompaction",
-    "TokenBudgetComposed",
-    "ToolResultCompaction",
-    "Toolbox",
-    "TruncationCompaction",
-    "UserProxyAgent",
-    "create_assistant_agent",
-    "load_session_memory",
-    "rebuild_agent",
-    "rebuild_messages_from_steps",
-    "tool",
-    "validate_spec",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,29 +5,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ravi_django.agents.memory.agent_context import AgentContext, ContextConfig
-from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
-from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
-from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
-from ravi_django.agents.memory.history import HistoryProvider, InMemoryHistoryProvider
-
-__all__ = [
-    "AgentContext",
-    "CompactionPipeline",
-    "CompactionStrategy",
-    "ContextConfig",
-    "DjangoHistoryProvider",
-    "HistoryProvider",
-    "InMemoryHistoryProvider",
-    "SelectiveToolCallCompaction",
-    "SlidingWindowCompaction",
-    "SummarizationCompaction",
-    "TokenBudgetComposed",
-    "ToolResultCompaction",
-    "TruncationCompaction",
-]
+from ravi_django.agents.memory.agent_context import AgentContext as AgentContext, ContextConfig as ContextConfig
+from ravi_django.agents.memory.compaction.strategy import (
+    CompactionPipeline as CompactionPipeline,
+    CompactionStrategy as CompactionStrategy,
+)
+from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction as SummarizationCompaction
+from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed as TokenBudgetComposed
+from ravi_django.agents.memory.compaction.tool_results import (
+    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
+    ToolResultCompaction as ToolResultCompaction,
+)
+from ravi_django.agents.memory.compaction.windows import (
+    SlidingWindowCompaction as SlidingWindowCompaction,
+    TruncationCompaction as TruncationCompaction,
+)
+from ravi_django.agents.memory.history import (
+    HistoryProvider as HistoryProvider,
+    InMemoryHistoryProvider as InMemoryHistoryProvider,
+)
 
 DjangoHistoryProvider: type[HistoryProvider]  # of a higher layer: imported on first use
 

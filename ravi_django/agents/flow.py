@@ -5,29 +5,19 @@
 The names are those of Agentic's `BaseAgentProxy` and its events, on durable rows. See docs/flows.md.
 """
 
-from ravi_django.agents.proxy.agent import BaseAgentProxy
+from ravi_django.agents.proxy.agent import BaseAgentProxy as BaseAgentProxy
 from ravi_django.agents.proxy.events import (
-    ChatOutput,
-    Prompt,
-    ResumeWithInput,
-    SubagentCall,
-    ToolCall,
-    TurnEnd,
-    WaitForInput,
+    ChatOutput as ChatOutput,
+    Prompt as Prompt,
+    ResumeWithInput as ResumeWithInput,
+    SubagentCall as SubagentCall,
+    ToolCall as ToolCall,
+    TurnEnd as TurnEnd,
+    WaitForInput as WaitForInput,
 )
-from ravi_django.kernel.flow import FinishAgentResult, HumanInput, PauseForChildResult, PauseForInputResult
-
-__all__ = [
-    "BaseAgentProxy",
-    "ChatOutput",
-    "FinishAgentResult",
-    "HumanInput",
-    "PauseForChildResult",
-    "PauseForInputResult",
-    "Prompt",
-    "ResumeWithInput",
-    "SubagentCall",
-    "ToolCall",
-    "TurnEnd",
-    "WaitForInput",
-]
+from ravi_django.kernel.flow import (
+    FinishAgentResult as FinishAgentResult,
+    HumanInput as HumanInput,
+    PauseForChildResult as PauseForChildResult,
+    PauseForInputResult as PauseForInputResult,
+)

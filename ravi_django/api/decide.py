@@ -19,8 +19,7 @@ from django.shortcuts import render, resolve_url
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 

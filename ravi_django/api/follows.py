@@ -16,8 +16,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.kernel import InvalidInputError, SessionNotFoundError, TopicId
 from ravi_django.models import Follow, Session
 from ravi_django.runtime.people import site_rules
-from ravi_django.runtime.social import follow_rows, publications
-from ravi_django.runtime.social import follows as social_follows
+from ravi_django.runtime.social import follow_rows, follows as social_follows, publications
 from ravi_django.services.fields import (
     AgentField,
     IdField,

@@ -1,7 +1,6 @@
 from django.db import models
 from django.db.models.functions import Now
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.kernel.identity import AgentId
 from ravi_django.models.base import user_key

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.utils.translation import gettext, gettext_lazy
-from django.utils.translation import gettext_noop as _
+from django.utils.translation import gettext, gettext_lazy, gettext_noop as _
 
 MODELS = {
     *(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.run import Run

@@ -9,8 +9,7 @@ import json
 from typing import Any
 
 from django import forms
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest

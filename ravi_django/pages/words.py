@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from django.utils import timezone
-from django.utils.translation import get_language, gettext_lazy, ngettext
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, gettext_lazy, ngettext
 
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest

@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
-from ravi_django import access as rights
-from ravi_django import limits
+from ravi_django import access as rights, limits
 from ravi_django.kernel import KernelError, RateLimitedError
 from ravi_django.models import Run
 from ravi_django.models.base import Owned

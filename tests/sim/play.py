@@ -22,8 +22,7 @@ from tests.acceptance.crash.checks import Evidence
 from tests.acceptance.crash.person import VOTES, make_people
 from tests.sim import agent, site
 from tests.sim.world import Silent, World
-from tests.support import emptying
-from tests.support import world as door
+from tests.support import emptying, world as door
 
 
 class Witness:

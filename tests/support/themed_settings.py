@@ -3,8 +3,7 @@
 import os
 
 from project.settings import *  # noqa: F403
-from project.settings import INSTALLED_APPS as SITE_APPS
-from project.settings import MIDDLEWARE as SITE_MIDDLEWARE
+from project.settings import INSTALLED_APPS as SITE_APPS, MIDDLEWARE as SITE_MIDDLEWARE
 
 THEME = os.environ["RAVI_TEST_THEME"]
 INSTALLED_APPS = [*([] if THEME == "stock" else [THEME]), *SITE_APPS]

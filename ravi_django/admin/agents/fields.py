@@ -8,8 +8,7 @@ from typing import Any
 
 from django import forms
 from django.forms.fields import InvalidJSONInput
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django import access
 

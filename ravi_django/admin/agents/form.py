@@ -9,8 +9,7 @@ from django.db import connections, router
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import capfirst
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.agents.approvers import ApproversField
 from ravi_django.admin.agents.fields import (

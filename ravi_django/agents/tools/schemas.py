@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError as PydanticError
-from pydantic_core import SchemaError as PatternError
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import SchemaError as PatternError, SchemaValidator, core_schema
 
 from ravi_django.kernel import InvalidInputError
 

@@ -13,8 +13,7 @@ from django.template import Engine, Library, Node, NodeList, TemplateSyntaxError
 from django.template.base import FilterExpression, Lexer, Origin, Parser, Variable
 from django.template.context import Context
 from django.template.defaultfilters import register as filters
-from django.template.defaulttags import CycleNode, FirstOfNode, ForNode, WithNode
-from django.template.defaulttags import register as tags
+from django.template.defaulttags import CycleNode, FirstOfNode, ForNode, WithNode, register as tags
 from django.utils import translation
 from django.utils.functional import Promise
 

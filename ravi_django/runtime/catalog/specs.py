@@ -20,8 +20,16 @@ from ravi_django.agents.spec.spec import REACT, AgentSpec, validate_spec
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.db import transaction
-from ravi_django.kernel import Agent as AgentObject
-from ravi_django.kernel import AgentId, AgentNotFoundError, ChatModel, InvalidInputError, NotFoundError, Risk, Tool
+from ravi_django.kernel import (
+    Agent as AgentObject,
+    AgentId,
+    AgentNotFoundError,
+    ChatModel,
+    InvalidInputError,
+    NotFoundError,
+    Risk,
+    Tool,
+)
 from ravi_django.models import Agent, AgentVersion, Blob, JournalEntry, Run
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.catalog.prompts import check_variables, instructions_of

@@ -43,11 +43,9 @@ from ravi_django.runtime.model_calls import call as model_calls
 from ravi_django.runtime.people import approvals, decisions, questions
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.teams import asks
-from ravi_django.runtime.teams import spawn as children
+from ravi_django.runtime.teams import asks, spawn as children
 from ravi_django.runtime.teams.messages import body_of
-from ravi_django.runtime.tools import call as tool_calls
-from ravi_django.runtime.tools import uncertain
+from ravi_django.runtime.tools import call as tool_calls, uncertain
 
 log = logging.getLogger("ravi.context")
 

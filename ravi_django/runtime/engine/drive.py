@@ -37,17 +37,14 @@ from ravi_django.runtime.journal import bodies
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
-from ravi_django.runtime.lease import claims
-from ravi_django.runtime.lease import facts as lease_facts
-from ravi_django.runtime.lease import inbox as lease_inbox
+from ravi_django.runtime.lease import claims, facts as lease_facts, inbox as lease_inbox
 from ravi_django.runtime.lease.appender import Appender
 from ravi_django.runtime.lease.claims import SUSPECT
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
 from ravi_django.runtime.lease.inbox import noted
-from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel
-from ravi_django.runtime.lifecycle import generations
+from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel, generations
 from ravi_django.runtime.lifecycle.endings import Unseen
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.streams import frames, republish

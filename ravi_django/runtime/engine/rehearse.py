@@ -17,8 +17,7 @@ from ravi_django.runtime.engine.settle import error_of
 from ravi_django.runtime.engine.story import Rounds, Story
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
-from ravi_django.runtime.lease import facts, paths
-from ravi_django.runtime.lease import inbox as lease_inbox
+from ravi_django.runtime.lease import facts, inbox as lease_inbox, paths
 from ravi_django.runtime.lease.appender import Appender
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import Facts

@@ -23,8 +23,7 @@ from ravi_django.runtime.engine.context import DurableContext
 from ravi_django.runtime.engine.settle import Outcome
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease import inbox as lease_inbox
-from ravi_django.runtime.lease import paths, state
+from ravi_django.runtime.lease import inbox as lease_inbox, paths, state
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
 from ravi_django.runtime.lease.inbox import hops_at_start, hops_in, hops_of

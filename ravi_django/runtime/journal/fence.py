@@ -22,8 +22,7 @@ from ravi_django.db import connection, transaction
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.db.postgres import as_text, cast
-from ravi_django.runtime.db.postgres import execute as _execute
+from ravi_django.runtime.db.postgres import as_text, cast, execute as _execute
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import (
     SCHEMA,

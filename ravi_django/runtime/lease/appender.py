@@ -26,8 +26,7 @@ from ravi_django.models import JournalEntry
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.db.connections import SHAPES
 from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect
-from ravi_django.runtime.journal import append as journal_append
-from ravi_django.runtime.journal import fence
+from ravi_django.runtime.journal import append as journal_append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.fence import Statement
 from ravi_django.runtime.journal.lease import Lease

@@ -29,8 +29,7 @@ from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal, check_identity, drift
-from ravi_django.runtime.lease import caps
-from ravi_django.runtime.lease import facts as lease_facts
+from ravi_django.runtime.lease import caps, facts as lease_facts
 from ravi_django.runtime.lease.appender import Appender, Write
 from ravi_django.runtime.lease.caps import Spent
 from ravi_django.runtime.lease.facts import Facts, Inbox, Paused

@@ -31,8 +31,7 @@ from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal
 from ravi_django.runtime.lease.facts import Facts
 from ravi_django.runtime.lease.order import Turnstile
-from ravi_django.runtime.lease.paths import Branches, Parked
-from ravi_django.runtime.lease.paths import inside as _inside
+from ravi_django.runtime.lease.paths import Branches, Parked, inside as _inside
 
 log = logging.getLogger("ravi.gate")
 

@@ -11,8 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model, load_backend
 from django.contrib.auth.models import PermissionsMixin
-from django.core.exceptions import FieldError
-from django.core.exceptions import ValidationError as DjangoValidationError
+from django.core.exceptions import FieldError, ValidationError as DjangoValidationError
 from django.db.models import QuerySet
 
 from ravi_django.users import has

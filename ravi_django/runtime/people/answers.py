@@ -20,8 +20,7 @@ from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundEr
 from ravi_django.kernel.checks import check_json
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import storable
-from ravi_django.runtime.people import escalation, requests, rights, top_ups
-from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people import escalation, requests, rights, rows as people_rows, top_ups
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.signals import wake

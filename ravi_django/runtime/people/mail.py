@@ -25,8 +25,7 @@ from django.db import DatabaseError
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch
 from django.utils import timezone, translation
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf

@@ -19,8 +19,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lease.waits import REPLY, check_name, moment, payload_of
-from ravi_django.runtime.people import requests
-from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people import requests, rows as people_rows
 
 KIND = "ask_human"
 NAME = "question"

@@ -24,8 +24,7 @@ from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotDue, Wait
-from ravi_django.runtime.people import rights, site_rules
-from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people import rights, rows as people_rows, site_rules
 from ravi_django.runtime.streams.hidden import MARK, without_owner
 from ravi_django.runtime.streams.shown import request_shown
 

@@ -32,8 +32,7 @@ from ravi_django.runtime.runs.checks import (
     tenant_of,
 )
 from ravi_django.runtime.runs.submit import submit_once
-from ravi_django.runtime.schedules import rows as schedule_rows
-from ravi_django.runtime.schedules import timetable as schedules_timetable
+from ravi_django.runtime.schedules import rows as schedule_rows, timetable as schedules_timetable
 from ravi_django.runtime.schedules.timetable import Timetable
 
 YEARS = (1970, 9000)  # of starts_at: there are ticks behind it, and their times can be told in every zone

@@ -20,8 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.sources import rows as source_rows
-from ravi_django.runtime.sources import telling, unread
+from ravi_django.runtime.sources import rows as source_rows, telling, unread
 from ravi_django.runtime.sources.hanging import run_alone
 from ravi_django.runtime.sources.pollers import Polling, pollers
 from ravi_django.runtime.sources.telling import UNREAD, UNREAD_S

@@ -17,8 +17,7 @@ from uuid import UUID
 from ravi_django.db import transaction
 from ravi_django.models import TERMINAL, JournalEntry, Run
 from ravi_django.runtime.journal.entries import internalize
-from ravi_django.runtime.streams import archive as streams_archive
-from ravi_django.runtime.streams import frames as framing
+from ravi_django.runtime.streams import archive as streams_archive, frames as framing
 from ravi_django.runtime.streams.archive import archive
 from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame, Source

@@ -31,8 +31,7 @@ from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.frames import CLIP
 from ravi_django.runtime.tools import pauses, results
 from ravi_django.runtime.tools.promises import perform
-from ravi_django.runtime.tools.results import error as error_result
-from ravi_django.runtime.tools.results import is_small, result_of
+from ravi_django.runtime.tools.results import error as error_result, is_small, result_of
 from ravi_django.runtime.tools.uncertain import decided
 
 

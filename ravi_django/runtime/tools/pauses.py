@@ -29,8 +29,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.caps import KIND
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import questions, requests
-from ravi_django.runtime.people import rows as people_rows
+from ravi_django.runtime.people import questions, requests, rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import request_shown
 from ravi_django.runtime.teams import asks

@@ -34,8 +34,7 @@ from ravi_django.runtime.people import uncertain
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.tools import pauses
 from ravi_django.runtime.tools.pauses import PauseRefused
-from ravi_django.runtime.tools.results import error as _error
-from ravi_django.runtime.tools.results import result_of
+from ravi_django.runtime.tools.results import error as _error, result_of
 from ravi_django.runtime.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
 from ravi_django.runtime.tools.threads import NoThreadLeft
 from ravi_django.runtime.tools.uncertain import decide

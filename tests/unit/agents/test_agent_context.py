@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ravi_django.agents import ContextConfig, InMemoryHistoryProvider
 from ravi_django.agents.context import AgentContext

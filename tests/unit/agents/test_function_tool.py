@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.agents import FunctionTool, tool

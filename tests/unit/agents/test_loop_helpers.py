@@ -1,8 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline

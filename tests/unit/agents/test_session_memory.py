@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ravi_django.agents import load_session_memory, rebuild_messages_from_steps
 from ravi_django.agents.memory.history import InMemoryHistoryProvider

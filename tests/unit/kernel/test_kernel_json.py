@@ -4,8 +4,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.kernel import (

@@ -9,8 +9,7 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from ravi_django.kernel import (

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 import uvloop
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ravi_django import signal, tool
 from ravi_django.conf import conf

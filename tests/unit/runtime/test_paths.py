@@ -7,8 +7,7 @@ import random
 from contextvars import copy_context
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support import world
 from tests.support.patience import BOUND_S

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.utils import translation
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from ravi_django.kernel import InvalidInputError
 from tests.support.cases import case, refused

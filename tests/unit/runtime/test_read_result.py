@@ -7,8 +7,7 @@ import zlib
 
 import pytest
 from django.contrib.auth.models import User
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ravi_django import tool
 from ravi_django.kernel import DataBlock, ImageBlock, TextBlock

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 from django.db import connections
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ravi_django.kernel import CancellationError, IllegalTransitionError, LeaseLostError, SpawnDeniedError

@@ -7,8 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ravi_django.kernel import InvalidInputError
 from tests.support.world import Timetable, check_cron, zone_of

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import ravi_django
-from ravi_django import register, tool
-from ravi_django import tools as built_in
+from ravi_django import register, tool, tools as built_in
 from ravi_django.agents.flow import BaseAgentProxy, PauseForInputResult, TurnEnd, WaitForInput
 from ravi_django.kernel import ForbiddenError, HumanInput, InvalidInputError, RunContext, Tool
 from ravi_django.models import HumanRequest, Status

@@ -3,9 +3,7 @@
 import os
 
 from project.settings import *  # noqa: F403
-from project.settings import DATABASES as SITE_DATABASES
-from project.settings import INSTALLED_APPS as SITE_APPS
-from project.settings import RAVI as SITE_RAVI
+from project.settings import DATABASES as SITE_DATABASES, INSTALLED_APPS as SITE_APPS, RAVI as SITE_RAVI
 from tests.acceptance.crash.rig import REPLICA
 
 INSTALLED_APPS = [*(app for app in SITE_APPS if app != "project"), "tests.acceptance.crash.lab_app.apps.LabConfig"]

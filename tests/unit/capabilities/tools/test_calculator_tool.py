@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
 from ravi_django.capabilities.tools.calculator import FUNCTIONS, MAX_BITS, calculate
