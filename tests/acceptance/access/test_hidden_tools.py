@@ -330,7 +330,7 @@ def test_an_owner_is_not_made_to_confirm_what_is_hidden(owner: Any, boss: Any, s
     with pytest.raises(ValueError, match=r"crm: .*approvers"):
         tool(visible="staff", approvers=[("staff", 60), "owner"])(crm.function)
     with pytest.raises(ValueError, match="visible is one of 'owner', 'staff', not 'nobody'"):
-        tool(visible="nobody")
+        tool(visible="nobody")(crm.function)
     for approvers in ({"crm": "owner"}, {"high": "owner"}):
         with pytest.raises(InvalidInputError, match=r"crm.*visible"):
             ReActAgent("desk", model=ScriptedModel(["ok"]), tools=[crm], approvers=approvers)

@@ -34,7 +34,7 @@ OWNERS = {
     "Signal": "lease lifecycle people runs social sources",
     "SourceItem": "sources",
     "StickyDecision": "people",
-    "Turn": "journal lease lifecycle",
+    "Turn": "journal lifecycle",
 }
 
 WRITES = {
