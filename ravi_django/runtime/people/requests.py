@@ -227,7 +227,11 @@ async def outcome(
     the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
     that raises NotDue, an answer was first or there is more time, and the wait goes on.
     """
-    until = opened["until"] and datetime.fromisoformat(opened["until"])
+    row = effects.facts.requests.get(place)
+    if row is not None and str(row.id) == opened["id"]:
+        until = row.expires_at  # a retry of the run may have given it more time
+    else:
+        until = opened["until"] and datetime.fromisoformat(opened["until"])
     expire = partial(people_rows.expire_request, request_id=UUID(opened["id"]))
     while True:
 

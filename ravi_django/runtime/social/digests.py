@@ -32,7 +32,7 @@ from ravi_django.runtime.social.followers import Locked, lock_followers
 log = logging.getLogger("ravi.fan_out")
 
 AGAIN_S = 60.0
-TRIES = 8  # deliveries of an item that make an error, before it is given up
+TRIES = 15  # deliveries of an item that make an error, before it is given up
 MOST_ITEMS = 200  # of one message
 ITEM_BYTES = 512  # of an item, added to its payload
 BATCH_BYTES = 32 * 1024 * 1024  # of one transaction's messages
