@@ -4,26 +4,21 @@ from importlib import import_module
 from typing import Any
 
 from ravi_django.agents.budget import ExecutionTracker as ExecutionTracker
-from ravi_django.agents.hooks import Hooks as Hooks
-from ravi_django.agents.memory.agent_context import AgentContext as AgentContext, ContextConfig as ContextConfig
-from ravi_django.agents.memory.compaction.strategy import (
+from ravi_django.agents.context import (
+    AgentContext as AgentContext,
     CompactionPipeline as CompactionPipeline,
     CompactionStrategy as CompactionStrategy,
-)
-from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction as SummarizationCompaction
-from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed as TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import (
-    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
-    ToolResultCompaction as ToolResultCompaction,
-)
-from ravi_django.agents.memory.compaction.windows import (
-    SlidingWindowCompaction as SlidingWindowCompaction,
-    TruncationCompaction as TruncationCompaction,
-)
-from ravi_django.agents.memory.history import (
+    ContextConfig as ContextConfig,
     HistoryProvider as HistoryProvider,
     InMemoryHistoryProvider as InMemoryHistoryProvider,
+    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
+    SlidingWindowCompaction as SlidingWindowCompaction,
+    SummarizationCompaction as SummarizationCompaction,
+    TokenBudgetComposed as TokenBudgetComposed,
+    ToolResultCompaction as ToolResultCompaction,
+    TruncationCompaction as TruncationCompaction,
 )
+from ravi_django.agents.hooks import Hooks as Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.agents.news.information import InformationAgent as InformationAgent
 from ravi_django.agents.news.items import Item as Item

@@ -31,7 +31,7 @@ from ravi_django.kernel import (
 STATUSES = {  # the code of an error, and its description in the OpenAPI document
     400: ("invalid_input", "Bad input; `field` names what to fix. Nothing was written."),
     401: ("unauthenticated", "No credentials, or wrong ones."),
-    403: ("forbidden", "The user may see it but not do it; or no CSRF token beside a session cookie."),
+    403: ("forbidden", "The user may see it but not do it; or no CSRF token with a session cookie."),
     404: ("not_found", "It does not exist, or belongs to another user."),
     405: ("method_not_allowed", "Not with this method."),
     406: ("not_acceptable", "Not in any of the accepted media types."),

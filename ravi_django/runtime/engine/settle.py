@@ -204,7 +204,7 @@ def suspend(
     waits: list[dict[str, Any]],
     wake_at: datetime | None,
 ) -> tuple[int, Status]:
-    """Release the lease and suspend the run; or make it pending if it was woken after `seen` or is to be cancelled.
+    """Release the lease and suspend the run; or make it pending if it was woken after `seen` or must be cancelled.
 
     Returns the seq of the first row and the run's status.
     """
