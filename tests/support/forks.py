@@ -298,7 +298,9 @@ def _drop(client: socket.socket, forked: Forked | None) -> None:
     if forked is None:
         return
     if forked.end is not None:
-        os.killpg(forked.pid, signal.SIGKILL)
+        os.kill(forked.pid, signal.SIGKILL)  # it may not lead a session yet
+        with suppress(ProcessLookupError):
+            os.killpg(forked.pid, signal.SIGKILL)
         os.close(forked.end)
     os.waitpid(forked.pid, 0)
 

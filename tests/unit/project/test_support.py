@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,21 @@ def test_a_fork_dies_with_the_process_that_asked_for_it():
     env = {**os.environ, "RAVI_TEST_FORKS": str(forks._forks().path)}
     pid = int(forks.run(["-c", code], env=env, capture_output=True, text=True).stdout)
     assert wait_until(lambda: not psutil.pid_exists(pid), BOUND_S)
+
+
+def test_the_fork_server_outlives_clients_that_go_at_once(tmp_path):
+    own = forks.Forks(tmp_path / "socket", forks._start)
+    request = json.dumps({"argv": ["-c", ""], "env": {}, "cwd": "/"}).encode()
+    with own.connect() as first:  # it connects before, so no new server answers it
+        socket.send_fds(first, [request], [0, 1, 2])
+        server = psutil.Process(json.loads(first.recv(forks.MESSAGE_BYTES))["pid"]).parent()
+        server.cpu_affinity(server.cpu_affinity()[:1])  # a fork has done little when the server runs again
+        for _ in range(10):
+            with own.connect() as client:
+                socket.send_fds(client, [request], [0, 1, 2])
+
+        assert forks.run(["-c", "print(1)"], capture_output=True, forks=own).stdout == b"1\n"
+    own.close()
 
 
 ROOT = Path(__file__).resolve().parents[3]
