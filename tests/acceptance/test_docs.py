@@ -457,6 +457,18 @@ def test_every_file_that_the_docs_name_exists() -> None:
     assert [name for page, name in named if not (page.parent / name).exists()] == []
 
 
+@pytest.mark.gate
+def test_every_step_of_the_walks_is_where_the_page_says() -> None:
+    package = ROOT / "ravi_django"
+    walks = (ROOT / "docs/architecture.md").read_text().split("## Five walks")[1].split("## Which file")[0]
+    steps = re.findall(r"`([\w/]+\.py): (\w+)`", walks)
+
+    for file, name in steps:
+        sources = [path.read_text() for path in (package / file, package / "runtime" / file) if path.exists()]
+        assert any(re.search(rf"(def|class) {name}\b", source) for source in sources), f"{file}: {name}"
+    assert len(steps) > 100
+
+
 def test_the_index_leads_to_every_page_once() -> None:
     linked = re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs/index.md").read_text())
 
