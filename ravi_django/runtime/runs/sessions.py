@@ -54,7 +54,7 @@ def _queue_behind(run: Run, unlocked: bool) -> bool:
         return False
     if not lock_session(run):
         raise SessionNotFoundError(run.session_id)
-    if run.parent_id is None and _has_root_before(run):
+    if run.parent_id is None and any(_queue(run)):
         run.status = Status.QUEUED
     return True
 
@@ -126,20 +126,27 @@ def create_session(session: Session) -> Session:
 def lock_session(run: Run) -> bool:
     """Lock the run's session. Rows with a foreign key to it can still be written: their writer may hold a run that this
     transaction needs. Returns whether the session may have new runs: it exists and is not being erased."""
-    locked = Session.objects.select_for_update(no_key=True).filter(id=run.session_id, erasure=None)
-    return locked.values_list("id").first() is not None
+    if not postgres.in_use():
+        return Session.objects.filter(id=run.session_id, erasure=None).exists()  # SQLite locks the whole database
+    sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
+    return bool(postgres.execute(sql, [str(run.session_id)]))
 
 
 def active_root(run: Run) -> QuerySet[Run]:
     return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status__in=ACTIVE)
 
 
-def _has_root_before(run: Run) -> bool:
-    return active_root(run).exists() or _queued(run).exists()
+def _queue(run: Run) -> tuple[UUID | None, bool]:
+    """The oldest queued root run of this agent in the session, and whether there is an active one."""
+    if not postgres.in_use():
+        queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
+        return queued.order_by("id").values_list("id", flat=True).first(), active_root(run).exists()
+    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent})[0]
 
 
-def _queued(run: Run) -> QuerySet[Run]:
-    return Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
+_ROOTS = "FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
+_QUEUE = f"""SELECT (SELECT id {_ROOTS} AND status = 'queued' ORDER BY id LIMIT 1),
+  EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
 
 
 def promote(run: Run) -> list[UUID]:
@@ -147,8 +154,8 @@ def promote(run: Run) -> list[UUID]:
     if run.parent_id is not None:
         return []
     lock_session(run)
-    next_id: UUID | None = _queued(run).order_by("id").values_list("id", flat=True).first()
-    if next_id is None or active_root(run).exists():
+    next_id, is_active = _queue(run)
+    if next_id is None or is_active:
         return []
     Run.objects.filter(id=next_id, status=Status.QUEUED).update(**ready())
     return [next_id]
