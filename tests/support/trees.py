@@ -25,9 +25,9 @@ def spawn(
     lease: Lease, priority: Priority | None = None, agent: str = CHILD, *, allowed: SpawnBudget | None = None
 ) -> Run:
     """A pending child. Raises SpawnDeniedError."""
-    child = world.make_child(lease, agent, uuid7(), uuid7(), priority=priority, allowed=allowed)
+    child = world.make_child(lease, agent, uuid7(), uuid7(), priority=priority, deadline=None, allowed=allowed)
     entry = Entry("child.spawned", uuid7().hex, agent, result={"run": str(child.id)})
-    world.spawn(lease, [entry], child=child, message=message("x", agent), allowed=allowed)
+    world.spawn(lease, [entry], child=child, message=message("x", agent), allowed=allowed, gave_way=[])
     return child
 
 

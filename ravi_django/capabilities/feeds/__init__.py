@@ -1,4 +1,4 @@
-"""What the world outside has that is new: feeds fetched and read, and the items that come of it."""
+"""Fetch and parse feeds and files, and make items of them."""
 
 from ravi_django.capabilities.feeds.adapter import Polled, SourceError
 from ravi_django.capabilities.feeds.item import Item

@@ -1,4 +1,5 @@
-"""A site's own code that reads what has no open feed (X, Slack, mailboxes), and what any poll returns."""
+"""Source adapters: a site's code that polls services without a feed (X, Slack, mailboxes). Also the result and the
+error of every poll."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ STATE_BYTES = 16 * 1024
 
 @runtime_checkable
 class SourceAdapter(Protocol):
-    """Reads a service. It is registered under a name in code, and the `location` of a source is that name: what is
-    typed into a form never names code to run."""
+    """Reads a service. Code registers it under a name, and the `location` of a source is that name: a form cannot name
+    code to run."""
 
     async def poll(self, state: dict[str, Any], options: dict[str, Any]) -> Polled:
-        """`Polled(items, state=…, next_in_s=…)`: what is new since `state`, which is what the last poll returned, {}
-        at first. `options` are the source's.
+        """Returns `Polled(items, state=…, next_in_s=…)` with the items that are new since `state`. `state` is what the
+        last poll returned, {} at first. `options` are the source's.
 
-        The items are recorded before the state is: after a crash a poll is repeated with the state of before, and
-        what it brings again is known by its id. An error is shown at the source, and the poll made again later, after
-        `retry_after` seconds when it is a SourceError that says so.
+        The items are stored before the state. After a crash the poll is repeated with the old state, and items that it
+        returns again are recognized by their id. An error is shown on the source, and the poll is retried later: after
+        `retry_after` seconds for a SourceError that has it.
         """
         ...
 
@@ -36,26 +37,26 @@ _adapters: dict[str, SourceAdapter] = {}
 
 
 def register_source_adapter(name: str, adapter: A) -> A:
-    """Make an adapter known by name to sources of the kind `adapter`; a later one replaces an earlier. Call it where
-    agents are registered, so that web processes and workers know the same. Returns the adapter.
+    """Register an adapter for sources of the kind `adapter`. A later one of the same name replaces it. Call this where
+    agents are registered, so that web processes and workers have the same adapters. Returns the adapter.
 
-    Raises TypeError or ValueError for what is none.
+    Raises ValueError for an invalid name, and TypeError when the object has no `poll`.
     """
     if not isinstance(name, str) or not name.strip() or len(name) > 100:
-        raise ValueError(f"the name of a source adapter has 1 to 100 characters, not {name!r}")
+        raise ValueError(f"the name of a source adapter must have 1 to 100 characters, not {name!r}")
     if isinstance(adapter, type) or not callable(getattr(adapter, "poll", None)):
-        raise TypeError(f"{adapter!r} is no source adapter: an object with async def poll(self, state, options)")
+        raise TypeError(f"{adapter!r} is not a source adapter: it needs async def poll(self, state, options)")
     _adapters[name] = adapter
     return adapter
 
 
 def find_source_adapter(name: str) -> SourceAdapter:
-    """Raises LookupError, which names those that there are."""
+    """Raises LookupError, which lists the registered names."""
     try:
         return _adapters[name]
     except KeyError:
         known = ", ".join(sorted(_adapters)) or "none"
-        raise LookupError(f"no source adapter is registered as {name!r}; there are: {known}") from None
+        raise LookupError(f"no source adapter is registered as {name!r}; registered: {known}") from None
 
 
 def source_adapters() -> list[str]:
@@ -63,7 +64,7 @@ def source_adapters() -> list[str]:
 
 
 def check_polled(found: Any) -> Polled:
-    """Raises TypeError or ValueError when an adapter returned something else, or too much."""
+    """Check what an adapter returned. Raises TypeError or ValueError."""
     if not isinstance(found, Polled):
         raise TypeError(f"poll must return Polled(items, state), not {found!r:.100}")
     if not all(isinstance(item, Item) for item in found.items):
@@ -81,20 +82,20 @@ def check_polled(found: Any) -> Polled:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    items: Sequence[Item] = ()  # oldest first; those that were told before are known by their identity
-    etag: str | None = None  # what the next poll is given back; None: as it was
+    items: Sequence[Item] = ()  # oldest first; items that were delivered before are recognized by their identity
+    etag: str | None = None  # sent with the next poll; None: unchanged
     modified: str | None = None
-    wait_s: float = 0.0  # seconds that the other side asks to be left alone, when that is more than the source's own
-    location: str = ""  # the source has moved here for good
-    note: str = ""  # shown as the source's error though nothing failed
-    state: dict[str, Any] | None = None  # of an adapter: JSON, at most 16 KiB, given to the next poll; None: as it was
-    next_in_s: float | None = None  # seconds to the next poll; None: the source's own `every_s`
-    after: Callable[[], str] | None = None  # called when the items were told and that is committed, for 30 s; a note
+    wait_s: float = 0.0  # the server's shortest time to the next poll, in seconds; used when it exceeds `every_s`
+    location: str = ""  # the source has moved here permanently
+    note: str = ""  # shown as the source's error although nothing failed
+    state: dict[str, Any] | None = None  # of an adapter: JSON, at most 16 KiB, for the next poll; None: unchanged
+    next_in_s: float | None = None  # seconds to the next poll; None: the source's `every_s`
+    after: Callable[[], str] | None = None  # called after the delivery is committed, for at most 30 s; returns a note
 
 
 class SourceError(Exception):
-    """A poll that brought nothing; the message says why, and is shown. `retry_after` seconds are the other side's wish;
-    `gone` switches the source off."""
+    """A failed poll. The message is shown on the source. The server asks to wait `retry_after` seconds; `gone` disables
+    the source."""
 
     def __init__(self, message: str, *, retry_after: float | None = None, gone: bool = False) -> None:
         self.retry_after = retry_after
@@ -103,4 +104,5 @@ class SourceError(Exception):
 
 
 class NotItsTurn(SourceError):
-    """Nobody was asked: the server was still at what others had asked it. The poll is for later, and no failure."""
+    """No request was sent, because earlier requests to the same server took too long. The poll is retried later and
+    does not count as a failure."""

@@ -1,6 +1,6 @@
-"""A directory that files are put into: each is taken whole, once, and put aside in `done/` or `failed/` beside it.
+"""Drop directories: each file is read once, when it is complete, and then moved to `done/` or `failed/` below it.
 
-Links and devices in it are refused. Who may write to the roots is the operator's business. POSIX.
+Links and devices are refused. The operator controls write access to the roots. POSIX only.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
 from ravi_django.kernel.errors import InvalidInputError
 
 DONE, FAILED = "done", "failed"
-SETTLED_S = 2.0  # without a change, before a file is whole: one that is moved in keeps the time it was written
+SETTLED_S = 2.0  # without a change, until a file counts as complete; a moved file keeps its time of writing
 MOST = 200  # files of one poll
 TEXTS = {".txt", ".md", ".markdown", ".csv", ".log", ".rst", ""}
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".swp", "~")
 
 
-Stamp = tuple[int, int, int]  # the inode, the size in bytes, and when it was written last in nanoseconds
+Stamp = tuple[int, int, int]  # inode, size in bytes, time of the last write in nanoseconds
 
 
 class DropError(Exception):
-    """The directory cannot be read, or the file: its words name which, and the fix."""
+    """The directory or a file cannot be read. The message names it and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,23 @@ class Taken:
     """A file that was read."""
 
     name: str
-    digest: str  # SHA-256 of its bytes; empty: they were not read
+    digest: str  # SHA-256 of its bytes; empty: the file was not read
     items: tuple[Item, ...] = ()
     error: str = ""  # why it goes to `failed/`
-    stamp: Stamp | None = None  # of the file that was read: another under its name is not put aside
+    stamp: Stamp | None = None  # of the file that was read: a new file of the same name is not moved
 
 
 def resolve(location: str, roots: Iterable[str]) -> Path:
-    """The directory, when it lies below one of the roots, whatever links lead there. Raises DropError."""
+    """The directory with its links resolved. Raises DropError when it is not below one of the roots."""
     try:
         found = Path(location).resolve(strict=True)
         allowed = [Path(root).resolve() for root in roots]
     except (OSError, ValueError, RuntimeError) as error:
-        raise DropError(f"{location} cannot be looked into: {_why(error)}") from None
+        raise DropError(f"{location} cannot be read: {_why(error)}") from None
     if not any(found.is_relative_to(root) for root in allowed):
-        raise DropError(f"{location} is below none of RAVI['DROP_ROOTS']; name its root there, or another directory")
+        raise DropError(f"{location} is not below one of RAVI['DROP_ROOTS']; add its root there, or use another path")
     if not found.is_dir():
-        raise DropError(f"{location} is no directory")
+        raise DropError(f"{location} is not a directory")
     return found
 
 
@@ -68,7 +68,7 @@ class Drop:
         self.path = resolve(location, roots)
 
     def names(self, now: float | None = None) -> list[str]:
-        """The files that are whole, the oldest first, at most 200."""
+        """The complete files, the oldest first, at most 200."""
         now = time.time() if now is None else now
         found: list[tuple[int, str]] = []
         try:
@@ -81,12 +81,13 @@ class Drop:
                         continue
                     found.append((about.st_mtime_ns, entry.name))
         except OSError as error:
-            raise DropError(f"{self.path} cannot be looked into: {_why(error)}") from None
+            raise DropError(f"{self.path} cannot be read: {_why(error)}") from None
         return [name for _, name in sorted(found)[:MOST]]
 
     def take(self, name: str, options: Mapping[str, Any], *, most: int, most_text: int) -> Taken | None:
-        """Read a file: a text or Markdown is one item, JSON as many as it has, and of any other only its name, size
-        and type are told. At most `most` bytes, of which `most_text` may be words. None: it is gone, or still changes.
+        """Read a file. Text and Markdown become one item, JSON as many as it has. An item of any other file has only
+        its name, size and type. The limit is `most` bytes, and `most_text` bytes for text and JSON. None: the file was
+        removed, or is still being written.
         """
         shown = _printable(name)
         stamp = _stamp(_about(self.path / name))
@@ -95,7 +96,7 @@ class Drop:
             with os.fdopen(os.open(self.path / name, flags), "rb") as handle:
                 about = os.fstat(handle.fileno())
                 if not stat.S_ISREG(about.st_mode):
-                    raise OSError(errno.EINVAL, "it is no regular file")
+                    raise OSError(errno.EINVAL, "it is not a regular file")
                 if about.st_size > most:
                     return Taken(name, "", (), f"{shown} has {about.st_size} bytes, the limit is {most}", stamp)
                 body = handle.read(most + 1)
@@ -113,8 +114,8 @@ class Drop:
             return Taken(name, digest, (), f"{shown}{place}: {error}", stamp)
 
     def put_aside(self, taken: Taken) -> None:
-        """Move the file out of the way; nothing when somebody else has. A file that has come in its place since it
-        was read is left for the next poll. Raises DropError."""
+        """Move the file to `done/` or `failed/`, unless another process has. A new file of the same name is left for
+        the next poll. Raises DropError."""
         folder = self.path / (FAILED if taken.error else DONE)
         try:
             if _stamp(_about(self.path / taken.name)) != taken.stamp:
@@ -127,12 +128,13 @@ class Drop:
             return
         except OSError as error:
             raise DropError(
-                f"{_printable(taken.name)} cannot be moved to {folder.name}/: {_why(error)}; let the worker write there"
+                f"{_printable(taken.name)} cannot be moved to {folder.name}/: {_why(error)}; "
+                "give the worker write access to the directory"
             ) from None
 
 
 def _about(place: Path | os.DirEntry[str]) -> os.stat_result | None:
-    """None: it is gone."""
+    """None when the file does not exist."""
     try:
         return place.stat(follow_symlinks=False)
     except OSError:
@@ -158,7 +160,8 @@ def _stamp(about: os.stat_result | None) -> Stamp | None:
 
 
 def _free(folder: Path, taken: Taken) -> Path:
-    """Its own name, or one beside it: what lies there stays. By its bytes, so that the same file again is one."""
+    """A path that overwrites no other file. The added suffix comes from the file's digest, so that the same file again
+    gets the same path."""
     if not os.path.lexists(folder / taken.name):
         return folder / taken.name
     stem, suffix = os.path.splitext(taken.name)

@@ -1,4 +1,4 @@
-"""Reading feeds from their servers: only what is new, never more than a bound, and politely."""
+"""Fetch feeds over HTTP: with conditional requests, limits of size and time, and one request at a time to a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ravi_django.capabilities.feeds.adapter import NotItsTurn, SourceError
-from ravi_django.capabilities.feeds.turns import Turns
 from ravi_django.capabilities.net.addresses import networks
 from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
@@ -29,9 +28,9 @@ from ravi_django.capabilities.net.outbound import (
 
 MAX_REDIRECTS = 5
 MAX_URL = 2000
-AGE_S = 3600.0  # what a server says of its answer's age is heeded up to this
-TURN_S = 60.0  # that one fetch waits for its turns, of all servers that it comes to
-AFTER_S = 24 * 3600.0  # and what it says of coming back
+AGE_S = 3600.0  # the largest max-age that is used, in seconds
+AFTER_S = 24 * 3600.0  # the largest Retry-After that is used, in seconds
+TURN_S = 60.0  # the longest time that a fetch waits for its turns, at all servers of its redirects
 _HEADERS = {
     "User-Agent": "ravi-django (feed reader)",
     "Accept": "application/atom+xml, application/rss+xml, application/feed+json, application/xml;q=0.9, "
@@ -42,24 +41,25 @@ _WORD = re.compile(r"[\x21-\x7e][\x20-\x7e]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A server's answer; `body` is None when nothing has changed."""
+    """A server's response; `body` is None when nothing has changed."""
 
-    url: str  # that answered
+    url: str  # after redirects
     body: bytes | None
-    kind: str = ""  # Content-Type as it came
+    kind: str = ""  # Content-Type
     etag: str = ""
     modified: str = ""
     max_age: float = 0.0  # seconds, at most an hour
-    moved: str = ""  # the feed's new address, for good
+    moved: str = ""  # the feed's new permanent address
 
 
 class Fetcher:
-    """Fetches of one event loop; close it in the end.
+    """Fetches feeds in one event loop. Call `close` at the end.
 
-    allow_addresses: networks ("10.1.0.0/16") that may be connected to though they are not public.
-    max_bytes: of an answer, unpacked. timeout_s: of a fetch, redirects included, from when it is its turn.
-    at_once: fetches; at one host and port there is one at a time, and `gap_s` seconds between two.
-    resolver: `(host, port) -> addresses`, in place of the system's.
+    allow_addresses: private networks ("10.1.0.0/16") that may be connected to.
+    max_bytes: the limit of a response, uncompressed.
+    timeout_s: seconds for a fetch with its redirects, without the wait for its turns.
+    at_once: concurrent fetches; to one host and port one at a time, with `gap_s` seconds between two.
+    resolver: `(host, port) -> addresses`, instead of the system's.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Fetcher:
         self._timeout_s = timeout_s
         self._lookups = Lookups(8, room=max(at_once, 8))
         self._resolve = resolver or self._lookups.addresses
-        self._turns = Turns(at_once, gap_s)
+        self._turns = _Turns(at_once, gap_s)
 
     async def fetch(self, url: str, *, etag: str = "", modified: str = "") -> Fetched:
-        """GET the feed, with what the last answer said of itself. Raises SourceError, which is NotItsTurn when its
-        server was not asked at all."""
+        """GET the feed, with the `etag` and `modified` of the last response. Raises SourceError; NotItsTurn when no
+        request was sent."""
         import httpx
 
         conditions = {"If-None-Match": etag, "If-Modified-Since": modified}
@@ -91,7 +91,7 @@ class Fetcher:
         except Unreachable as error:
             raise SourceError(str(error)) from None
         except TimeoutError:
-            raise SourceError(f"there was no whole answer within {self._timeout_s:g} s") from None
+            raise SourceError(f"there was no complete response within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise SourceError(f"the server could not be reached: {error or type(error).__name__}") from None
 
@@ -101,7 +101,7 @@ class Fetcher:
         for hop in range(MAX_REDIRECTS + 1):
             found, host, port = parsed(asked, MAX_URL)
             if port not in (80, 443) and port < 1024:
-                raise SourceError(f"port {port} is not a feed's; allowed are 80, 443 and those from 1024")
+                raise SourceError(f"port {port} is not allowed; use 80, 443 or a port from 1024")
             came = asyncio.get_running_loop().time()
             async with self._turn(f"{host}:{port}", patience_s, is_first=not hop):
                 begun = asyncio.get_running_loop().time()
@@ -123,14 +123,14 @@ class Fetcher:
     async def _turn(self, server: str, patience_s: float, *, is_first: bool) -> AsyncIterator[None]:
         waiting = asyncio.timeout(patience_s)
         try:
-            async with waiting, self._turns.of(server):
+            async with waiting, self._turns.turn(server):
                 waiting.reschedule(None)
                 yield
         except TimeoutError:
             if not waiting.expired():
                 raise
-            words = f"{server} had no time for it within {TURN_S:g} s: too much else is asked of it"
-            raise (NotItsTurn if is_first else SourceError)(words) from None
+            text = f"other requests to {server} took more than {TURN_S:g} s; the poll is retried later"
+            raise (NotItsTurn if is_first else SourceError)(text) from None
 
     async def _read(self, response: Any, url: str, moved: str) -> Fetched:
         status, headers = response.status_code, response.headers
@@ -143,7 +143,7 @@ class Fetcher:
         if status == 304:
             return Fetched(url, None, **known)
         if status == 410:
-            raise SourceError("the server says that this feed is gone for ever (410); it is switched off", gone=True)
+            raise SourceError("the server has removed this feed (410 Gone); the source is disabled", gone=True)
         if status != 200:
             after = _retry_after(headers.get("retry-after", "")) if status in (429, 503) else None
             raise SourceError(
@@ -152,7 +152,7 @@ class Fetcher:
         length = headers.get("content-length", "")
         body, is_cut = (b"", True) if _is_more(length, self._max_bytes) else await bounded(response, self._max_bytes)
         if is_cut:
-            raise SourceError(f"the feed has more than {self._max_bytes} bytes, which is RAVI['SOURCE_MAX_BYTES']")
+            raise SourceError(f"the feed has more than {self._max_bytes} bytes, the limit is RAVI['SOURCE_MAX_BYTES']")
         return Fetched(url, body, headers.get("content-type", "")[:200], **known)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def _is_more(length: str, limit: int) -> bool:
 
 
 def _word(value: str, longest: int) -> str:
-    """A header that is given back as it came, or not at all."""
+    """A header's value; empty when it is too long or has other characters than printable ASCII."""
     return value if len(value) <= longest and _WORD.match(value) else ""
 
 
@@ -174,7 +174,7 @@ def _max_age(header: str) -> float:
 
 
 def _retry_after(header: str) -> float | None:
-    """Seconds, of a number of them or a date."""
+    """Seconds from now. The header has a number of seconds or a date."""
     if re.fullmatch(r"\d{1,9}", header.strip()):
         return min(float(header), AFTER_S)
     try:
@@ -183,3 +183,50 @@ def _retry_after(header: str) -> float | None:
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return min(max((when - datetime.now(UTC)).total_seconds(), 0.0), AFTER_S)
+
+
+# ------------------------------------------------------------------------------------------------- turns
+
+
+class _Queue:
+    """The requests to one server."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.free_at = 0.0  # by the loop's clock
+        self.users = 0
+
+
+class _Turns:
+    """One request at a time to one server, a gap between two, and `at_once` in all. A request that waits for its server
+    takes no slot from the others."""
+
+    def __init__(self, at_once: int, gap_s: float) -> None:
+        self._room = asyncio.Semaphore(at_once)
+        self._gap_s = gap_s
+        self._queues: dict[str, _Queue] = {}
+
+    @asynccontextmanager
+    async def turn(self, server: str) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        queue = self._queues.setdefault(server, _Queue())
+        queue.users += 1
+        try:
+            async with queue.lock:
+                await asyncio.sleep(max(0.0, queue.free_at - loop.time()))
+                try:
+                    async with self._room:
+                        yield
+                finally:
+                    queue.free_at = loop.time() + self._gap_s
+        finally:
+            queue.users -= 1
+            if not queue.users:
+                self._forget(loop.time())
+
+    def _forget(self, now: float) -> None:
+        """Remove idle servers when there are more than 1000."""
+        if len(self._queues) > 1000:
+            idle = [name for name, queue in self._queues.items() if not queue.users and queue.free_at < now]
+            for name in idle:
+                del self._queues[name]

@@ -1,4 +1,4 @@
-"""Items out of JSON that somebody else has thought up: a source's options say which field is what."""
+"""Make items of any JSON: a source's options map its fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ravi_django.capabilities.feeds.item import EXTRA_BYTES, Item
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
 
-DEFAULTS: dict[str, tuple[str, ...]] = {  # where the options name no field: the first of these that is there
+DEFAULTS: dict[str, tuple[str, ...]] = {  # without an option: the first of these fields that exists
     "id": ("id", "guid"),
     "title": ("title",),
     "text": ("text",),
@@ -22,11 +22,11 @@ MOST = 500  # items of one body
 
 
 def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
-    """An Item for a JSON object, or for each of an array's. The options `id`, `title`, `text` and `url` are dotted
-    paths into the object (`event.id`, `tags.0`); `items` is the array's, when it lies inside; `keep` is a list of
-    paths whose values go along, without it the whole object does.
+    """One Item for a JSON object, or for each object of an array. The options `id`, `title`, `text` and `url` are
+    dotted paths into the object (`event.id`, `tags.0`). `items` is the path of the array inside the body. `keep` is a
+    list of paths whose values become `extra`; without it the whole object does.
 
-    An object without an id is known by all that it says: the same again is no second item.
+    The id of an object without one is a digest of its content: the same object again is not a new item.
 
     Raises InvalidInputError and InputTooLargeError, which name the field.
     """
@@ -45,7 +45,7 @@ def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What lies at `a.b.0` in JSON; None when there is no such place."""
+    """The value at a path like `a.b.0`; None when it does not exist."""
     for part in path.split("."):
         if isinstance(value, Mapping):
             value = value.get(part)
@@ -57,7 +57,7 @@ def at_path(value: Any, path: str) -> Any:
 
 
 def faults(options: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the options, in words that name each."""
+    """An error message for each invalid option."""
     for name in PATHS:
         if name in options and not _is_path(options[name]):
             yield f"{name} must be a path like event.id, not {options[name]!r}"
@@ -77,12 +77,12 @@ def _item(entry: Any, options: Mapping[str, Any], place: str) -> Item:
     if not words["id"]:
         if "id" in options:
             path = options["id"]
-            raise InvalidInputError(f"there is nothing at {path}, which is the item's id", field=f"{place}{path}")
+            raise InvalidInputError(f"the item has no value at {path}, the path of its id", field=f"{place}{path}")
         words["id"] = f"body:{digest_of(entry)}"
     keep = options.get("keep")
     extra = {path: at_path(entry, path) for path in keep} if isinstance(keep, list) else {"body": entry}
     if (size := len(to_json(extra))) > EXTRA_BYTES:
-        fix = "name what is wanted of it in the source's option keep"
+        fix = "list the fields to keep in the source's option keep"
         raise InputTooLargeError(
             f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {fix}", field=place.rstrip(".") or "body"
         )

@@ -1,4 +1,4 @@
-"""One thing that a source of any kind has brought: bounded, and clean enough for any database and prompt."""
+"""An item of a source: limited in size, and without characters that a database or a prompt cannot hold."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _WEB = re.compile(r"https?://[^\s\x00-\x20\x7f<>\"]+\Z", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Item:
-    """What an agent is told of. Texts are plain: no markup, no control characters; what is too long is cut.
+    """One new thing that an agent gets from a source. Texts are plain, without markup or control characters, and cut at
+    their limits.
 
-    Raises ValueError when `extra` is no JSON object or has more than 64 KiB.
+    Raises ValueError when `extra` is not a JSON object or has more than 64 KiB.
     """
 
-    id: str = ""  # the source's own name of it, the same across edits
+    id: str = ""  # the source's own id, the same after edits
     title: str = ""  # one line, at most 500 characters
     url: str = ""  # http or https; any other is dropped
     text: str = ""  # at most 20,000 characters
-    published: str = ""  # ISO 8601, UTC; empty: not known
+    published: str = ""  # ISO 8601, UTC; empty: unknown
     author: str = ""  # one line
-    extra: dict[str, Any] = field(default_factory=dict)  # JSON; what else the source knows
+    extra: dict[str, Any] = field(default_factory=dict)  # JSON; more data of the source
 
     def __post_init__(self) -> None:
         url = self.url.strip()
-        whole = _clean(self.id or ("" if len(url) <= URL_LENGTH else url))  # an address that is cut leads nowhere
+        whole = _clean(self.id or ("" if len(url) <= URL_LENGTH else url))  # a cut URL would not work
         self._put("id", whole if len(whole) <= ID_LENGTH else f"sha256:{_sha256(whole)}")
         self._put("title", _line(self.title, TITLE_LENGTH))
         self._put("url", url if len(url) <= URL_LENGTH and _WEB.match(url) else "")
@@ -52,14 +53,14 @@ class Item:
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256 of its own id; without one of its address, and without that of its title and text."""
+        """SHA-256 of the id; without one, of the URL; without both, of title and text."""
         if self.id:
             return _sha256(f"id\0{self.id}")
         return _sha256(f"url\0{self.url}" if self.url else f"words\0{self.title}\0{self.text}")
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of its words: another one is an edit. Addresses and dates change without anybody writing."""
+        """SHA-256 of the texts: a new digest is an edit. URLs and dates are left out, since they change without one."""
         return digest_of([self.title, self.text, self.author, self.extra])
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def _sha256(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without control characters but new line and tab, and without halves of surrogate pairs."""
+    """Remove control characters except newline and tab, and lone surrogates."""
     return _CONTROL.sub(" ", text)
 
 

@@ -10,11 +10,11 @@ from pydantic_core import from_json
 
 from ravi_django.capabilities.feeds.adapter import SourceError
 
-_MOST = 20_000  # items that are looked at
+_MOST = 20_000  # items that are read
 
 
 def _as_text(value: Any) -> Any:
-    """The specification asks readers to take numbers for ids; null is nothing."""
+    """The specification asks readers to accept numbers as ids. null becomes an empty text."""
     if value is None:
         return ""
     return str(value) if isinstance(value, int | float) else value
@@ -38,7 +38,7 @@ class _JsonItem(BaseModel):
     date_published: Text = ""
     date_modified: Text = ""
     authors: list[_Author] | None = None
-    author: _Author | None = None  # of version 1
+    author: _Author | None = None  # in version 1
     tags: list[Any] | None = Field(default=None)
 
     def to_entry(self) -> dict[str, Any]:
@@ -56,14 +56,14 @@ class _JsonItem(BaseModel):
 
 
 def json_items(text: str) -> list[dict[str, Any]]:
-    """The entries of a JSON Feed; those of another shape are left out. Raises SourceError."""
+    """The entries of a JSON Feed; invalid ones are skipped. Raises SourceError."""
     try:
         feed = from_json(text.encode(errors="replace"))
-    except ValueError as error:  # nested too deeply, too
-        raise SourceError(f"the feed is no JSON that can be read: {error}"[:500]) from None
+    except ValueError as error:  # also when it is nested too deeply
+        raise SourceError(f"the feed is not valid JSON: {error}"[:500]) from None
     version = feed.get("version")
     if not isinstance(version, str) or not version.startswith("https://jsonfeed.org/version/1"):
-        raise SourceError("this is JSON, but no feed: its version is not https://jsonfeed.org/version/1.1")
+        raise SourceError("this is JSON, but not a feed: its version is not https://jsonfeed.org/version/1.1")
     items = feed.get("items")
     if not isinstance(items, list):
         raise SourceError("the feed has no list of items")

@@ -1,4 +1,4 @@
-"""Reading feeds of strangers: RSS, Atom and JSON Feed become items, in bounded time and as plain text."""
+"""Parse untrusted feeds: RSS, Atom and JSON Feed become items with plain text, in bounded time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ravi_django.capabilities.feeds.xml_scan import checked
 from ravi_django.capabilities.net.html_text import readable
 from ravi_django.capabilities.net.outbound import codec
 
-NEWEST = 200  # items that are taken of a feed
-BOUND_S = 10.0  # for the texts of all of them
-MARKUP_LENGTH = 5 * TEXT_LENGTH  # characters of markup that are read for a text
+NEWEST = 200  # items of one feed
+BOUND_S = 10.0  # for the texts of all items
+MARKUP_LENGTH = 5 * TEXT_LENGTH  # characters of markup that are read for one text
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
-_BARE = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))  # UTF-16 that does not say so
+_BARE = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))  # UTF-16 without a byte order mark
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 _DECLARED = re.compile(rb"\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)")
 _MARKUP = re.compile(r"[<&]")
@@ -30,29 +30,29 @@ _HTML = re.compile(r"\s*(?:<!doctype\s+html|<html[\s>])", re.IGNORECASE)
 
 
 def parse(body: bytes, kind: str = "", url: str = "", newest: int = NEWEST) -> list[Item]:
-    """The newest items of a feed, oldest first; what it is, its content says. `kind` is the Content-Type, `url` the
-    address that links in it start from.
+    """The newest items of a feed, oldest first. The format is detected from the content. `kind` is the Content-Type,
+    `url` the base of relative links.
 
-    Takes seconds of one CPU for a hostile feed of some megabytes: call it on a thread. Raises SourceError.
+    A hostile feed of some megabytes takes seconds of CPU: call this on a thread. Raises SourceError.
     """
     text = decoded(body, kind)
     if text.lstrip().startswith("{"):
         entries = json_items(text)
     elif _HTML.match(text):
-        raise SourceError("this is a web page, not a feed; give the address of its feed")
+        raise SourceError("this is a web page, not a feed; use the address of its feed")
     elif text.lstrip().startswith("<"):
         entries = _xml_items(checked(text))
     else:
-        raise SourceError("this is no feed: neither RSS, Atom nor JSON Feed")
+        raise SourceError("this is not a feed: neither RSS, Atom nor JSON Feed")
     return _items(entries, url, newest)
 
 
 def decoded(body: bytes, kind: str = "") -> str:
-    """The feed's text. UTF-8 where it is UTF-8, whatever is said of it."""
+    """The feed's text. Valid UTF-8 is read as UTF-8, even when another encoding is declared."""
     for mark, name in (*_BOMS, *_BARE):
         if body.startswith(mark):
             return body.decode(name, errors="replace").lstrip("\ufeff")
-    if b"\x1b" not in body:  # by which other encodings switch
+    if b"\x1b" not in body:  # the escape of encodings like ISO-2022-JP
         try:
             return body.decode()
         except UnicodeDecodeError:
@@ -71,12 +71,12 @@ def _items(entries: list[dict[str, Any]], base: str, newest: int) -> list[Item]:
         if item.title or item.text or item.url:
             made[item.identity] = item
         if time.monotonic() > give_up:
-            raise SourceError(f"the feed's texts could not be read within {BOUND_S:g} s")
+            raise SourceError(f"parsing the feed's texts took more than {BOUND_S:g} s")
     return list(made.values())
 
 
 def _newest(entries: list[Any], count: int) -> Iterable[Any]:
-    """Oldest first. Feeds have the newest first; those without a date stay where they are by that."""
+    """The newest entries, oldest first. Without a date in every entry, the feed's own order counts: newest first."""
     if all(entry["published"] for entry in entries):
         entries = sorted(entries, key=lambda entry: str(entry["published"]), reverse=True)
     return list(reversed(entries[:count]))
@@ -112,14 +112,14 @@ def _absolute(link: str, base: str) -> str:
 
 def _xml_items(body: bytes) -> list[dict[str, Any]]:
     reader = _reader()
-    # Sanitizing and resolving links are slow, and for markup that is kept: here none is.
+    # Sanitizing and resolving links are slow, and not needed: the markup is removed later.
     options = {"sanitize_html": False, "resolve_relative_uris": False}
     try:
         found = reader(io.BytesIO(body), response_headers={"content-type": "application/xml; charset=utf-8"}, **options)
-    except Exception as error:  # whatever of its own it stumbles over
+    except Exception as error:  # bugs of feedparser
         raise SourceError(f"the feed cannot be read: {type(error).__name__}: {error}"[:500]) from error
     if not found.get("version") and not found.entries:
-        raise SourceError("this is XML, but no feed: neither RSS nor Atom")
+        raise SourceError("this is XML, but not a feed: neither RSS nor Atom")
     return [_of_feedparser(entry) for entry in found.entries]
 
 
@@ -128,7 +128,7 @@ def _reader() -> Callable[..., Any]:
         import feedparser
     except ImportError:
         raise SourceError(
-            'RSS and Atom need the package feedparser: pip install "ravi-django[feeds]" (JSON Feed does without)'
+            'RSS and Atom need the package feedparser: pip install "ravi-django[feeds]" (JSON Feed does not need it)'
         ) from None
     parser: Callable[..., Any] = feedparser.parse
     return parser
@@ -143,7 +143,9 @@ def _of_feedparser(entry: Any) -> dict[str, Any]:
         "url": str(entry.get("link") or ""),
         "text": max(bodies, key=len),
         "is_markup": True,
-        "published": _time(entry.get("published_parsed") or dict.get(entry, "updated_parsed")),  # its own `get` warns
+        "published": _time(
+            entry.get("published_parsed") or dict.get(entry, "updated_parsed")
+        ),  # feedparser's `get` warns
         "author": str(entry.get("author") or ""),
         "tags": [str(tag.get("term") or "") for tag in (entry.get("tags") or ())[:20] if tag.get("term")],
     }

@@ -1,4 +1,4 @@
-"""Who sent it: HMAC-SHA256 over what came, by a secret that both sides know."""
+"""Sign and verify webhooks: HMAC-SHA256 of the body with a shared secret."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 
 RAVI = "ravi"
 GITHUB = "github"
-SCHEMES = {RAVI: "X-Ravi-Signature", GITHUB: "X-Hub-Signature-256"}  # and the header of each
-TOLERANCE_S = 300  # between the sender's clock and ours, either way
-_AT_ONCE = 5  # signatures of one header: a sender that changes its secret sends both
-_NOBODYS = "of nobody"  # a stranger's check takes as long as anybody's
+SCHEMES = {RAVI: "X-Ravi-Signature", GITHUB: "X-Hub-Signature-256"}  # each with its header
+TOLERANCE_S = 300  # between the sender's clock and ours, in both directions
+_AT_ONCE = 5  # signatures of one header: a sender that rotates its secret sends two
+_NOBODYS = "of nobody"  # used without secrets, so that the check takes the same time
 
 
 def sign(secret: str, body: bytes, at: int) -> str:
-    """The value of `X-Ravi-Signature` for a body that is sent at `at`, seconds since 1970: `t=<at>,v1=<hex>`."""
+    """The value of `X-Ravi-Signature`: `t=<at>,v1=<hex>`. `at` is the time of sending in seconds since 1970."""
     return f"t={at},v1={_hmac(secret, b'%d.%s' % (at, body))}"
 
 
 def is_signed(scheme: str, headers: Mapping[str, str], body: bytes, secrets: Sequence[str], now: float) -> bool:
-    """Whether one of the secrets signed this body: `ravi` within 300 s of `now`, `github` at any time, for its
-    signature says none. Without secrets: never, and it takes as long."""
+    """Whether one of the secrets signed this body. A `ravi` signature must be made within 300 s of `now`; a `github`
+    signature has no time. False without secrets, after the same time."""
     given = headers.get(SCHEMES.get(scheme, ""), "")
     at, signatures = _of_github(given) if scheme == GITHUB else _of_ravi(given)
     signed = body
@@ -39,7 +39,7 @@ def is_signed(scheme: str, headers: Mapping[str, str], body: bytes, secrets: Seq
 
 
 def signed_at(scheme: str, headers: Mapping[str, str]) -> datetime | None:
-    """When it was signed, by the signature that `is_signed` has found good; `github`'s does not say."""
+    """The time in a signature that `is_signed` has accepted; None for `github`."""
     at = None if scheme == GITHUB else _of_ravi(headers.get(SCHEMES.get(scheme, ""), ""))[0]
     return None if at is None else datetime.fromtimestamp(at, UTC)
 

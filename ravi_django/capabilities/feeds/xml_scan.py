@@ -1,5 +1,5 @@
-"""A first look at a feed, by the C parser alone: whether it is well-formed XML, and within what the real parser, which
-is slow and forgiving, can be trusted with."""
+"""Check a feed with the C parser before feedparser reads it: that it is well-formed XML, and within limits that keep
+feedparser fast."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_DEPTH = 100
 MAX_ELEMENTS = 150_000
 MAX_ATTRIBUTES = 50  # of one element
 MAX_NAMESPACES = 100
-MAX_WORD = 80  # characters of a person's name or address: the real parser looks for an @ behind each of them
-MAX_TAGS = 10_000  # of a feed: the real parser compares each with all that its item has
+MAX_WORD = 80  # characters of a word in a person's name or address: feedparser searches for an @ after each character
+MAX_TAGS = 10_000  # of a feed: feedparser compares each with all others of its item
 _PEOPLE = {"author", "creator", "managingeditor", "webmaster", "publisher", "contributor", "owner", "name", "email"}
-_LISTS = {"keywords", "tags"}  # of several, with commas
+_LISTS = {"keywords", "tags"}  # several in one element, separated by commas
 _TAGS = {"category", "subject", *_LISTS}
 _WATCHED = _PEOPLE | _TAGS
 _WORDS = re.compile(r"[\w.+-]+")
@@ -32,24 +32,24 @@ class _IllFormed(Exception):
 
 
 def checked(text: str) -> bytes:
-    """The document as UTF-8, fixed where texts have bare ampersands or HTML's entities. Raises SourceError for what is
-    not well-formed even so, declares entities, or is nested too deeply."""
+    """The document as UTF-8, with bare ampersands and HTML entities fixed. Raises SourceError when it is still not
+    well-formed, declares entities, or is nested too deeply."""
     text = _DECLARATION.sub("", _NO_XML.sub(" ", text.lstrip("\ufeff")), count=1).lstrip()
     try:
         return _scanned(text)
     except _IllFormed:
         pass
     try:
-        return _scanned(_ENTITY.sub(_mended, text))
+        return _scanned(_ENTITY.sub(_fixed, text))
     except _IllFormed as error:
         raise SourceError(f"the feed is not well-formed XML: {error}") from None
 
 
-def _mended(found: re.Match[str]) -> str:
+def _fixed(found: re.Match[str]) -> str:
     name = (found[1] or "").rstrip(";")
     if name in _KNOWN:
         return found[0]
-    if name.startswith("#"):  # some stand for what XML may not hold
+    if name.startswith("#"):  # may name a character that XML does not allow
         return html.escape(_NO_XML.sub(" ", html.unescape(found[0])))
     meant = html.unescape(found[0]) if name else found[0]
     return f"&amp;{found[0][1:]}" if meant == found[0] else html.escape(meant)
@@ -59,9 +59,9 @@ class _Scan:
     def __init__(self) -> None:
         self._depth = self._elements = self._namespaces = 0
         self._tags = 0
-        self._watched = 0  # how deep in an element of a person or of tags
-        self._kinds: set[str] = set()  # of elements there
-        self._said: list[str] = []  # there
+        self._watched = 0  # depth inside an element of people or tags
+        self._kinds: set[str] = set()  # of the elements there
+        self._text: list[str] = []  # there
         parser = self._parser = expat.ParserCreate("utf-8")
         parser.ordered_attributes = True
         parser.StartElementHandler = self._start
@@ -84,13 +84,13 @@ class _Scan:
         self._namespaces += sum(name.startswith("xmlns") for name in attributes[::2])
         if self._namespaces > MAX_NAMESPACES:
             raise SourceError(f"the feed declares more than {MAX_NAMESPACES} namespaces")
-        kind = re.split("[:_]", name.lower())[-1]  # the real parser takes dc_subject for dc:subject
+        kind = re.split("[:_]", name.lower())[-1]  # feedparser reads dc_subject as dc:subject
         if kind in _TAGS:
             self._count_tags(1)
         if self._watched or kind in _WATCHED:
             self._watched += 1
             self._kinds.add(kind)
-            self._parser.CharacterDataHandler = self._said.append
+            self._parser.CharacterDataHandler = self._text.append
 
     def _end(self, name: str) -> None:
         self._depth -= 1
@@ -98,8 +98,8 @@ class _Scan:
             self._watched -= 1
             if not self._watched:
                 self._parser.CharacterDataHandler = None
-                self._check(name, "".join(self._said))
-                self._said.clear()
+                self._check(name, "".join(self._text))
+                self._text.clear()
                 self._kinds.clear()
 
     def _check(self, name: str, text: str) -> None:
@@ -117,14 +117,14 @@ class _Scan:
             raise SourceError(f"the feed has more than {MAX_TAGS} categories and keywords")
 
     def _entity(self, *declared: object) -> None:
-        raise SourceError("the feed declares entities of its own, which are not read")
+        raise SourceError("the feed declares entities, which is not allowed")
 
     def _skipped(self, name: str, is_parameter: bool) -> None:
         raise _IllFormed(f"undefined entity &{name[:40]};")
 
 
 def _decoded(text: str) -> str:
-    """What the real parser makes of it inside of content that calls itself base64."""
+    """The text as feedparser decodes it where the content is declared as base64."""
     try:
         return binascii.a2b_base64(text.encode()).decode() if len(text) > MAX_WORD else ""
     except ValueError:

@@ -73,9 +73,8 @@ class ResponseCollector:
         return written or _count(usage, "cache_creation_input_tokens")
 
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
-        """The whole answer. `taken_ids` are the call ids of earlier turns. A call without an id gets `call_<index>`; a
-        taken id gets a suffix `_2`, `_3`, …
-        """
+        """The answer. `taken_ids` are the call ids of earlier turns. A call without an id gets `call_<index>`; a taken
+        id gets a suffix `_2`, `_3`, …"""
         content: list[ContentBlock] = [
             ThinkingBlock(text=thought.text, signature=thought.signature) for thought in self._thoughts
         ]
@@ -144,8 +143,8 @@ class ResponseCollector:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """A tool call's arguments. Text that is no JSON object, or is nested too deep, is returned under
-    INVALID_ARGUMENTS_KEY. Raises nothing."""
+    """A tool call's arguments. Text that is not a JSON object, or is nested too deep, is returned under
+    INVALID_ARGUMENTS_KEY."""
     if not text.strip():
         return {}  # some models call a tool without parameters like this
     try:
@@ -160,7 +159,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlock]:

@@ -38,7 +38,7 @@ _NO_KEY = re.compile(  # messages of the clients of OpenAI, Anthropic, Google an
     r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
 )
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
-_MAX_WORDS = 2_000  # characters of a provider's message that are kept
+_MAX_MESSAGE = 2_000  # characters of a provider's message that are kept
 
 
 def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> TransientError | ModelError:
@@ -49,23 +49,23 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     """
     # litellm wraps the error that breaks a running stream; the cause has the provider's message.
     error = getattr(error, "original_exception", None) or error
-    words = redact(_words_of(error), secrets)[:_MAX_WORDS]  # cut after redaction: half a key would not be recognized
+    message = redact(_message_of(error), secrets)[:_MAX_MESSAGE]  # cut after redaction: half a key is not recognized
     kind = type(error).__name__
     status = _status_of(error)
     if _is_transient(error, status):
-        return TransientError(words, type=kind, retry_after=_retry_after(error), status=status)
-    return ModelError(words, type=kind, status=status)
+        return TransientError(message, type=kind, retry_after=_retry_after(error), status=status)
+    return ModelError(message, type=kind, status=status)
 
 
 def missing_key(error: Exception, model: str, variables: Sequence[str]) -> ModelError | None:
     """The error to raise if `error` means that the API key is missing; else None. litellm reports some of these as
     outages. `variables` are the unset environment variables that may hold the model's key."""
-    words = _words_of(error)
-    is_explicit = _NO_KEY.search(words) is not None
+    message = _message_of(error)
+    is_explicit = _NO_KEY.search(message) is not None
     if not is_explicit and not (variables and _status_of(error) == 401):
         return None
-    names = variables or list(dict.fromkeys(_VARIABLE.findall(words))) or ["the variables of its provider"]
-    more = "" if is_explicit else f"; the provider said: {redact(words, ())[:_MAX_WORDS]}"
+    names = variables or list(dict.fromkeys(_VARIABLE.findall(message))) or ["the variables of its provider"]
+    more = "" if is_explicit else f"; the provider's error: {redact(message, ())[:_MAX_MESSAGE]}"
     how = f"set {' or '.join(names)} in the environment of the processes that run agents"
     return ModelError(f"model {model} has no API key: {how}{more}", type="MissingKeyError", status=401)
 
@@ -78,15 +78,15 @@ def is_of_address(error: Exception) -> bool:
 
 
 def _is_transient(error: Exception, status: int | None) -> bool:
-    said = _body_field(error, "code"), _body_field(error, "type")
-    if "insufficient_quota" in said:
+    codes = _body_field(error, "code"), _body_field(error, "type")
+    if "insufficient_quota" in codes:
         return False
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & _TRANSIENT_TYPES or isinstance(error, TimeoutError | ConnectionError):
         return True
     if status is None:
         # An error event inside a stream has no status. It is transient unless the request is invalid.
-        return "APIError" in kinds and not any("invalid" in str(word) for word in said)
+        return "APIError" in kinds and not any("invalid" in str(code) for code in codes)
     return status in _TRANSIENT_STATUS or status >= 500
 
 
@@ -100,7 +100,7 @@ def _status_of(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _words_of(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     message = _body_field(error, "message")
     if not isinstance(message, str) or not message:
         text = str(error)
@@ -158,7 +158,7 @@ class Keys:
         return "Keys(…)"
 
     def __reduce__(self) -> str:
-        raise TypeError("keys stay in the process that has them, and are not pickled")
+        raise TypeError("keys cannot be pickled")
 
 
 _known: weakref.WeakSet[Keys] = weakref.WeakSet()
@@ -211,8 +211,8 @@ def redact_logs() -> None:
         logging.getLogger(name).addFilter(_filter)
 
 
-def words(raised: BaseException) -> str:
-    """An exception as text for the model, without keys and passwords; only its type if its `str` fails."""
+def error_text(raised: BaseException) -> str:
+    """An exception as text, without keys and passwords; only its type if its `str` fails."""
     try:
         return redact(f"{type(raised).__name__}: {raised}")
     except Exception:

@@ -20,12 +20,12 @@ class LLMFactory:
     `model` is any name that litellm knows, or "rehearsal" for the built-in offline model. Without `api_key` litellm
     reads its own variables (`OPENAI_API_KEY`, …). `fallbacks` are tried in order if it fails: names (with the same
     settings, and keys from litellm's variables), other factories or models. See FallbackModel, also for `fallback_on`,
-    `fallback_after` and `fallback_total` (seconds). `retry` says when a failed call is made again.
+    `fallback_after` and `fallback_total` (seconds). `retry` is the policy for failed calls.
 
-    `defaults` go with every call (`temperature=0.2`). Not passed to litellm as they are: `api_base` (URL of the
-    server), `timeout` (seconds, default 120), `prices` (dollars per token: `{"input_cost_per_token": …,
-    "output_cost_per_token": …}`, before `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the
-    rehearsal model `delay` (seconds per word). The key has no repr and is not pickled, stored or logged.
+    `defaults` are sent with every call (`temperature=0.2`), except these: `api_base` (URL of the server), `timeout`
+    (seconds, default 120), `prices` (dollars per token: `{"input_cost_per_token": …, "output_cost_per_token": …}`;
+    they override `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the rehearsal model `delay`
+    (seconds per word). The key has no repr and is not pickled, stored or logged.
 
     Raises InvalidInputError if `model` is empty, or a fallback is invalid.
     """
@@ -43,7 +43,7 @@ class LLMFactory:
         **defaults: Any,
     ) -> None:
         if not model or not isinstance(model, str):
-            raise InvalidInputError(f'a model is named like "gpt-4o" or "{REHEARSAL}", not {model!r}', field="model")
+            raise InvalidInputError(f'model must be "gpt-4o", "{REHEARSAL}" or the like, not {model!r}', field="model")
         self.model = model
         self.fallbacks = (fallbacks,) if isinstance(fallbacks, str) else tuple(fallbacks)
         self.fallback_on, self.fallback_after = frozenset(fallback_on), fallback_after
@@ -56,7 +56,7 @@ class LLMFactory:
         return f"LLMFactory({self.model!r})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a model factory holds a key and is not pickled; build it where it is used")
+        raise TypeError("a model factory holds a key and cannot be pickled; create it where it is used")
 
     def build(self) -> ChatModel:
         """A client that serves concurrent calls. litellm is imported only at the first call."""
@@ -92,7 +92,7 @@ class LLMFactory:
             model: ChatModel = given
             return model
         raise InvalidInputError(
-            f"a fallback is a model's name, an LLMFactory or a ChatModel, not {given!r}", field="fallbacks"
+            f"a fallback must be a model's name, an LLMFactory or a ChatModel, not {given!r}", field="fallbacks"
         )
 
 

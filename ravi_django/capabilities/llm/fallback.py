@@ -16,13 +16,12 @@ from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0
 FALLBACK_TOTAL_S = 300.0
-CALLERS_FAULTS = frozenset({400, 413, 422})  # HTTP: the next provider would get the same bad request
+CALLER_ERRORS = frozenset({400, 413, 422})  # HTTP: the next provider would get the same bad request
 TOO_LONG = "ContextWindowExceededError"  # a 400, but another model's window may be larger
 
 Failure = TransientError | ModelError
 
 _SHARE = 0.9  # of the caller's timeout: the next model must start before the caller gives up
-
 
 _limits: Callable[[], tuple[float, float]] = lambda: (math.inf, math.inf)  # noqa: E731
 
@@ -35,16 +34,16 @@ def use_limits(limits: Callable[[], tuple[float, float]]) -> None:
 
 
 class FallbackModel:
-    """A ChatModel over others. Its name, also in the journal, is the first model's; `response.model` is the one that
-    answered.
+    """A ChatModel that calls other models in order. Its name, also in the journal, is the first model's;
+    `response.model` is the model that answered.
 
-    The next model is called at once if one fails with a TransientError, with a ModelError that is not the caller's
-    fault (400, 413 and 422 are, except a conversation too long for its window), or with an error in `fallback_on`
-    (types or HTTP statuses); also if it sends nothing for `fallback_after` seconds, or has not ended its answer after
-    `fallback_total`. The run's `RAVI["MODEL_TIMEOUT_S"]` and `RAVI["MODEL_TOTAL_S"]` limit both, and alone limit the
-    last model. A StreamRestart announces the change in the stream. If all fail, an error that is worth a retry is
-    raised if
-    there is one: the run tries all models again later, by `retry` (default: the first model's).
+    The next model is called immediately if one fails with a TransientError, with a ModelError, or with an error in
+    `fallback_on` (types or HTTP statuses). It is not called for the caller's errors 400, 413 and 422, except when the
+    conversation is too long for the model's window. It is also called if a model sends nothing for `fallback_after`
+    seconds, or has not ended its answer after `fallback_total`. The run's `RAVI["MODEL_TIMEOUT_S"]` and
+    `RAVI["MODEL_TOTAL_S"]` limit both times, and are the only limits of the last model. A StreamRestart announces the
+    change in the stream. If all models fail, a retryable error is raised if there is one: the run tries all models
+    again later, by `retry` (default: the first model's).
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class FallbackModel:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
-        """Yield the events of the first model that answers. Raises as `ChatModel.stream` if none does, and the caller's
-        faults at once."""
+        """Yield the events of the first model that answers. Raises as `ChatModel.stream` if none does; the caller's
+        errors immediately."""
         async with aclosing(self._answers(messages, options, meta, waits=True)) as events:
             async for event in events:
                 yield event
@@ -95,7 +94,7 @@ class FallbackModel:
                     failure = ModelError(f"model {model.name} ended without a response", type="EmptyResponse")
                 except (TransientError, ModelError) as error:
                     failure = error
-            if not self._goes_on(failure):
+            if not self._may_continue(failure):
                 raise failure
             failures.append(failure)
         raise self._of_all(failures)
@@ -109,7 +108,7 @@ class FallbackModel:
         *,
         last: bool,
     ) -> AsyncGenerator[ModelEvent]:
-        """One model's events. All but the last model are stopped after a too long silence or answer."""
+        """One model's events. The time limits stop each model except the last."""
         if isinstance(model, FallbackModel):  # each of its models has its own limits
             stream: Any = model._answers(messages, options, meta, waits=last)
         else:
@@ -137,15 +136,15 @@ class FallbackModel:
                 except TimeoutError:
                     if not limit.expired():
                         raise
-                    late = f"did not end its answer within {total:g} s" if now() >= ends else None
-                    words = f"model {name} {late or f'sent nothing for {silence:g} s'}"
-                    raise TransientError(words, type="Timeout") from None
+                    unfinished = f"did not end its answer within {total:g} s" if now() >= ends else None
+                    text = f"model {name} {unfinished or f'sent nothing for {silence:g} s'}"
+                    raise TransientError(text, type="Timeout") from None
                 yield event
 
-    def _goes_on(self, error: Failure) -> bool:
+    def _may_continue(self, error: Failure) -> bool:
         if {error.type, error.status} & self.fallback_on or error.type == TOO_LONG:
             return True
-        return isinstance(error, TransientError) or error.status not in CALLERS_FAULTS
+        return isinstance(error, TransientError) or error.status not in CALLER_ERRORS
 
     def _of_all(self, failures: Sequence[Failure]) -> Failure:
         policy = self.retry or RetryPolicy()

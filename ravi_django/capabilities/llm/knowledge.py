@@ -1,6 +1,6 @@
-"""Properties of a model from litellm's list: its window, its tokens, whether it supports a schema.
+"""Properties of a model from litellm's list: its context window, its tokens, whether it supports a schema.
 
-litellm's own look-ups call local model servers and fetch images over the network; these read only its list.
+litellm's own functions call local model servers and fetch images over the network; these read only its list.
 """
 
 from __future__ import annotations

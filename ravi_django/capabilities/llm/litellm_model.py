@@ -1,6 +1,6 @@
-"""Any provider's model through litellm.
+"""A ChatModel for any provider, through litellm.
 
-Host and credentials belong to the client: no call's options can change them. A streamed answer is checked to be whole.
+The options of a call cannot change host and credentials. A streamed answer that is cut off raises an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ravi_django.kernel.supervision import RunMeta
 
 DEFAULT_TIMEOUT_S = 120.0
 
-# What a request always says: litellm's own retries would hide attempts from the journal and double the runtime's.
+# Sent with every request. litellm's own retries would hide attempts from the journal and multiply the runtime's.
 _FIXED = {
     "stream": True,
     "stream_options": {"include_usage": True},
@@ -35,20 +35,19 @@ _FIXED = {
     "max_retries": 0,
     "drop_params": True,
 }
-_SAY_WHY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
+_MAY_BE_EMPTY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
 
 
 class LiteLLMModel:
-    """A ChatModel. Concurrent calls, from any number of event loops, share one object.
+    """A ChatModel. Concurrent calls, from any number of event loops, may share one object.
 
-    `timeout` is in seconds, for connecting and between two pieces of the stream. `prices` (dollars a token:
+    `timeout` is in seconds, for connecting and between two chunks of the stream. `prices` (dollars per token:
     `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
-    go before the site's and litellm's list. `retry` says when a failed call is made again. `context_window` is in
-    tokens, for a model that litellm does not list. `private_addresses`: also those images and documents are passed on
-    whose address is not https or lies in a private network; litellm fetches them itself for some providers, so else
-    they are given as text. `params` go with every call as they are; a call's options win over
-    them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are kept as the key
-    is.
+    override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
+    model that litellm does not list. `private_addresses`: also pass on URLs of images and documents that are not https
+    or are in a private network. Without it the model gets such a URL as text, because litellm itself fetches it for
+    some providers. `params` are sent with every call; a call's options override them. Those that hold keys
+    (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are protected like the key.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class LiteLLMModel:
         self._api_base = api_base
         self._api_key = api_key
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
-        self._form: Form | None = None  # known with the first call
+        self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
         self._signs_thinking = "claude" in name or "anthropic" in name
 
@@ -82,16 +81,16 @@ class LiteLLMModel:
         return f"LiteLLMModel({self.name!r})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a model client holds a key and is not pickled; build it where it is used")
+        raise TypeError("a model client holds a key and cannot be pickled; create it where it is used")
 
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
         """Yield deltas, then one ModelResponse. Closing the generator closes the connection.
 
-        Raises TransientError for rate limits, timeouts and outages, ModelError in the provider's words for the
-        rest, CancellationError when the run was cancelled meanwhile, InvalidInputError for an option that would say
-        where the call goes or with which keys.
+        Raises TransientError for rate limits, timeouts and outages, ModelError with the provider's message for other
+        failures, CancellationError when the run was cancelled meanwhile, InvalidInputError for an option that would
+        change host or credentials.
         """
         meta.cancellation.check()
         refuse_destinations(options.extra)
@@ -106,9 +105,9 @@ class LiteLLMModel:
                     for delta in collector.add(chunk):
                         yield delta
                 if not is_finished(source, collector.finish_reason):
-                    raise TransientError("the provider's stream ended before its answer did", type="StreamCut")
-                if collector.is_empty and collector.finish_reason not in _SAY_WHY:
-                    raise TransientError("the model answered with nothing", type="EmptyResponse")
+                    raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
+                if collector.is_empty and collector.finish_reason not in _MAY_BE_EMPTY:
+                    raise TransientError("the model's answer is empty", type="EmptyResponse")
         except KernelError:
             raise
         except Exception as error:
@@ -121,12 +120,12 @@ class LiteLLMModel:
         yield self._response(litellm, collector, messages)
 
     def missing_variables(self) -> list[str]:
-        """The variables that may hold its key; none when it has one. Imports litellm."""
+        """The unset environment variables that may hold the model's key; none when it has a key. Imports litellm."""
         given = self._api_key or self._secret_params
         return [] if given else knowledge.missing_variables(load_litellm(), self.name, self._api_base)
 
     async def context_window(self) -> int | None:
-        """How many tokens of input fit; None when unknown."""
+        """The maximum of input tokens; None if unknown."""
         return self._window or knowledge.window(await aload_litellm(), self.name)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
@@ -146,7 +145,7 @@ class LiteLLMModel:
         except Exception as error:
             if not is_of_address(error):
                 raise
-            # What is in the conversation stays there: this call and every later one would fail for it.
+            # The URL stays in the conversation: every later call would fail too.
             without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
             if without == to_wire(messages, self._form_of(litellm)):
                 raise
@@ -202,7 +201,7 @@ def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:
     return {call.call_id for message in messages if message.role is Role.ASSISTANT for call in message.tool_calls}
 
 
-# The keywords of litellm that name a host, a credential, another model, or code to be told of the call.
+# The keywords of litellm that name a host, a credential, another model, or a callback.
 _NAMES = frozenset(
     {
         "model", "messages", "model_list", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks",
@@ -217,16 +216,16 @@ _PARTS = re.compile(
     r"|http|ssl|tls|cert|certificate|region|location|tenant|logger|logging|azure|vertex|aws|langfuse|langsmith"
     r"|fallback|fallbacks|oci|s3|gcs|arize|posthog|humanloop|gcp|bucket)(?:$|_)"
 )
-_NESTED = ("metadata", "litellm_metadata")  # loggers read their host and key here
+_NESTED = ("metadata", "litellm_metadata")  # litellm's loggers read their host and key from these
 
 
 def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") -> None:
-    """Raises InvalidInputError, naming the field, for a call's option that says where it goes or with which keys."""
+    """Raises InvalidInputError (with `field`) for an option of a call that changes its host or credentials."""
     for name, value in extra.items():
         plain = str(name).lower().replace("-", "_")
         if plain in _NAMES or _PARTS.search(plain) or is_secret(plain):
             raise InvalidInputError(
-                f"{field}.{name} would say where the call goes, or as whom; say it to the model itself, "
+                f"{field}.{name} would change the host or the credentials of the call; set it on the model, "
                 f"LiteLLMModel(…, {plain}=…)",
                 field=f"{field}.{name}",
             )
@@ -245,11 +244,10 @@ CALLBACK_LISTS = (
 
 
 def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
-    """The provider's own chunks where they are in OpenAI's format already, else litellm's.
+    """The provider's own chunks if they are in OpenAI's format, else litellm's.
 
-    litellm's wrapper costs about 1 ms of CPU a token, the client below it a third of that: with hundreds of
-    streams in one process this is what the loop spends its time on. A site that has litellm callbacks gets the
-    wrapper, which calls them.
+    litellm's wrapper takes about 1 ms of CPU per token, the client below it a third of that. With hundreds of streams
+    in one process this is most of the loop's time. A site with litellm callbacks gets the wrapper, which calls them.
     """
     import openai
 
@@ -259,14 +257,14 @@ def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
 
 
 def is_finished(source: Any, last_reason: str) -> bool:
-    """Whether the provider said that it was done: a stream may just end, and half an answer is none."""
-    if hasattr(source, "received_finish_reason"):  # litellm's wrapper makes up a "stop" for its last chunk
+    """Whether the provider sent a finish reason. A stream without one was cut off."""
+    if hasattr(source, "received_finish_reason"):  # litellm's wrapper adds a "stop" to the last chunk itself
         return bool(source.received_finish_reason or source.intermittent_finish_reason)
     return bool(last_reason)
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:
     """Usage by litellm's tokenizers, for a server that reports none."""
-    given = await tokens_of(litellm, model, messages)
-    made = await asyncio.to_thread(text_tokens, litellm, model, answer)
-    return litellm.Usage(prompt_tokens=given, completion_tokens=made, total_tokens=given + made)
+    read = await tokens_of(litellm, model, messages)
+    written = await asyncio.to_thread(text_tokens, litellm, model, answer)
+    return litellm.Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)

@@ -82,6 +82,6 @@ def listed_prices(model: str) -> Prices | None:
 
 
 def _is_priced(model: str, price_list: Mapping[str, Mapping[str, Any]]) -> bool:
-    # litellm's own look-up calls local model servers, and returns 0 dollars for a listed model without prices.
+    # litellm's own function calls local model servers, and returns 0 dollars for a listed model without prices.
     names = (model, model.partition("/")[2])
     return any("cost" in field for name in names for field in price_list.get(name, ()))

@@ -1,7 +1,8 @@
-"""Chat messages in OpenAI's wire format, which litellm takes. Each message is converted once and keeps the result.
+"""Convert chat messages to OpenAI's wire format, which litellm accepts. Each message is converted once and keeps the
+result.
 
-Media go as parts, by what the provider accepts. Addresses of images and documents are checked: litellm and a provider's
-server must not fetch from a private network because a user, a model or a tool wrote such an address.
+Media are sent in the form that the provider accepts. URLs of images and documents are checked: a user, a model or a
+tool must not make litellm or a provider's server fetch from a private network.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ WireMessage = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a model takes its messages."""
+    """The form in which a model accepts messages."""
 
     dialect: Dialect = "any"
     thinking: bool = False  # signed reasoning is sent back
     addresses: Addresses = "public"
-    sees: bool = True  # images and documents that its tools return
+    sees: bool = True  # accepts images and documents that its tools return
 
 
 _ANY = Form()
@@ -55,12 +56,12 @@ _CHOICE_WORDS = frozenset({"auto", "none", "required"})
 
 
 def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMessage]:
-    """The messages as fresh dicts, free to be changed by the callee.
+    """The messages as new dicts, which the caller may change.
 
-    A message with several tool results becomes several. Signed reasoning is sent back where the form says so, as the
-    providers that sign it require; the others refuse the field. What the form has no part for goes as text: a
-    recording's transcript, a document's address. The images and documents that tools returned are in their results
-    for Anthropic, and in a user message behind the turn's results for the others, whose results are text.
+    A message with several tool results becomes several. Signed reasoning is sent back if the form has `thinking`:
+    providers that sign it require this, others refuse the field. Content without a part in the form is sent as text: a
+    recording's transcript, a document's URL. For Anthropic, images and documents that tools returned are in the tool
+    results. Other providers accept only text there: the media follow the turn's results in a user message.
     """
     wire: list[WireMessage] = []
     shown: list[dict[str, Any]] = []
@@ -91,7 +92,7 @@ def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
 
 
 def _converted(message: ChatMessage, form: Form, key: str) -> tuple[list[WireMessage], list[dict[str, Any]]]:
-    """The message, and what is to be shown behind the results that it is one of."""
+    """The wire messages, and the media that follow the turn's tool results."""
     known: tuple[list[WireMessage], list[dict[str, Any]]] | None = message._wire.get(key)
     if known is None:
         known = message._wire[key] = _convert(message, form), _media(message, form)
@@ -115,7 +116,7 @@ def _shown(media: list[dict[str, Any]]) -> WireMessage:
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
         return _assistant(message, form.thinking)
-    is_tool = message.role is Role.TOOL  # no other message may claim what a tool returned
+    is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
     rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]
     wire: list[WireMessage] = [
@@ -123,7 +124,7 @@ def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     ]
     if message.role is Role.SYSTEM:
         wire.append(_named(message, {"role": "system", "content": text_of_blocks(rest)}))
-    elif rest or not results:  # a tool message without a call to answer reads as the user's
+    elif rest or not results:  # a tool message without a result is sent as the user's
         wire.append(_named(message, {"role": "user", "content": parts_of(rest, form)}))
     return wire
 
@@ -142,12 +143,13 @@ def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
 
 
 def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = json.dumps(block.arguments, ensure_ascii=False, sort_keys=True)  # jsonb returns them in another order
+    arguments = json.dumps(block.arguments, ensure_ascii=False, sort_keys=True)  # sorted: jsonb changes the order
     return {"id": block.call_id, "type": "function", "function": {"name": _tool_name(block), "arguments": arguments}}
 
 
 def _tool_name(block: ToolUseBlock) -> str:
-    """As the model wrote it, where providers take that: a name that it made up is refused with all that follows."""
+    """The name in the characters that providers accept. A model may invent other names, and every later request with
+    one would be refused."""
     return _NO_NAME.sub("_", block.tool_name)[:64] or "unnamed"
 
 
@@ -176,13 +178,13 @@ def _result_text(result: ToolResultBlock) -> str:
 
 
 def _named(message: ChatMessage, wire: WireMessage) -> WireMessage:
-    if message.name and _NAME.fullmatch(message.name):  # other names are refused by the provider
+    if message.name and _NAME.fullmatch(message.name):  # providers refuse other names
         wire["name"] = message.name
     return wire
 
 
 def _fresh(value: Any) -> Any:
-    """A copy of a JSON value: litellm rewrites what it is given for some providers."""
+    """A copy of a JSON value: litellm changes its arguments for some providers."""
     if isinstance(value, dict):
         return {key: _fresh(item) if isinstance(item, dict | list) else item for key, item in value.items()}
     if isinstance(value, list):
@@ -190,14 +192,14 @@ def _fresh(value: Any) -> Any:
     return value
 
 
-Dialect = Literal["openai", "anthropic", "any"]  # what the provider behind litellm takes of media
-Addresses = Literal["public", "all", "none"]  # which are passed on; the others are text
+Dialect = Literal["openai", "anthropic", "any"]  # the media that the provider accepts
+Addresses = Literal["public", "all", "none"]  # the URLs that are passed on; others are sent as text
 
 PDF = "application/pdf"
 
 
 def parts_of(blocks: Sequence[ContentBlock], form: Form) -> str | list[dict[str, Any]]:
-    """Text alone is a str."""
+    """The parts of a message; one str if all are text."""
     parts = [_part(block, form) for block in blocks]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts if part["text"])
@@ -205,7 +207,7 @@ def parts_of(blocks: Sequence[ContentBlock], form: Form) -> str | list[dict[str,
 
 
 def media_of(blocks: Sequence[ContentBlock], form: Form) -> list[dict[str, Any]]:
-    """The images and documents among the blocks that have a part of their own."""
+    """The parts of the images and documents among the blocks, without those that are sent as text."""
     parts = (_part(block, form) for block in blocks if isinstance(block, ImageBlock | DocumentBlock))
     return [part for part in parts if part["type"] != "text"]
 
@@ -222,11 +224,9 @@ def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
         case DocumentBlock(url=str() as url) if not _passes(url, form) or form.dialect == "openai":
-            return {"type": "text", "text": _readable(block)}  # OpenAI takes no address here
-        case DocumentBlock(url=str() as url) if (
-            form.dialect == "anthropic"
-        ):  # with a format it would be an uploaded file
-            return {"type": "file", "file": {"file_id": url}}
+            return {"type": "text", "text": _readable(block)}  # OpenAI accepts no URL here
+        case DocumentBlock(url=str() as url) if form.dialect == "anthropic":
+            return {"type": "file", "file": {"file_id": url}}  # a `format` would make it an uploaded file
         case DocumentBlock(url=str() as url):
             return {"type": "file", "file": {"file_id": url} | ({"format": block.mime_type} if block.mime_type else {})}
         case _:
@@ -260,7 +260,7 @@ def _readable(block: ContentBlock) -> str:
 
 
 def _file_name(block: DocumentBlock) -> str:
-    """OpenAI wants one."""
+    """OpenAI requires a file name."""
     return f"document{mimetypes.guess_extension(block.mime_type or PDF) or ''}"
 
 
@@ -292,19 +292,19 @@ def _decoded(data: str) -> str:
         return "[document]"
 
 
-_CONFUSING = re.compile(r"[\\\s\x00-\x1f\x7f]")  # two parsers may find two hosts
-_HOST = re.compile(r"(?:[a-z0-9_-]+\.)+(?!0x|\d+$)[a-z0-9-]+")  # what ends in a number is an address in disguise
+_CONFUSING = re.compile(r"[\\\s\x00-\x1f\x7f]")  # two parsers may find different hosts
+_HOST = re.compile(r"(?:[a-z0-9_-]+\.)+(?!0x|\d+$)[a-z0-9-]+")  # a host that ends in a number is an IP address
 _PRIVATE = (".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan", ".home.arpa")
 
 
 def is_public(url: str) -> bool:
-    """Whether it is https and its host a public address or a name of the public DNS, as far as its text tells."""
+    """Whether the URL is https and its host, judged by its text, is a public address or a name in the public DNS."""
     if _CONFUSING.search(url):
         return False
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").removesuffix(".")
-        _ = parts.port  # raises for what is none
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     if parts.scheme != "https":

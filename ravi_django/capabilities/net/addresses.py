@@ -18,14 +18,14 @@ _NOT_PUBLIC = (
 
 
 def networks(given: Iterable[str]) -> list[Network]:
-    """Raises ValueError that names the invalid network."""
+    """Parse networks. Raises ValueError that names an invalid one."""
     if isinstance(given, str):
-        raise ValueError(f"allow_addresses is a list of networks, not {given!r}; write [{given!r}]")
+        raise ValueError(f"allow_addresses must be a list of networks, not {given!r}; write [{given!r}]")
     return [ipaddress.ip_network(text) for text in given]
 
 
 def is_permitted(text: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether the address is public or in an allowed network. False for text that is no address."""
+    """Whether the address is public or in an allowed network. False for text that is not an address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -37,7 +37,7 @@ def is_permitted(text: str, allowed: Iterable[Network] = ()) -> bool:
 
 
 def _inside(address: Address) -> list[Address]:
-    """The IPv4 addresses that an IPv6 one leads to."""
+    """The IPv4 addresses inside an IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     teredo = address.teredo or ()

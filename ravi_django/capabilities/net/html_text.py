@@ -23,7 +23,7 @@ def readable(html: str, base: str = "") -> str:
     give_up = time.monotonic() + _BOUND_S
     for start in range(0, len(html), _PIECE):
         reader.feed(html[start : start + _PIECE])
-        if time.monotonic() > give_up:  # crafted to be slow
+        if time.monotonic() > give_up:  # a page made to be slow
             break
     # Not `close`: the rest is an unfinished tag, or text before the end of an entity.
     if not reader.rawdata.startswith("<"):
@@ -51,8 +51,8 @@ class _Reader(HTMLParser):
             self.parts.append("\n")
         elif tag == "a":
             self._link = self._address(dict(attrs).get("href") or "")
-        elif tag == "img" and (words := dict(attrs).get("alt")):
-            self.parts.append(f"[{words}]")
+        elif tag == "img" and (alt := dict(attrs).get("alt")):
+            self.parts.append(f"[{alt}]")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _SILENT:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
-PACKING = 64 * 1024  # bytes that a compressed body may exceed its limit by: headers and empty blocks
+PACKING = 64 * 1024  # bytes that a compressed body may have above the limit: headers and empty blocks
 LOOKUP_THREADS = 4
 REDIRECTS = (301, 302, 303, 307, 308)
 _ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
 
 
 class Unreachable(Exception):
-    """The server is not requested, or its answer cannot be read. The message says why."""
+    """No request was sent, or the response cannot be read. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Target:
     """A URL with its host and the checked address to connect to."""
 
     url: httpx.URL
-    host: str  # as in the certificate
+    host: str  # the name in the certificate
     address: str
 
 
@@ -53,11 +53,11 @@ def parsed(text: str, longest: int) -> tuple[httpx.URL, str, int]:
         host = url.raw_host.decode("ascii").lower().rstrip(".").strip("[]")
         port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
     except (ValueError, TypeError, UnicodeError, httpx.InvalidURL):
-        raise Unreachable(f"{text[:200]!r} is no address of the web") from None
+        raise Unreachable(f"{text[:200]!r} is not a valid URL") from None
     if url.scheme not in ("http", "https") or not host:
-        raise Unreachable(f"{text[:200]!r} is no address of the web: it begins with http:// or https://")
+        raise Unreachable(f"{text[:200]!r} is not a valid URL: it must begin with http:// or https://")
     if url.userinfo:
-        raise Unreachable("an address with a user name or a password in it is not fetched")
+        raise Unreachable("a URL with a user name or a password is not allowed")
     return url.copy_with(fragment=None, host=host), host, port
 
 
@@ -68,7 +68,7 @@ def joined(target: Target, location: str) -> str:
     try:
         return str(target.url.join(location))
     except httpx.InvalidURL:
-        raise Unreachable(f"{target.url} redirects to what is no address") from None
+        raise Unreachable(f"{target.url} redirects to an invalid URL") from None
 
 
 async def checked_address(host: str, port: int, allowed: Iterable[Network], resolve: Resolver) -> str:
@@ -78,9 +78,9 @@ async def checked_address(host: str, port: int, allowed: Iterable[Network], reso
     except (OSError, UnicodeError):
         addresses = []
     if not addresses:
-        raise Unreachable(f"there is no host {host!r}")
+        raise Unreachable(f"the host {host!r} was not found")
     if not all(is_permitted(address, allowed) for address in addresses):
-        raise Unreachable(f"the host {host!r} is in a network that must not be asked from here")
+        raise Unreachable(f"the host {host!r} is in a network that is not allowed")
     return addresses[0]
 
 
@@ -151,7 +151,7 @@ async def bounded(response: Any, limit: int) -> tuple[bytes, bool]:
     """At most `limit` bytes of the body, decompressed piece by piece, and whether there was more."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise Unreachable(f"the server sent an encoding that was not asked for: {encoding[:40]!r}")
+        raise Unreachable(f"the server sent an unsupported encoding: {encoding[:40]!r}")
     unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
     body = bytearray()
     raw = 0
@@ -161,7 +161,7 @@ async def bounded(response: Any, limit: int) -> tuple[bytes, bool]:
             # Read one byte more than is kept, to see whether there is more.
             body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
         except zlib.error:
-            raise Unreachable("the server's answer could not be unpacked") from None
+            raise Unreachable("the server's response could not be decompressed") from None
         if len(body) > limit:
             return bytes(body[:limit]), True
         if unpacker is not None and unpacker.eof:

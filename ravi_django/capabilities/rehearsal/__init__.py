@@ -1,1 +1,1 @@
-"""A model without an API key, which answers by rules, to try out a site. Read `model.py` first."""
+"""A model without an API key, which answers by rules, for trials. Read `model.py` first."""

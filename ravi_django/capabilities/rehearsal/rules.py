@@ -1,4 +1,4 @@
-"""The rehearsal model's rules: from the conversation to text or tool calls. It finds arithmetic, but computes none."""
+"""The rehearsal model's rules: they map a conversation to text or tool calls. Arithmetic is found, not computed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ _FAILED = re.compile(
     r"\b(?:denied|declined|refused|rejected|skipped|not approved|failed|cancelled|interrupted)\b", re.I
 )
 _CHANGED = re.compile(r"^\[(?P<who>a person(?: \([^\n]*?\))?) changed the arguments of this call[^\n]*\]\s*")
-_ADVICE = re.compile(
-    r"; (?:do not call it again unchanged|go on without it)$"
-)  # the end of a refusal, meant for a real model
+_ADVICE = re.compile(r"; (?:do not call it again unchanged|go on without it)$")  # the end of a refusal
 _HANDOFF = "handoff_"
 _AT_ONCE = 2  # agents to delegate to at once
 _COMMON = frozenset(
@@ -57,9 +55,7 @@ class Situation:
 
     text: str  # the beginning of the user's last message
     earlier: str | None  # the beginning of the user's message before it
-    results: tuple[
-        tuple[ToolUseBlock | None, ToolResultBlock], ...
-    ]  # tool results since the user's last message, with their calls
+    results: tuple[tuple[ToolUseBlock | None, ToolResultBlock], ...]  # since then, with their calls
     whole: str = ""  # the user's last message
 
 
@@ -101,7 +97,6 @@ def choose_calls(situation: Situation, options: GenerationOptions) -> list[ToolR
 
 
 def answer(situation: Situation) -> str:
-    """The answer if there is nothing to call."""
     if situation.results:
         return " ".join(_report(call, result) for call, result in situation.results)
     if not situation.text:

@@ -46,7 +46,7 @@ _GLUED = re.compile(r"(?<![\w.])((?>(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][+-]?\d+)?
 
 
 def calculate(expression: str) -> Number:
-    """The value of an expression. Raises ToolArgumentsError with words for the model."""
+    """The value of an expression. Raises ToolArgumentsError."""
     text = _readable(expression)
     try:
         value = _Evaluator(text).value(_parse(text))
@@ -54,7 +54,7 @@ def calculate(expression: str) -> Number:
         raise _error("division by zero") from None
     except OverflowError:
         raise _error("the result is too large") from None
-    # Show 6 / 2 as 3. Above 2**53 a float is no exact integer.
+    # Show 6 / 2 as 3. Above 2**53 a float is not an exact integer.
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -71,9 +71,9 @@ def _readable(expression: str) -> str:
         raise _error(f"the expression has {len(expression)} characters, {MAX_LENGTH} are allowed")
     if not _ALLOWED.match(text):
         strange = next(char for char in text if not _ALLOWED.match(char))
-        raise _error(f"{strange!r} has no place in an expression of numbers, + - * / // % ^ and ( )")
+        raise _error(f"{strange!r} is not allowed in an expression of numbers, + - * / // % ^ and ( )")
     if glued := _GLUED.search(text):
-        raise _error(f"{glued[0]!r} is no number; write a product as {glued[1]}*{glued[2]}")
+        raise _error(f"{glued[0]!r} is not a number; write a product as {glued[1]}*{glued[2]}")
     return text
 
 
@@ -81,7 +81,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _error(f"{text[:100]!r} is not an expression that can be read") from None
+        raise _error(f"{text[:100]!r} is not an expression") from None
 
 
 class _Evaluator:
@@ -114,7 +114,7 @@ class _Evaluator:
                 return self._call(name, args)
             case ast.Tuple():
                 raise _error("a comma separates the arguments of a function; write 1000, not 1,000")
-        raise _error(f"{self._text[node.col_offset : node.end_col_offset][:100]!r} is no arithmetic")
+        raise _error(f"{self._text[node.col_offset : node.end_col_offset][:100]!r} is not arithmetic")
 
     def _chain(self, node: ast.expr) -> Number:
         """`a + b - c …` nests to the left. A loop evaluates it, so a long sum does not count as deep nesting."""
@@ -130,7 +130,7 @@ class _Evaluator:
     def _call(self, name: str, args: list[ast.expr]) -> Any:
         function = FUNCTIONS.get(name)
         if function is None:
-            raise _error(f"unknown function {name!r}; there are {', '.join(FUNCTIONS)}")
+            raise _error(f"unknown function {name!r}; known: {', '.join(FUNCTIONS)}")
         try:
             return function(*map(self.value, args))
         except TypeError:
@@ -138,7 +138,7 @@ class _Evaluator:
         except ToolArgumentsError:
             raise
         except ValueError:
-            raise _error(f"{name} is not defined there") from None
+            raise _error(f"{name} is not defined for these arguments") from None
 
 
 def _bounded(value: Any) -> Number:
@@ -162,7 +162,7 @@ def _constant(name: str) -> float:
         return CONSTANTS[name]
     if name in FUNCTIONS:
         raise _error(f"{name} is a function; write {name}(…)")
-    raise _error(f"unknown name {name!r}; there are {', '.join([*CONSTANTS, *FUNCTIONS])}")
+    raise _error(f"unknown name {name!r}; known: {', '.join([*CONSTANTS, *FUNCTIONS])}")
 
 
 def _power(base: Number, exponent: Number) -> Any:

@@ -39,8 +39,8 @@ class HttpFetchTool(FunctionTool):
     allow: the hosts, "example.org" or "*.example.org" (its subdomains); "*" is every public host. None by default.
     max_bytes: of a decompressed body; the rest is cut off. timeout_s: for a fetch with its redirects.
     ports: allowed in addition to 80 and 443. methods: "GET", or "GET" and "HEAD".
-    allow_addresses: networks ("10.1.0.0/16") that may be connected to although they are not public.
-    resolver: `(host, port) -> addresses`, replaces the system's.
+    allow_addresses: private networks ("10.1.0.0/16") that may be connected to.
+    resolver: `(host, port) -> addresses`, instead of the system's.
 
     The addresses of a host are checked on every redirect, and the connection goes to the checked address. Proxies of
     the environment are not used. No cookies or credentials are sent. Raises ValueError that names the invalid option.
@@ -61,9 +61,7 @@ class HttpFetchTool(FunctionTool):
         self._allow = [_checked_pattern(pattern) for pattern in _listed("allow", allow)]
         self._methods = frozenset(_listed("methods", methods))
         if not self._methods or not self._methods <= {"GET", "HEAD"}:
-            raise ValueError(
-                f"methods are GET and HEAD, not {sorted(self._methods)}; write a tool of your own for others"
-            )
+            raise ValueError(f"methods are GET and HEAD, not {sorted(self._methods)}; write your own tool for others")
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._ports = frozenset({80, 443, *ports})
@@ -87,7 +85,7 @@ class HttpFetchTool(FunctionTool):
         except Unreachable as error:
             raise ToolRefused(str(error)) from None
         except TimeoutError:
-            raise ToolRefused(f"there was no whole answer within {self._timeout_s:g} s") from None
+            raise ToolRefused(f"there was no complete response within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise ToolRefused(f"the server could not be reached: {error or type(error).__name__}") from None
 
@@ -108,7 +106,7 @@ class HttpFetchTool(FunctionTool):
         if port not in self._ports:
             raise ToolRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(self._ports)))}")
         if not any(_matches(pattern, host) for pattern in self._allow):
-            allowed = f"allowed are {', '.join(self._allow)}" if self._allow else "no host is"
+            allowed = f"allowed are {', '.join(self._allow)}" if self._allow else "no host is allowed"
             raise ToolRefused(f"the host {host!r} is not allowed; {allowed}")
         return Target(url, host, await checked_address(host, port, self._networks, self._resolve))
 
@@ -121,7 +119,7 @@ class HttpFetchTool(FunctionTool):
         if not body:
             return head
         if not _TEXT.match(kind):
-            return f"{head}\n[a body that is no text is not shown]"
+            return f"{head}\n[the body is not text and is not shown]"
         text = body.decode(charset, errors="replace")
         if kind in ("text/html", "application/xhtml+xml"):
             text = await asyncio.to_thread(readable, text, str(target.url))
@@ -137,7 +135,7 @@ def _content_type(header: str) -> tuple[str, str]:
 
 def _listed(option: str, values: Iterable[str]) -> list[str]:
     if isinstance(values, str):
-        raise ValueError(f"{option} is a list, not {values!r}; write [{values!r}]")
+        raise ValueError(f"{option} must be a list, not {values!r}; write [{values!r}]")
     return list(values)
 
 
@@ -150,9 +148,7 @@ def _checked_pattern(pattern: str) -> str:
 
         name = httpx.URL(scheme="https", host=name).raw_host.decode("ascii")
     if not _HOST.match(star + name):
-        raise ValueError(
-            f'allow has {pattern!r}; it takes hosts such as "example.org" or "*.example.org", without a path'
-        )
+        raise ValueError(f'allow has {pattern!r}; use hosts such as "example.org" or "*.example.org", without a path')
     return star + name
 
 

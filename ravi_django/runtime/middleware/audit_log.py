@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from ravi_django.capabilities.llm.errors import words
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.kernel.canonical import canonical_json
 from ravi_django.kernel.errors import (
     CancellationError,
@@ -238,7 +238,7 @@ class _ToolAudit(_Part, FunctionMiddleware):
 
 def _failed(error: Exception) -> dict[str, Any]:
     outcome = "refused" if isinstance(error, _REFUSALS) else "error"
-    return {"outcome": outcome, "error": words(error)[:MAX_WORDS]}
+    return {"outcome": outcome, "error": error_text(error)[:MAX_WORDS]}
 
 
 def _lasted(begun: float) -> dict[str, Any]:

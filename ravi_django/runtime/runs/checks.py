@@ -120,7 +120,7 @@ def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, An
     return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
 
 
-def deadline_of(value: datetime | str | None) -> datetime | None:
+def moment_of(field: str, value: datetime | str | None) -> datetime | None:
     if value is None:
         return None
     try:
@@ -128,7 +128,7 @@ def deadline_of(value: datetime | str | None) -> datetime | None:
     except ValueError:
         parsed = None
     if not isinstance(parsed, datetime):
-        raise InvalidInputError("deadline must be ISO 8601, like 2030-01-31T12:00:00Z", field="deadline")
+        raise InvalidInputError(f"{field} must be ISO 8601, like 2030-01-31T12:00:00Z", field=field)
     return timezone.make_aware(parsed, timezone.get_default_timezone()) if timezone.is_naive(parsed) else parsed
 
 

@@ -91,7 +91,7 @@ def submit_once(
         tenant=checks.tenant_of(tenant) or (found.tenant if found else ""),
         priority=checks.priority_of(priority).value,
         budget=checks.budget_of(budget),
-        deadline=checks.deadline_of(deadline),
+        deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
     )
     if idempotency_key is not None:

@@ -63,7 +63,7 @@ WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
 
 
 def lock(run_ids: Iterable[UUID]) -> None:
-    """Lock several runs, in the order of their ids."""
+    """Lock several runs, in the order of their ids. A single run is not locked here: the caller's write locks it."""
     wanted = sorted(set(run_ids))
     if len(wanted) > 1:
         list(Run.objects.select_for_update(no_key=True).filter(id__in=wanted).order_by("id").values_list("id"))

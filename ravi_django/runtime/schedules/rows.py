@@ -1,7 +1,8 @@
-"""Schedules and the ticks that were seen to: who moves a schedule on submits what came of it, in the same transaction.
+"""The rows of schedules and of their handled ticks.
 
-The guard is a compare-and-set on `next_at`, and under it unique (schedule, tick). SKIP LOCKED only keeps schedulers
-that come at once from waiting for one another.
+The scheduler that advances a schedule submits the runs of the passed ticks in the same transaction. The guard is a
+compare-and-set on `next_at`, and a unique constraint on (schedule, tick). SKIP LOCKED only keeps concurrent schedulers
+from waiting for each other.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ from ravi_django.db import connection, transaction
 from ravi_django.models import Schedule, ScheduleTick
 from ravi_django.runtime.db import clock
 
-ROWS = 5_000  # changed or deleted in one statement, at most
-
-
-Due = tuple[datetime, UUID, datetime]  # when a schedule was due, its id, the present
+ROWS = 5_000  # changed by one statement, at most
+Due = tuple[datetime, UUID, datetime]  # when a schedule was due, its id, the present time
 
 
 def due(limit: int, behind: Due | None = None) -> list[Due]:
-    """Schedules whose tick has come, the longest due first, `behind` one of them. Read through a partial index of
-    those that are enabled."""
+    """The due schedules, the longest overdue first, starting after `behind`. A partial index on enabled rows serves
+    this query."""
     rows = _due()
     if behind is not None:
         at, last, _ = behind
@@ -36,7 +35,8 @@ def due(limit: int, behind: Due | None = None) -> list[Due]:
 
 
 def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:
-    """The schedule with its owner and session, and the present; None when another has it, or it is due no more."""
+    """The locked schedule with its owner and session, and the present time. None when another scheduler has locked it,
+    or it is not due any more."""
     rows = _due().filter(id=schedule_id).annotate(present=clock.now())
     row = _free(rows).select_related("owner", "session").first()
     return None if row is None else (row, vars(row)["present"])
@@ -47,20 +47,20 @@ def _due() -> QuerySet[Schedule]:
 
 
 def advance(row: Schedule, next_at: datetime | None, due_at: datetime | None, last_at: datetime) -> bool:
-    """Go from the tick that was read to the next one; False when somebody else did, or it was switched off."""
+    """Move the schedule to its next tick. False when it has changed since it was read, or is disabled."""
     rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
     return bool(rows.update(next_at=next_at, due_at=due_at, seen_at=None, last_at=last_at))
 
 
 def put_off(row: Schedule, error: str, seconds: float, seen_at: datetime) -> None:
-    """No tick can be told from the row as it is, here and now: its tick is left for another, or for later."""
+    """Try the schedule again after `seconds`, here or on another host: its rule is invalid on this one."""
     rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
     rows.update(due_at=clock.after(seconds), seen_at=Coalesce("seen_at", Value(seen_at)), error=error)
 
 
 def leave(begun: datetime) -> None:
-    """What is due and was not seen to: it counts as seen from then on, so that waiting its turn is no downtime. Those
-    that somebody has at this moment are not waited for, where the database can tell; else all lock in one order."""
+    """Mark the remaining due schedules as seen by a sweep, so that their wait for the next sweep is not counted as
+    downtime. Skips rows that are locked where the database supports it; elsewhere all lock in one order."""
     can_tell = connection.features.has_select_for_update_skip_locked
     while True:
         with transaction.atomic():
@@ -73,19 +73,19 @@ def leave(begun: datetime) -> None:
 
 
 def _free(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
-    """Locked, without those that others have locked."""
+    """Lock the rows and skip those that others have locked."""
     if not connection.features.has_select_for_update_skip_locked:
         return rows
     return rows.select_for_update(skip_locked=True, of=("self",), no_key=True)
 
 
 def seen(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
-    """Which of these ticks were seen to before."""
+    """Which of these ticks are recorded already."""
     return set(ScheduleTick.objects.filter(schedule=row, at__in=ticks).order_by().values_list("at", flat=True))
 
 
 def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
-    """Keep what came of them; the last one's error is the schedule's. Raises IntegrityError when one is there."""
+    """Write the ticks; the last one's error becomes the schedule's. Raises IntegrityError when one is recorded."""
     present = clock.fixed()
     for tick in ticks:
         if present is not None:
@@ -98,26 +98,6 @@ def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
 def lock(schedule_id: UUID) -> Schedule | None:
     found: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=schedule_id).first()
     return found
-
-
-def lock_named(*, owner: Any, tenant: str, name: str) -> Schedule | None:
-    rows = Schedule.objects.select_for_update(no_key=True, of=("self",))
-    found: Schedule | None = rows.filter(owner=owner, tenant=tenant, name=name).first()
-    return found
-
-
-def insert(row: Schedule) -> Schedule:
-    """Raises IntegrityError when its owner has one of that name."""
-    row.save(force_insert=True)
-    return row
-
-
-def write(row: Schedule, fields: Sequence[str]) -> None:
-    row.save(update_fields=fields)
-
-
-def remove(schedule_id: UUID) -> None:
-    Schedule.objects.filter(id=schedule_id).delete()
 
 
 def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:

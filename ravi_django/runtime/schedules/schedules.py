@@ -1,6 +1,5 @@
-"""What a schedule has to be before it is kept, and the timetable that its row says.
-
-Schedules: rows that submit runs by the clock. `ticking` submits what is due, `timetable` computes when.
+"""The public functions of schedules: check, save, enable, remove, and submit a run. `ticking` submits what is due,
+`timetable` computes the ticks.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.utils import timezone as zones
-from django.utils.dateparse import parse_datetime
 
 from ravi_django import access
 from ravi_django.db import transaction
@@ -27,6 +24,7 @@ from ravi_django.runtime.runs.checks import (
     budget_of,
     message_of,
     metadata_of,
+    moment_of,
     priority_of,
     session_of,
     tenant_of,
@@ -35,7 +33,7 @@ from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.schedules import rows as schedule_rows, timetable as schedules_timetable
 from ravi_django.runtime.schedules.timetable import Timetable
 
-YEARS = (1970, 9000)  # of starts_at: there are ticks behind it, and their times can be told in every zone
+YEARS = (1970, 9000)  # of starts_at: later ticks must exist, and be valid times in every zone
 RESERVED = ("schedule", "tick", "missed")  # metadata that the scheduler writes
 
 
@@ -54,8 +52,8 @@ def timetable(row: Schedule) -> Timetable:
 
 
 def check(row: Schedule) -> None:
-    """What a schedule has to be before it is kept, wherever it comes from. Raises InvalidInputError with `field`,
-    AgentNotFoundError and SessionNotFoundError."""
+    """Check a schedule before it is saved. Raises InvalidInputError with `field`, AgentNotFoundError and
+    SessionNotFoundError."""
     if not isinstance(row.name, str) or not row.name.strip() or len(row.name) > 200 or "\0" in row.name:
         raise InvalidInputError("name must be a text of 1 to 200 characters", field="name")
     agent = address_of(row.agent)
@@ -70,20 +68,20 @@ def check(row: Schedule) -> None:
     budget_of(row.budget)
     metadata = metadata_of(row.metadata)
     if reserved := [name for name in RESERVED if name in metadata]:
-        raise InvalidInputError(f"metadata: {reserved[0]!r} is what the schedule itself says", field="metadata")
+        raise InvalidInputError(f"metadata: {reserved[0]!r} is set by the schedule; remove it", field="metadata")
     found.check_variables(metadata)
 
 
 def check_name(row: Schedule) -> None:
-    """Raises InvalidInputError when its owner has another of that name."""
+    """Raises InvalidInputError when the owner has another schedule of that name."""
     others = Schedule.objects.filter(owner=row.owner_id, tenant=row.tenant, name=row.name).exclude(id=row.id)
     if others.exists():
-        raise InvalidInputError(f"there is a schedule {row.name!r} of that owner and tenant already", field="name")
+        raise InvalidInputError(f"this owner and tenant already have a schedule {row.name!r}", field="name")
 
 
 def _check_rule(row: Schedule) -> None:
     if bool(row.cron) == (row.every_s is not None):
-        raise InvalidInputError("a schedule has a cron expression or an interval: one of the two", field="cron")
+        raise InvalidInputError("set either a cron expression or an interval", field="cron")
     times = timetable(row)
     if row.starts_at is not None and not YEARS[0] <= row.starts_at.year <= YEARS[1]:
         raise InvalidInputError(f"starts_at must be in the years {YEARS[0]} to {YEARS[1]}", field="starts_at")
@@ -123,24 +121,25 @@ def schedule(
     metadata: Mapping[str, Any] | None = None,
     enabled: bool | None = None,
 ) -> Schedule:
-    """Have a run of `agent` on `input` submitted at every tick: of `cron` (minute hour day month weekday) in the
-    `timezone` (empty: the site's), or `every` so many seconds, counted from `starts_at` or from now.
+    """Create or change a schedule, which submits a run of `agent` with `input` at every tick. The ticks are those of
+    `cron` (minute hour day month weekday) in the `timezone` (empty: the site's), or one `every` so many seconds,
+    counted from `starts_at` or from now.
 
-    Its `name` is its own among those of the same user and tenant: the same call again changes that row, and leaves its
-    next tick alone where the rule is the same. So is `enabled`, unless it is given. Without a `user` the runs are
-    the system's. The other arguments are those of `submit`; `catch_up` is "skip", "one" or "all".
+    The `name` is unique for the user and tenant. A second call with it changes that row; its next tick stays when the
+    rule is the same, and `enabled` stays unless it is set. Without a `user` the runs have no owner. The other arguments
+    are those of `submit`; `catch_up` is "skip", "one" or "all".
 
-    Raises InvalidInputError (with `field`), AgentNotFoundError and SessionNotFoundError; nothing is written then.
+    Raises InvalidInputError (with `field`), AgentNotFoundError and SessionNotFoundError; then nothing is written.
     """
     owner = user if user is not None and user.is_authenticated else None
-    given = {
+    fields = {
         "agent": str(address_of(agent)),
         "input": input,
         "session": session_of(session, owner),
         "cron": cron,
         "every_s": _seconds(every),
         "timezone": timezone,
-        "starts_at": _moment(starts_at),
+        "starts_at": moment_of("starts_at", starts_at),
         "jitter_s": jitter_s,
         "catch_up": catch_up,
         "priority": priority_of(priority).name.lower(),
@@ -148,38 +147,37 @@ def schedule(
         "metadata": metadata_of(metadata),
     }
     if enabled is not None:
-        given["enabled"] = enabled
-    whose = {"owner": owner, "tenant": tenant, "name": name}
-    check(Schedule(**whose, **given))
+        fields["enabled"] = enabled
+    key = {"owner": owner, "tenant": tenant, "name": name}
+    check(Schedule(**key, **fields))
     try:
-        return _put(whose, given)
-    except IntegrityError:  # another process has made it this moment
-        return _put(whose, given)
+        return _put(key, fields)
+    except IntegrityError:  # another process has just created it
+        return _put(key, fields)
 
 
-def _put(whose: dict[str, Any], given: dict[str, Any]) -> Schedule:
-    """What is not given stays as it is in the row, locked: somebody may be changing that."""
+def _put(key: dict[str, Any], fields: dict[str, Any]) -> Schedule:
     with transaction.atomic():
-        row = schedule_rows.lock_named(**whose) or Schedule(**whose)
-        for field, value in given.items():
+        row = Schedule.objects.select_for_update(no_key=True, of=("self",)).filter(**key).first() or Schedule(**key)
+        for field, value in fields.items():
             setattr(row, field, value)
-        return _keep(row)
+        return _save(row)
 
 
 def keep(row: Schedule) -> Schedule:
-    """Keep a schedule that was made or changed. Where its rule has changed, or it is switched on, its next tick is the
-    first one from now on: what it missed while it was off is not made up for. Raises what `check` does, and
-    InvalidInputError when the name is taken."""
+    """Save a new or changed schedule. When its rule has changed or it was enabled, its next tick is the first one from
+    now on: ticks that it missed while disabled are not submitted. Raises what `check` does, and InvalidInputError when
+    the name is taken."""
     check(row)
     check_name(row)
-    return _keep(row)
+    return _save(row)
 
 
-def _keep(row: Schedule) -> Schedule:
+def _save(row: Schedule) -> Schedule:
     with transaction.atomic():
         old = None if row._state.adding else schedule_rows.lock(row.id)
         if old is None and not row._state.adding:
-            raise NotFoundError(f"schedule {row.id} is gone")
+            raise NotFoundError(f"schedule {row.id} has been deleted")
         fields: list[str] = list(EDITED)
         if old is None:
             row.created_at = clock.present()
@@ -187,9 +185,10 @@ def _keep(row: Schedule) -> Schedule:
             _set_next(row)
             fields += COMING
         if old is None:
-            return schedule_rows.insert(row)
-        schedule_rows.write(row, fields)
-        row.refresh_from_db()
+            row.save(force_insert=True)
+        else:
+            row.save(update_fields=fields)
+            row.refresh_from_db()
     return row
 
 
@@ -203,16 +202,16 @@ def _set_next(row: Schedule) -> None:
     row.due_at = None if row.next_at is None else times.due(row.next_at)
     row.seen_at, row.error = None, "" if row.enabled else row.error
     if row.enabled and row.next_at is None:
-        raise InvalidInputError("starts_at leaves no tick to come", field="starts_at")
+        raise InvalidInputError("starts_at is too late: no tick follows it", field="starts_at")
 
 
 def enable(schedule: Schedule | UUID | str) -> Schedule:
-    """Its next tick is the first one from now on. Raises NotFoundError, and what `check` does."""
+    """Enable a schedule. Its next tick is the first one from now on. Raises NotFoundError, and what `check` does."""
     return _switch(schedule, True)
 
 
 def disable(schedule: Schedule | UUID | str) -> Schedule:
-    """It submits nothing from here on; its runs go on. Raises NotFoundError."""
+    """Disable a schedule. Its runs continue. Raises NotFoundError."""
     return _switch(schedule, False)
 
 
@@ -225,17 +224,17 @@ def _switch(schedule: Schedule | UUID | str, enabled: bool) -> Schedule:
         if enabled:
             check(row)
             _set_next(row)
-        schedule_rows.write(row, ["enabled", *COMING] if enabled else ["enabled"])
+        row.save(update_fields=["enabled", *COMING] if enabled else ["enabled"])
     return row
 
 
 def remove(schedule: Schedule | UUID | str) -> None:
-    """The schedule and what is known of its ticks; its runs stay. One that is gone is gone."""
-    schedule_rows.remove(_id(schedule))
+    """Delete a schedule and its ticks; its runs stay. Does nothing when it is deleted already."""
+    Schedule.objects.filter(id=_id(schedule)).delete()
 
 
 def find(schedule: Schedule | UUID | str) -> Schedule:
-    """As it is now, locked in the caller's transaction. Raises NotFoundError."""
+    """The current row, locked in the caller's transaction. Raises NotFoundError."""
     found = schedule_rows.lock(_id(schedule))
     if found is None:
         raise NotFoundError(f"there is no schedule {schedule}")
@@ -252,8 +251,8 @@ def _id(schedule: Schedule | UUID | str) -> UUID:
 
 
 def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
-    """The next ticks from now on, in UTC and without their jitter; also of one that is not saved, or is off. Raises
-    InvalidInputError when its rule is not one."""
+    """The next ticks from now on, in UTC and without jitter. The schedule may be unsaved or disabled. Raises
+    InvalidInputError for an invalid rule."""
     return timetable(schedule).next(clock.present(), n)
 
 
@@ -261,8 +260,8 @@ def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
 
 
 def run_now(schedule: Schedule) -> Run:
-    """A run as its ticks submit them, at once and beside them. Raises what `submit` does, and ForbiddenError when the
-    owner is not active."""
+    """Submit a run of the schedule now, without a tick. Raises what `submit` does, and ForbiddenError when the owner is
+    not active."""
     return submit_for(schedule)[0]
 
 
@@ -274,8 +273,8 @@ def submit_for(
     send: Any = None,
     agents: dict[str, specs.Found] | None = None,
 ) -> tuple[Run, bool]:
-    """The run of a tick, and whether it is new; without a tick one more. `send` replaces the dispatch on commit;
-    `agents` are those that were found this moment, and takes what is found."""
+    """The run of a tick, and whether it is new; without a tick always a new run. `send` replaces the dispatch on
+    commit; `agents` is a cache of the agents that this sweep has looked up."""
     metadata: dict[str, Any] = {**(row.metadata or {}), "schedule": str(row.id)}
     if tick is not None:
         metadata["tick"] = tick.isoformat()
@@ -297,12 +296,12 @@ def submit_for(
 
 
 def check_owner(row: Schedule | Source) -> None:
-    """Raises ForbiddenError where its owner may not run its agent."""
+    """Raises ForbiddenError when the owner may not run the agent."""
     _find_for(row.owner, {}, AgentId.parse(row.agent))
 
 
 def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> specs.Found:
-    """An agent that the schedule's owner may run. Raises AgentNotFoundError and ForbiddenError."""
+    """Find an agent that the owner may run. Raises AgentNotFoundError and ForbiddenError."""
     if (found := agents.get(str(address))) is None:
         found = agents[str(address)] = specs.find(address)
     if owner is None:
@@ -320,16 +319,3 @@ def _seconds(every: Any) -> Any:
     if every % timedelta(seconds=1):
         raise InvalidInputError("every must be whole seconds", field="every_s")
     return int(every.total_seconds())
-
-
-def _moment(value: Any) -> datetime | None:
-    """Raises InvalidInputError."""
-    try:
-        found = parse_datetime(value) if isinstance(value, str) else value
-    except ValueError:
-        found = None
-    if found is None and value is None:
-        return None
-    if not isinstance(found, datetime):
-        raise InvalidInputError("starts_at must be ISO 8601, like 2030-01-31T12:00:00Z", field="starts_at")
-    return zones.make_aware(found, zones.get_default_timezone()) if zones.is_naive(found) else found

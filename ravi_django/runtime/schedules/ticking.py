@@ -1,8 +1,8 @@
-"""The sweep's part in schedules: what is due is submitted, once for each tick, however many sweep at the same time.
+"""Submit the runs of due schedules: one run for each tick, however many processes sweep at the same time.
 
-A schedule is seen to in one transaction: it moves on by compare-and-set, its runs are submitted, its ticks recorded. A
-scheduler that dies in between leaves the schedule as it was. A run that was committed and not hinted is found by the
-sweep, as any.
+A schedule is handled in one transaction: a compare-and-set advances it, its runs are submitted, its ticks recorded. A
+scheduler that dies in between leaves the schedule unchanged. The sweep also finds runs that were committed and not
+hinted.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ log = logging.getLogger("ravi.schedules")
 
 BATCH = 500  # schedules that are looked up at once
 LIMIT = 10_000  # runs that one sweep submits
-WITHIN_S = 10.0  # what one sweep may take for them, about: the others wait for the next, and lose nothing by it
-RETRY_S = 120.0  # after which a schedule is tried again whose rule was not understood: another host may know its zone
-PER_SCHEDULE = 100  # of one schedule, which catches up with all of its ticks: the others come with the next sweeps
-MOST = 1_000  # ticks that are made up for, and counted as missed
-COUNTED = 10_000  # ticks that got no run, as far as they are counted
-ERROR = 1_000  # characters that are kept of one
+WITHIN_S = 10.0  # about the longest time that one sweep takes for them; the rest waits for the next sweep
+RETRY_S = 120.0  # until a schedule with an invalid rule is tried again: another host may know its time zone
+PER_SCHEDULE = 100  # runs of one schedule in one sweep
+MOST = 1_000  # past ticks that get a run, or are counted as missed
+COUNTED = 10_000  # the count of skipped ticks stops here
+ERROR = 1_000  # characters of a stored error
 
 
 def grace_s() -> float:
-    """Seconds after which a tick counts as missed, where missed ones are skipped."""
+    """Seconds after which a tick counts as missed, when `catch_up` is "skip"."""
     return 2.0 * float(conf.SWEEP_S) + WITHIN_S
 
 
 def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
-    """See to the schedules that are due, until about `limit` runs are submitted or so many seconds have passed.
-    Returns those to be hinted.
+    """Handle the due schedules until about `limit` runs are submitted or `within_s` seconds have passed. Returns the
+    runs to hint.
 
-    One that fails is left to the next sweep, and never stops the others. What waits for the next sweep is marked as
-    seen. An agent is looked up once.
+    A schedule that fails is left to the next sweep and does not stop the others. Schedules that wait for the next sweep
+    are marked as seen.
     """
     ends, left, is_all = time.monotonic() + within_s, limit, True
     hinted: list[UUID] = []
@@ -60,7 +60,7 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
             if left <= 0 or time.monotonic() >= ends:
                 schedule_rows.leave(begun)
                 return hinted
-            if schedule_id in seen:  # it catches up, a part a sweep
+            if schedule_id in seen:  # it has more ticks to catch up with, in the next sweep
                 continue
             seen.add(schedule_id)
             try:
@@ -84,7 +84,8 @@ Agents = dict[str, specs.Found]
 def see_to(
     schedule_id: UUID, room: int = PER_SCHEDULE, begun: datetime | None = None, agents: Agents | None = None
 ) -> list[Run]:
-    """Submit what has come of one schedule, at most `room` runs, in a sweep that has `begun`. Returns the new runs."""
+    """Submit the due ticks of one schedule, at most `room` runs. `begun` is when the sweep began. Returns the new
+    runs."""
     with transaction.atomic():
         found = schedule_rows.read_due(schedule_id)
         return [] if found is None else take(*found, room, begun, agents)
@@ -97,7 +98,7 @@ def take(
     begun: datetime | None = None,
     agents: Agents | None = None,
 ) -> list[Run]:
-    """The same for a row as it was read, in the caller's transaction: nothing when it has moved on since."""
+    """The same for a row that was read before, in the caller's transaction. Does nothing when the row has changed."""
     seen_at = min(row.seen_at or present, begun or present)
     try:
         times = timetable(row)
@@ -117,19 +118,19 @@ def take(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is done about the ticks that have come."""
+    """The due ticks that are handled now."""
 
-    ticks: Sequence[datetime]  # those that get a run
-    missed: int  # ticks that the one run stands for beside its own
-    last: datetime  # the last that is seen to with these
-    following: datetime | None  # the next to come
-    skipped: Sequence[ScheduleTick] = ()  # at most one, which tells of all that get no run
+    ticks: Sequence[datetime]  # get a run each
+    missed: int  # earlier ticks that the one run also covers
+    last: datetime  # the last of the handled ticks
+    following: datetime | None  # the next tick
+    skipped: Sequence[ScheduleTick] = ()  # at most one row, for all ticks without a run
 
 
 def _choose(row: Schedule, times: Timetable, present: datetime, room: int, seen_at: datetime) -> Part:
     first = row.next_at or row.due_at or present
     come = times.come(first, present, MOST)
-    if not come:  # its jitter was made longer behind our back
+    if not come:  # the jitter was raised directly in the database
         return Part((), 0, row.last_at or first, first)
     if row.catch_up == Schedule.CatchUp.ALL:
         ticks, rest = come[:room], come[room:]
@@ -145,7 +146,7 @@ def _choose(row: Schedule, times: Timetable, present: datetime, room: int, seen_
 
 
 def _skipped(row: Schedule, times: Timetable, first: datetime, end: datetime, why: str) -> Sequence[ScheduleTick]:
-    """What tells an operator of the ticks from `first` up to `end`, which get no run."""
+    """The row that reports the ticks from `first` up to `end`, which get no run."""
     if not (count := times.count(first, end, COUNTED)):
         return ()
     number = f"{count:,} ticks" if count > 1 else "one tick"
@@ -155,16 +156,16 @@ def _skipped(row: Schedule, times: Timetable, first: datetime, end: datetime, wh
 
 
 def _not_yet(run_id: UUID | str) -> None:
-    """Whoever called `tick` hints its runs, all at once."""
+    """No dispatch for each run: the caller of `tick` hints all of them at once."""
 
 
 def _submit(row: Schedule, at: datetime, missed: int, agents: Agents | None) -> tuple[ScheduleTick, Run | None]:
     done = ScheduleTick(schedule=row, at=at)
     try:
-        with transaction.atomic():  # what is refused spoils nothing of the others
+        with transaction.atomic():  # a savepoint: a refused run does not abort the others
             done.run, is_new = submit_for(row, tick=at, missed=missed, send=_not_yet, agents=agents)
             return done, done.run if is_new else None
-    except (OperationalError, InterfaceError):  # the database's trouble, not the schedule's: another sweep does it
+    except (OperationalError, InterfaceError):  # a failure of the database, not of the schedule: the next sweep retries
         raise
     except Exception as error:
         log.warning("schedule %s, %s: no run: %s", row.id, at, error, extra={"action": "tick.refused"})

@@ -1,13 +1,13 @@
-"""When a schedule's ticks are: pure functions of its times, its zone and a moment. All moments are aware; what comes
-back is in UTC.
+"""Compute the ticks of a schedule: pure functions of its rule, its zone and a time. All times are aware; results are in
+UTC.
 
-Cron's fields are read by cronsim, on the wall clock of the zone. Where that clock jumps, it is as in Debian's cron:
+cronsim reads the fields of cron on the wall clock of the zone. Clock changes are handled as in Debian's cron:
 
-- a job with a fixed minute and hour (neither begins with `*`) runs once for each of its times: one that the clock
-  skips, at the first minute behind the gap; one that comes twice, at the first;
-- any other (`*/10 * * * *`, `0 * * * *`) follows the clock as it goes: nothing in a gap, again in an hour that repeats.
+- A job with a fixed minute and hour (neither begins with `*`) runs once for each of its times. A skipped time runs at
+  the first minute after the gap, a repeated time the first time.
+- Any other job (`*/10 * * * *`, `0 * * * *`) follows the clock: nothing in a gap, again in a repeated hour.
 
-A gap of cronsim: a job that follows the clock can lose a tick where the clock jumps by half an hour. Only Lord Howe
+A limit of cronsim: a job that follows the clock can lose a tick where the clock jumps by half an hour. Only Lord Howe
 Island has such jumps, two a year.
 """
 
@@ -39,12 +39,12 @@ class Timetable:
     cron: str  # five fields; empty for an interval
     every_s: int | None  # seconds; None for cron
     zone: tzinfo  # of cron's wall clock
-    starts_at: datetime | None  # no tick before it; an interval's ticks are counted from it
-    jitter_s: int  # seconds that a tick is put off by, at most
+    starts_at: datetime | None  # no tick comes before it; an interval's ticks are counted from it
+    jitter_s: int  # the longest delay of a tick, in seconds
     seed: str  # of the jitter: the schedule's id
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first tick behind `moment`; None when there is no more."""
+        """The first tick after `moment`; None when there is none."""
         moment = moment.astimezone(UTC)
         try:
             if self.every_s is not None:
@@ -52,11 +52,11 @@ class Timetable:
             if self.starts_at is not None:
                 moment = max(moment, self.starts_at.astimezone(UTC) - MOMENT)
             return _cron_after(self.cron, self.zone, moment)
-        except (OverflowError, StopIteration):  # behind the year 9999, or no such day in fifty years
+        except (OverflowError, StopIteration):  # after the year 9999, or no such day in fifty years
             return None
 
     def ticks(self, moment: datetime) -> Iterator[datetime]:
-        """Those behind `moment`, in order."""
+        """The ticks after `moment`, in order."""
         at = self.after(moment)
         while at is not None:
             yield at
@@ -66,7 +66,7 @@ class Timetable:
         return list(islice(self.ticks(moment), count))
 
     def due(self, tick: datetime) -> datetime:
-        """When it is seen to: up to `jitter_s` later, the same each time one asks, and before the tick behind it."""
+        """When the tick is handled: up to `jitter_s` later, before the next tick, and the same at each call."""
         if not self.jitter_s:
             return tick
         following = self.after(tick)
@@ -78,7 +78,8 @@ class Timetable:
         )
 
     def come(self, first: datetime, moment: datetime, most: int) -> list[datetime]:
-        """The latest `most` of the ticks that are due by `moment`, in order; `first` is one, whatever the rule says."""
+        """The latest `most` ticks that are due by `moment`, in order. `first` counts as one even when the rule does not
+        give it."""
         if first > moment:
             return []
         span = _HOUR
@@ -95,7 +96,7 @@ class Timetable:
         return ticks[-most:]
 
     def count(self, first: datetime, end: datetime, most: int) -> int:
-        """How many ticks there are from `first`, which is one, up to `end` and without it; no further than `most`."""
+        """The number of ticks from `first`, which is one, up to `end`, which is not counted; at most `most`."""
         if first >= end:
             return 0
         if self.every_s is not None:
@@ -115,12 +116,12 @@ class Timetable:
 
 
 def _share(text: str) -> float:
-    """From 0 up to 1, without it."""
+    """A number from 0 to below 1."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
 
 
 def _interval_after(start: datetime | None, every_s: int, moment: datetime) -> datetime:
-    """By the count of intervals since the start, so that nothing adds up."""
+    """Computed from the number of intervals since the start, so that no error accumulates."""
     begin = (start or datetime(1970, 1, 1, tzinfo=UTC)).astimezone(UTC)
     if begin > moment:
         return begin
@@ -134,7 +135,7 @@ def _interval_after(start: datetime | None, every_s: int, moment: datetime) -> d
 def _cron_after(cron: str, zone: tzinfo, moment: datetime) -> datetime:
     """Raises StopIteration when no day fits."""
     for tick in CronSim(cron, moment.astimezone(zone)):
-        if (at := tick.astimezone(UTC)) > moment:  # in an hour that repeats, the library gives its first again
+        if (at := tick.astimezone(UTC)) > moment:  # in a repeated hour, cronsim returns the first one again
             return at
     raise StopIteration
 
@@ -143,7 +144,7 @@ def _cron_after(cron: str, zone: tzinfo, moment: datetime) -> datetime:
 
 
 def check_cron(cron: Any) -> str:
-    """The expression with one space between its fields. Raises InvalidInputError (field cron)."""
+    """Returns the expression with one space between its fields. Raises InvalidInputError (field cron)."""
     if not isinstance(cron, str) or len(cron) > LENGTH:
         raise _bad("cron", f"cron must be a text of at most {LENGTH} characters")
     fields = cron.split()
@@ -151,22 +152,22 @@ def check_cron(cron: Any) -> str:
         raise _bad("cron", f"cron has five fields, minute hour day month weekday, not {len(fields)}: 30 2 * * MON-FRI")
     text = " ".join(fields)
     try:
-        first = next(CronSim(text, datetime(2000, 1, 1)), None)  # no zone: which days there are
+        first = next(CronSim(text, datetime(2000, 1, 1)), None)  # without a zone: only the days are checked
     except CronSimError as error:
-        hint = ", or one that its months do not have" if "day-of-month" in str(error) else ""
+        hint = ", or a day that its months do not have" if "day-of-month" in str(error) else ""
         raise _bad("cron", f"cron {text!r}: {str(error).lower()}{hint}") from None
     if first is None:
-        raise _bad("cron", f"cron {text!r} never comes: no day of fifty years fits")
+        raise _bad("cron", f"cron {text!r} never comes: no day of the next fifty years matches")
     return text
 
 
 def zone_of(name: Any) -> tzinfo:
-    """Of a name like Europe/Berlin; the site's when it is empty. Raises InvalidInputError (field timezone)."""
+    """The zone called `name`, like Europe/Berlin; empty: the site's. Raises InvalidInputError (field timezone)."""
     if name == "":
         return timezone.get_default_timezone()
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, TypeError, OSError):  # what zoneinfo raises depends on where the name leads
+    except (KeyError, ValueError, TypeError, OSError):  # zoneinfo raises different errors for different bad names
         raise _bad("timezone", f"timezone must be a name like Europe/Berlin, not {str(name)[:64]!r}") from None
 
 

@@ -33,7 +33,7 @@ def open_ask(
     *,
     ask: Ask,
     message: dict[str, Any] | None,
-    resumed: list[UUID] | None = None,
+    resumed: list[UUID],
 ) -> int:
     """Deliver the question and write the row of the ask, which gets its outcome once. Without a `message` it waits for
     the target's end alone. Is the outcome known (the target has ended or replied; the wait would close a cycle), it is
@@ -43,7 +43,7 @@ def open_ask(
     """
 
     def write(held: set[UUID]) -> None:
-        let_go.clear()  # of a try that was rolled back
+        resumed.clear()  # of a try that was rolled back
         target = Run.objects.get(id=ask.target_id)
         ahead = {} if target.is_terminal else slots.awaited(target.id)
         if ask.asker_id in ahead or ask.asker_id == target.id:
@@ -53,13 +53,12 @@ def open_ask(
             new = message is not None and _deliver_here(target, message)
             _settle_at_once(ask, target, known=not new)
             if ask.outcome is None:
-                let_go.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
+                resumed.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
                 touch([target.id])  # a run that was never woken does not look for its askers when it ends
         clock.stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
             touch([lease.run_id])  # its worker reads the facts again
 
-    let_go: list[UUID] = [] if resumed is None else resumed
     return append_locked(lease, entries, turns, [ask.target_id], write)
 
 

@@ -117,9 +117,9 @@ def make_child(
     child_id: UUID,
     session_id: UUID,
     *,
-    priority: Priority | None = None,
-    deadline: datetime | None = None,
-    allowed: SpawnBudget | None = None,
+    priority: Priority | None,
+    deadline: datetime | None,
+    allowed: SpawnBudget | None,
 ) -> Run:
     """The child's row, in a session of its own. Owner and tenant are its parent's, as are priority and deadline by
     default. Below the root, `allowed` applies to all runs below the child too."""
@@ -149,8 +149,8 @@ def write_spawn(
     *,
     child: Run,
     message: dict[str, Any] | None,
-    allowed: SpawnBudget | None = None,
-    gave_way: list[Paused] | None = None,
+    allowed: SpawnBudget | None,
+    gave_way: list[Paused],
 ) -> int:
     """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
 
@@ -164,13 +164,13 @@ def write_spawn(
     limit = _to_remember(lease.run, allowed)
 
     def write(held: set[UUID]) -> None:
-        paused.clear()  # of a try that was rolled back
+        gave_way.clear()  # of a try that was rolled back
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
         lower = _make_room(lease.run, child, allowed)
         if lower is not None:
             require([lower.id], held)
-            paused.append(slots.pause(lower, child))
+            gave_way.append(slots.pause(lower, child))
         if limit is not None:
             Run.objects.filter(id=lease.run_id).update(budget=limit)
         create_session(child.session)
@@ -180,8 +180,7 @@ def write_spawn(
         if message is not None:
             InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
 
-    paused: list[Paused] = [] if gave_way is None else gave_way
-    # The root's too: two spawns at once must not both find the last slot.
+    # The root is locked too: two concurrent spawns must not both take the last slot.
     first = append_locked(lease, entries, turns, [lease.run.tree_id], write)
     if limit is not None:
         lease.run.budget = limit

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
-from ravi_django.capabilities.llm.errors import words
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError
@@ -72,7 +72,7 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
         await _not_ours(ctx)
         return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s")
     except Exception as error:
-        return _error(words(error))
+        return _error(error_text(error))
 
 
 async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: Entry) -> ToolExecutionResult:
@@ -96,7 +96,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         except ToolEndedOddly as error:
             why = f"it raised {error}"
         except Exception as error:
-            why = f"it raised {words(error)}"
+            why = f"it raised {error_text(error)}"
         happened = await decide(ctx, entry, why, not_before)
         if happened is not None:
             return happened
@@ -213,7 +213,7 @@ def _rolled_back(ctx: RunState, tool: Tool, error: Exception, last: _LastWord) -
         raise _elsewhere(ctx, error) from error
     if isinstance(error, TimeoutError) and last.raised is None:
         return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s; rolled back")
-    return _error(str(error) if isinstance(error, ToolEndedOddly | PauseRefused) else words(error))
+    return _error(str(error) if isinstance(error, ToolEndedOddly | PauseRefused) else error_text(error))
 
 
 class _GivenUp(Exception):

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.agents.react.calls import asks_for
-from ravi_django.capabilities.llm.errors import redact, words
+from ravi_django.capabilities.llm.errors import error_text, redact
 from ravi_django.conf import conf
 from ravi_django.kernel.content import (
     Block,
@@ -172,7 +172,7 @@ def _described(value: Any, raised: BaseException) -> str:
         shown = _reader.repr(value)
     except Exception:
         shown = type(value).__name__
-    return f"[what the tool returned is no JSON ({words(raised)}); it reads:] {shown}"
+    return f"[what the tool returned is no JSON ({error_text(raised)}); it reads:] {shown}"
 
 
 WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connections
 
-from ravi_django.capabilities.llm.errors import words
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.kernel.errors import CancellationError, ToolRefused
 from ravi_django.kernel.flow import PauseForChildResult, PauseForInputResult
 from ravi_django.kernel.messages import ToolExecutionResult
@@ -45,7 +45,7 @@ async def execute(ctx: RunState, tool: Tool, ready: dict[str, Any], path: str) -
         except CancellationError as error:
             if ctx.effects.token.cancelled:
                 raise
-            raise ToolEndedOddly(words(error)) from error
+            raise ToolEndedOddly(error_text(error)) from error
 
 
 async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
@@ -97,7 +97,7 @@ async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
     try:
         return task.result()
     except asyncio.CancelledError as error:
-        raise ToolEndedOddly(words(error)) from error
+        raise ToolEndedOddly(error_text(error)) from error
 
 
 async def _without_exits(awaitable: Any, scope: paths.Scope | None) -> Any:
@@ -105,7 +105,7 @@ async def _without_exits(awaitable: Any, scope: paths.Scope | None) -> Any:
         try:
             return await awaitable
         except (SystemExit, KeyboardInterrupt) as error:
-            raise ToolEndedOddly(words(error)) from error
+            raise ToolEndedOddly(error_text(error)) from error
 
 
 def _cancel_again() -> None:
@@ -188,11 +188,11 @@ def _contained(function: Callable[[], Any]) -> Any:
     try:
         return function()
     except StopIteration as error:  # a future cannot hold it
-        raise ToolEndedOddly(words(error)) from error
+        raise ToolEndedOddly(error_text(error)) from error
     except Exception:
         raise
     except BaseException as error:
-        raise ToolEndedOddly(words(error)) from error
+        raise ToolEndedOddly(error_text(error)) from error
     finally:
         connections.close_all()
 

@@ -8,7 +8,7 @@ import logging
 from datetime import datetime
 from typing import Any
 
-from ravi_django.capabilities.llm.errors import words
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.kernel.content import blocks_json
 from ravi_django.kernel.errors import (
     CancellationError,
@@ -68,8 +68,8 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
     except (CancellationError, LeaseLostError, NoThreadLeft):
         raise
     except Exception as error:
-        log.warning("the check of %s failed: %s", tool.name, words(error), extra={"action": "tool.check_failed"})
-        return {"outcome": "unknown", "error": words(error)}
+        log.warning("the check of %s failed: %s", tool.name, error_text(error), extra={"action": "tool.check_failed"})
+        return {"outcome": "unknown", "error": error_text(error)}
     if isinstance(found, Happened):
         return {"outcome": "happened", "result": blocks_json(result_of(found.result).content)}
     if found is NotHappened or isinstance(found, NotHappened):

@@ -121,7 +121,7 @@ def test_a_superuser_chooses_the_owner_or_none(root: Client) -> None:
         ({"kind": "model", "location": "auth.User"}, "location", "project.Invoice"),
         ({"kind": "model", "location": "project.Invoice"}, "location", "project.view_invoice"),
         ({"kind": "drop", "location": "/etc"}, "location", "DROP_ROOTS"),
-        ({"kind": "adapter", "location": "os.system"}, "location", "there are: x"),
+        ({"kind": "adapter", "location": "os.system"}, "location", "registered: x"),
         ({"kind": "nonsense"}, "kind", "not one of"),
         ({"name": "a\0b"}, "name", "Null characters"),
     ],

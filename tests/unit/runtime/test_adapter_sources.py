@@ -122,7 +122,7 @@ def test_what_it_does_wrong_is_an_error_of_the_source():
         assert words in source.error and source.failures == failures
         assert (told(), source.options) == ([], {"state": {"next": 5}}), words
     source = poll(declare(name="other", location="os.system"))
-    assert "no source adapter is registered as 'os.system'; there are: numbers" in source.error
+    assert "no source adapter is registered as 'os.system'; registered: numbers" in source.error
 
 
 def test_one_that_hangs_is_given_up(monkeypatch):
@@ -142,7 +142,7 @@ def test_an_adapter_has_a_name_can_poll_and_is_replaced_by_a_later_one():
         with pytest.raises(ValueError, match="1 to 100 characters"):
             register_source_adapter(name, Counting())
     for what in (None, "os.system", Counting, object()):
-        with pytest.raises(TypeError, match="no source adapter"):
+        with pytest.raises(TypeError, match="not a source adapter"):
             register_source_adapter("x", what)
     register_source_adapter("x", Counting())
     later = register_source_adapter("x", Counting())
@@ -281,7 +281,7 @@ def test_a_directory_out_of_bounds_or_gone_is_an_error(inside: Path, tmp_path: P
     settings.RAVI = {**settings.RAVI, "DROP_ROOTS": [str(tmp_path)]}
     inside.rename(tmp_path / "moved")
     source = poll(source)
-    assert ("cannot be looked into" in source.error, source.failures, told()) == (True, 2, [])
+    assert ("cannot be read" in source.error, source.failures, told()) == (True, 2, [])
 
 
 def test_what_is_left_over_is_looked_at_soon(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, every_death, idle, leased, make_run
+from tests.support.trees import spawn
 from tests.support.world import Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -239,9 +240,8 @@ def test_a_cancelled_run_takes_its_children_with_it():
 def test_a_run_that_is_to_be_cancelled_spawns_no_child():
     lease = world.claim(make_run().id, "w")
     world.request_cancel(lease.run_id, "stop")
-    new = world.make_child(lease, "test/child", uuid7(), uuid7())
     with pytest.raises(CancellationError):
-        world.spawn(lease, [Entry("child.spawned", "1", "test/child")], child=new, message=None)
+        spawn(lease)
     assert not Run.objects.filter(parent_id=lease.run_id).exists()
     assert not journal_of(lease.run_id)
 

@@ -39,6 +39,7 @@ from tests.support.runs import (
     somebody_waits_for_a_lock,
     until,
 )
+from tests.support.trees import spawn
 from tests.support.world import Engine, Entry, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -288,8 +289,7 @@ def test_a_child_that_comes_between_is_cancelled_too() -> None:
 
 
 def spawn_below(lease: world.Lease) -> None:
-    child = world.make_child(lease, "test/hand", uuid7(), uuid7())
-    world.spawn(lease, [Entry("child.spawned", f"{child.id}", "test/hand")], child=child, message=message())
+    spawn(lease, agent="test/hand")
 
 
 ROUNDS = pytest.mark.parametrize("rounds", sizes(5, 15))
@@ -353,7 +353,7 @@ def end_everywhere() -> tuple[Run, list[BaseException]]:
 
     def ask(lease: world.Lease, target: Run) -> None:
         cell = Ask(asker=lease.run, path="new", target=target)
-        world.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None)
+        world.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None, resumed=[])
 
     def reply(lease: world.Lease) -> None:
         entry = Entry("ask.replied", "reply", "m", result={"result": 1})

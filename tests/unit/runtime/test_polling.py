@@ -107,7 +107,7 @@ def test_failures_wait_twice_as_long_each_time_and_a_day_at_the_most(server: Fee
     for number, waited in enumerate(waits):
         assert min(900 * 2**number, 86400) <= waited <= 1.1 * min(900 * 2**number, 86400)
     assert source.failures == 9
-    assert "in a network that must not be asked" in source.error
+    assert "in a network that is not allowed" in source.error
     assert server.seen == []
 
 
@@ -142,7 +142,7 @@ def test_a_feed_that_moved_for_good_is_polled_there_and_one_that_is_gone_is_swit
     world.poll_due()
     source.refresh_from_db()
     assert not source.enabled
-    assert "gone for ever" in source.error
+    assert "410 Gone" in source.error
 
 
 def test_what_nobody_can_be_told_of_comes_again_when_somebody_can(server: FeedServer) -> None:
