@@ -72,6 +72,31 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Rollup',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('span', models.CharField(choices=[('hour', 'Hour'), ('day', 'Day')], max_length=4)),
+                ('start', models.DateTimeField(help_text="Of the hour or day, in the site's zone")),
+                ('tenant', models.CharField(max_length=100)),
+                ('agent', models.CharField(max_length=302)),
+                ('model', models.CharField(help_text='Logical model name', max_length=200)),
+                ('user', models.CharField(help_text="Primary key; empty: the system's, or a deleted user's", max_length=200)),
+                ('outcome', models.CharField(max_length=10)),
+                ('bucket', models.SmallIntegerField(help_text="Of the run's time at work, or the duration of the call: see BOUNDS")),
+                ('count', models.BigIntegerField(default=0)),
+                ('input_tokens', models.BigIntegerField(default=0)),
+                ('cached_tokens', models.BigIntegerField(default=0)),
+                ('output_tokens', models.BigIntegerField(default=0)),
+                ('reasoning_tokens', models.BigIntegerField(default=0)),
+                ('cost', models.DecimalField(decimal_places=8, default=0, help_text='US dollars, known part', max_digits=20)),
+                ('unpriced', models.BigIntegerField(default=0, help_text='Calls whose price was unknown')),
+            ],
+            options={
+                'indexes': [models.Index(condition=models.Q(('user', ''), _negated=True), fields=['user'], name='ravi_rollup_user')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('span__in', ['hour', 'day'])), name='ravi_rollup_span'), models.UniqueConstraint(fields=('span', 'start', 'tenant', 'agent', 'model', 'user', 'outcome', 'bucket'), name='ravi_rollup_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='SweepState',
             fields=[
                 ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
@@ -159,6 +184,9 @@ class Migration(migrations.Migration):
                 ('for_release', models.CharField(blank=True, db_default='', default='', help_text='The release whose workers may claim it before `wake_at`', max_length=100)),
                 ('wake_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rises with every wake-up: a suspension names the last one it saw')),
                 ('paused_at', models.DateTimeField(blank=True, help_text='Not claimable until it is resumed', null=True)),
+                ('counted', models.BooleanField(db_default=True, default=True, help_text='Nothing is left to count')),
+                ('counted_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here are counted')),
+                ('work_s', models.FloatField(db_default=0, default=0, help_text='Seconds at work: with a lease, up to there')),
                 ('generation', models.IntegerField(default=0)),
                 ('inbox_from', models.BigIntegerField(db_default=0, default=0, help_text="This generation's inbox begins after this message")),
                 ('turn_from', models.IntegerField(db_default=0, default=0, help_text='The first history turn of this generation')),
@@ -833,6 +861,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='run',
             index=models.Index(condition=models.Q(('parent__isnull', False)), fields=['parent'], name='ravi_run_children_idx'),
+        ),
+        migrations.AddIndex(
+            model_name='run',
+            index=models.Index(condition=models.Q(('counted', False)), fields=['id'], name='ravi_run_uncounted'),
+        ),
+        migrations.AddIndex(
+            model_name='run',
+            index=models.Index(condition=models.Q(('status', 'blocked')), fields=['id'], name='ravi_run_blocked'),
         ),
         migrations.AddIndex(
             model_name='run',

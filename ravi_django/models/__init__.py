@@ -24,6 +24,7 @@ from ravi_django.models.people import (
     RequestLink as RequestLink,
     StickyDecision as StickyDecision,
 )
+from ravi_django.models.rollup import Rollup as Rollup
 from ravi_django.models.run import ACTIVE as ACTIVE, TERMINAL as TERMINAL, Run as Run, Status as Status
 from ravi_django.models.schedules import Schedule as Schedule, ScheduleTick as ScheduleTick
 from ravi_django.models.session import Session as Session, Turn as Turn

@@ -89,6 +89,11 @@ class Run(Owned):
     )
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable until it is resumed")
 
+    # --- the rollups, see `runtime/rollups/`
+    counted = models.BooleanField(default=True, db_default=True, help_text="Nothing is left to count")
+    counted_seq = models.BigIntegerField(default=0, db_default=0, help_text="Rows up to here are counted")
+    work_s = models.FloatField(default=0, db_default=0, help_text="Seconds at work: with a lease, up to there")
+
     # --- the journal and its sums
     generation = models.IntegerField(default=0)
     inbox_from = models.BigIntegerField(
@@ -168,6 +173,8 @@ class Run(Owned):
             models.Index(fields=["session", "id"], name="ravi_run_session_idx"),
             models.Index(fields=["root"], condition=Q(root__isnull=False), name="ravi_run_tree_idx"),
             models.Index(fields=["parent"], condition=Q(parent__isnull=False), name="ravi_run_children_idx"),
+            models.Index(fields=["id"], condition=Q(counted=False), name="ravi_run_uncounted"),
+            models.Index(fields=["id"], condition=Q(status="blocked"), name="ravi_run_blocked"),
             models.Index(fields=["forked_from"], condition=Q(forked_from__isnull=False), name="ravi_run_forks"),
         ]
 

@@ -132,4 +132,25 @@ def play(witness: Witness, seed: int) -> tuple[World, list[str]]:
     witness.stories = world.site.stories
     evidence = Evidence(witness)  # type: ignore[arg-type]
     evidence.cancelled = world.site.cancelled
-    return world, [str(wrong) for wrong in evidence.violations()]
+    return world, [*(str(wrong) for wrong in evidence.violations()), *_miscounted(witness)]
+
+
+def _miscounted(witness: Witness) -> list[str]:
+    """Each end and each call of a journal is in the rollups once."""
+    while door.rollups_sweep():
+        pass
+    counts = [
+        dict(witness.query(sql)[0])
+        for sql in (
+            "SELECT count(*) FILTER (WHERE kind IN ('run.completed', 'run.failed', 'run.cancelled')) AS ends,"
+            " count(*) FILTER (WHERE kind = 'llm.call') AS calls, coalesce(sum(input_tokens), 0) AS tokens"
+            " FROM ravi_journalentry",
+            *(
+                "SELECT coalesce(sum(count) FILTER (WHERE model = ''), 0) AS ends, coalesce(sum(count) FILTER"
+                " (WHERE outcome IN ('ok', 'error')), 0) AS calls, coalesce(sum(input_tokens), 0) AS tokens"
+                f" FROM ravi_rollup WHERE span = '{span}'"
+                for span in ("hour", "day")
+            ),
+        )
+    ]
+    return [] if counts[0] == counts[1] == counts[2] else [f"counted {counts[1]} and {counts[2]} of {counts[0]}"]

@@ -14,6 +14,7 @@ from ravi_django.db import connection, transaction
 from ravi_django.runtime.events import relay
 from ravi_django.runtime.lifecycle import erasing
 from ravi_django.runtime.people import escalation, mail
+from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.runs import hints, sessions, signals, workers
 from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import fan_out
@@ -67,6 +68,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     _each(lambda _: poll.sweep(), "the sources")
     _each(lambda _: poll.sweep_unread(), "the unread items")
     _each(lambda _: relay.sweep(), "the event bus")
+    _each(lambda _: counting.sweep(), "the rollups")
     _each(lambda _: erasing.sweep(), "the erasures")
     workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     workers.swept()

@@ -28,6 +28,7 @@ from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows
 from ravi_django.runtime.lifecycle.names import BEGUN
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, Table, runs_of
+from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.teams.slots import reached
 
 ROWS = prune_rows.ROWS
@@ -55,6 +56,7 @@ def let_go(user: str) -> None:
     """Clear the columns that name the user. The database does some of it when the user is deleted."""
     for model, field in NAMING:
         model._default_manager.filter(**{field: user}).update(**{field: None})
+    counting.forget_user(user)
 
 
 def begin_session(session_id: UUID) -> Erasure:
@@ -107,6 +109,7 @@ def erase_trees(roots: Collection[UUID], most: float = inf, *, audits: bool = Tr
     runs = runs[: int(min(most, len(runs)))]
     for start in range(0, len(runs), prune_rows.TREES):
         some = Scope(runs=runs[start : start + prune_rows.TREES])
+        counting.count(Run.objects.filter(id__in=some.runs))
         for table in TABLES:
             if audits or not table.stays:
                 _all(table, some)

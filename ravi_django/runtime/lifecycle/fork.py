@@ -97,6 +97,7 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
             generation=source.generation,
             forked_from=source.id,
             fork_seq=point,
+            counted_seq=point,  # the copied rows are counted where they were made
             idempotency_scope=scope,
             request_digest=digest,
             next_seq=point + 2,

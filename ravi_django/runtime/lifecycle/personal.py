@@ -17,6 +17,7 @@ from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
+from ravi_django.models.rollup import Rollup
 from ravi_django.models.run import Run
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import Session, Turn
@@ -121,6 +122,7 @@ OTHERS: dict[type[Model], str] = {
     AgentVersion: "the site's; its author is set to nobody",
     WorkerProcess: "the installation's",
     SweepState: "the installation's",
+    Rollup: "counts only; an erasure moves them to nobody",
     Erasure: "deleted when its work is done",
 }
 

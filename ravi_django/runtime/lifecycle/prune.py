@@ -17,6 +17,7 @@ from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.events import outbox_rows
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
+from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.schedules import rows as schedule_rows
 from ravi_django.runtime.social import publications
 from ravi_django.runtime.sources import items
@@ -65,6 +66,8 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     Always: bodies that no row names, expired tickets, and budget accounts of deleted trees and of days a month past. A
     dry run cannot count bodies that only rows name which it leaves in place.
     """
+    while not dry_run and counting.sweep():  # the rows that are deleted below have been counted
+        pass
     removed = {"journal": 0, "signals": 0, "asks": 0, "inbox": 0, "frames": 0, "archives": 0}
     for kind in NAMED:  # first: they take rows of the other kinds along
         if kind in keep_s:

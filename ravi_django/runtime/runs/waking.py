@@ -20,7 +20,7 @@ from ravi_django.runtime.journal.lease import Lease
 
 T = TypeVar("T")
 
-RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": ""}
+RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": "", "counted": False}
 URGENT = max(Priority).value
 
 
