@@ -21,34 +21,19 @@ _EXPORTS = {
     "signal": "ravi_django.runtime.runs.signals",
 }
 
-__all__ = [
-    "__version__",
-    "answer",
-    "asubmit",
-    "emit",
-    "follow",
-    "register",
-    "register_source_adapter",
-    "register_tool",
-    "save_spec",
-    "schedule",
-    "signal",
-    "submit",
-    "tool",
-    "unfollow",
-]
+__all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
-    from ravi_django.agents.tools.function_tool import tool
-    from ravi_django.capabilities.feeds.adapter import register_source_adapter
-    from ravi_django.runtime.catalog.registry import register, register_tool
-    from ravi_django.runtime.catalog.specs import save_spec
-    from ravi_django.runtime.people.answers import answer
-    from ravi_django.runtime.runs.signals import signal
-    from ravi_django.runtime.runs.submit import asubmit, submit
-    from ravi_django.runtime.schedules.schedules import schedule
-    from ravi_django.runtime.social.follows import follow, unfollow
-    from ravi_django.runtime.social.publications import emit
+    from ravi_django.agents.tools.function_tool import tool as tool
+    from ravi_django.capabilities.feeds.adapter import register_source_adapter as register_source_adapter
+    from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
+    from ravi_django.runtime.catalog.specs import save_spec as save_spec
+    from ravi_django.runtime.people.answers import answer as answer
+    from ravi_django.runtime.runs.signals import signal as signal
+    from ravi_django.runtime.runs.submit import asubmit as asubmit, submit as submit
+    from ravi_django.runtime.schedules.schedules import schedule as schedule
+    from ravi_django.runtime.social.follows import follow as follow, unfollow as unfollow
+    from ravi_django.runtime.social.publications import emit as emit
 
 
 def __getattr__(name: str) -> Any:

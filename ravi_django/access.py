@@ -149,7 +149,7 @@ def may_run(user: Any, found: specs.Found) -> bool:
 
 
 def agents_seen(user: Any) -> dict[str, Agent | None]:
-    """The enabled agents that `user` may see: the sorted addresses, each with its row."""
+    """The enabled agents that `user` may see: their sorted addresses, each with its row."""
     rows = {row.address: row for row in Agent.objects.all()}
     code = set(registry.known_addresses())
     return {
@@ -175,7 +175,9 @@ def continue_run(user: Any, run: Run) -> None:
 def check_signal(user: Any, run: Run, name: str) -> None:
     """Raises ForbiddenError, for reserved names too."""
     if name.startswith(RESERVED) or not allows("may_signal", user, run, name):
-        raise ForbiddenError(f"agent {run.agent} takes no signal {name!r} from you: it is not in its public_signals")
+        raise ForbiddenError(
+            f"you may not send the signal {name!r}: it is not in the public_signals of agent {run.agent}"
+        )
 
 
 def check_emit(user: Any, topic: TopicId) -> None:
@@ -250,7 +252,7 @@ def _row(found: specs.Found) -> Agent:
 
 
 def _was_handed(user: Any, found: specs.Found, session_id: UUID) -> bool:
-    """Whether an agent that `user` may run handed this conversation over to this one, also over several steps."""
+    """Whether an agent that `user` may run has handed this conversation over to this one, also in several steps."""
     runs = Run.objects.filter(session_id=session_id, owner_id=user.pk, parent=None)
     rows = JournalEntry.objects.filter(run__in=runs, kind=HANDOFF, error__isnull=True)
     handed = [(row["from"], row["to"]) for row in rows.values_list("result", flat=True) if row]

@@ -1,4 +1,4 @@
-"""`manage.py check`: wrong settings, before they fail. Ids are stable."""
+"""`manage.py check`: report wrong settings. The ids are stable."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     found += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
     found += _people()
     if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
-        words = "RAVI['HEARTBEAT_S'] is more than half of LEASE_S: one late heartbeat would lose every lease."
-        found.append(Error(words, hint="Keep HEARTBEAT_S at a third of LEASE_S.", id="ravi.E005"))
+        text = "RAVI['HEARTBEAT_S'] is more than half of LEASE_S: one late heartbeat would lose every lease."
+        found.append(Error(text, hint="Keep HEARTBEAT_S at a third of LEASE_S.", id="ravi.E005"))
     return found
 
 
@@ -110,7 +110,7 @@ def _origins() -> list[str]:
 
 
 def _people() -> list[CheckMessage]:
-    """Settings of requests to people. A wrong one would fail with the first request, or refuse all answers."""
+    """Settings of requests to people."""
     from ravi_django.runtime.people.site_rules import faults
 
     hint = 'ADDRESSEES = {"approval": {"refund": [("group:finance", 4 * 3600), "group:directors"], "*": "staff"}}.'
@@ -142,9 +142,9 @@ def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
         return [_wrong("ACCESS_POLICY", hint, "ravi.E016", f": {error}")]
     known = registry.known_addresses()
     if is_default and known and all(registry.access_of(address) == "private" for address in known):
-        words = "all agents are private: register(agent, access=…)"
+        text = "all agents are private: register(agent, access=…)"
         hint = 'Over REST only users with ravi.run_agent run them. access="authenticated" allows every user.'
-        return [Info(words, hint=hint, id="ravi.I001")]
+        return [Info(text, hint=hint, id="ravi.I001")]
     return []
 
 
@@ -170,7 +170,7 @@ def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
 
 @register("ravi")
 def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Settings that work in one process and silently fail between several."""
+    """Settings that work in one process only."""
     if conf.ENGINE != "celery":
         return []
     found: list[CheckMessage] = []
@@ -178,14 +178,14 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
 
     if conf.LIMITS is not None and conf.CACHE_ALIAS in settings.CACHES and not limits.is_shared():
         backend = settings.CACHES[conf.CACHE_ALIAS]["BACKEND"]
-        words = f"RAVI['LIMITS'] are not counted across processes by {backend}."
+        text = f"RAVI['LIMITS'] are not counted across processes by {backend}."
         hint = 'CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": …}}'
-        found.append(Warning(words, hint=hint, id="ravi.W030"))
+        found.append(Warning(text, hint=hint, id="ravi.W030"))
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")
     if not layer or layer.endswith("InMemoryChannelLayer"):
-        words = "No channel layer reaches other processes: pages show new requests to people some seconds late."
+        text = "No channel layer reaches other processes: pages show new requests to people some seconds late."
         hint = 'CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", …}}'
-        found.append(Warning(words, hint=hint, id="ravi.W001"))
+        found.append(Warning(text, hint=hint, id="ravi.W001"))
     return found + _celery()
 
 
@@ -208,15 +208,15 @@ def _celery() -> list[CheckMessage]:
     entries = current_app.conf.beat_schedule.values()
     tasks = {str(entry.get("task") if isinstance(entry, dict) else entry.task) for entry in entries}
     if "ravi.sweep" not in tasks:
-        words = "Celery beat does not run the sweep: runs of dead workers would never continue."
+        text = "Celery beat does not run the sweep: runs of dead workers would never continue."
         hint = 'CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": 5}}'
-        found.append(Warning(words, hint=hint, id="ravi.W003"))
+        found.append(Warning(text, hint=hint, id="ravi.W003"))
     return found
 
 
 @register("ravi")
 def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """The addresses in e-mails: workers write them and know no host."""
+    """The URLs in e-mails: workers write them, without a request that has the host."""
     from ravi_django.runtime.people import links
 
     given = conf.REQUEST_EMAIL
@@ -231,11 +231,11 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     try:
         links.path_to("request-list")
     except NoReverseMatch:
-        words = "RAVI['REQUEST_EMAIL'] is set, but the page of its links has no address."
+        text = "RAVI['REQUEST_EMAIL'] is set, but the page of its links has no URL."
         hint = (
             'path("ravi/", include("ravi_django.urls")) in ROOT_URLCONF. Arguments of its prefix: RAVI[\'URL_KWARGS\'].'
         )
-        found.append(Warning(words, hint=hint, id="ravi.W006"))
+        found.append(Warning(text, hint=hint, id="ravi.W006"))
     return found
 
 
@@ -260,9 +260,9 @@ def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
     if not _is_above_0(conf.EVENT_MAXLEN, int):
         found.append(_wrong("EVENT_MAXLEN", "The number of events that a topic keeps, above 0.", "ravi.E020"))
     if given is not None and conf.ENGINE == "celery" and site.address() == site.MEMORY:
-        words = "The event bus is in this process only: events of other processes are not received here."
+        text = "The event bus is in this process only: events of other processes are not received here."
         hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" if the streams have a Redis.'
-        found.append(Warning(words, hint=hint, id="ravi.W020"))
+        found.append(Warning(text, hint=hint, id="ravi.W020"))
     return found
 
 
@@ -278,7 +278,9 @@ def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
     hint = 'DROP_ROOTS = ["/srv/drops"]: absolute paths of existing directories; sources look below them.'
     if isinstance(roots, list | tuple):
         bad = [root for root in roots if not _is_directory(root)]
-        found = _each("DROP_ROOTS", (f" has {root!r}, which is no directory here" for root in bad), hint, "ravi.E018")
+        found = _each(
+            "DROP_ROOTS", (f" has {root!r}, which is not a directory here" for root in bad), hint, "ravi.E018"
+        )
     else:
         found = [_wrong("DROP_ROOTS", hint, "ravi.E018", ", not a list")]
     hint = 'SOURCE_MODELS = ["shop.Order", "blog"]: models, or all models of an app, whose saves sources may follow.'
@@ -293,7 +295,7 @@ def _is_directory(path: Any) -> bool:
 def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if conf.DATABASE not in settings.DATABASES:
         hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."
-        return [_wrong("DATABASE", hint, "ravi.E022", ", which is no alias")]
+        return [_wrong("DATABASE", hint, "ravi.E022", ", which is not an alias in DATABASES")]
     users = router.db_for_write(get_user_model())
     if users != conf.DATABASE:
         hint = f"RAVI = {{'DATABASE': {users!r}}}: runs refer to their owners, and both are written in one transaction."
@@ -307,12 +309,12 @@ def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     mode = database.get("OPTIONS", {}).get("transaction_mode")
     if "sqlite3" not in database["ENGINE"] or mode in ("IMMEDIATE", "EXCLUSIVE"):
         return []
-    words = "SQLite without IMMEDIATE transactions fails at once when two threads write."
-    return [Warning(words, hint=SQLITE_LINE, id="ravi.W004")]
+    text = "SQLite without IMMEDIATE transactions fails at once when two threads write."
+    return [Warning(text, hint=SQLITE_LINE, id="ravi.W004")]
 
 
 def _unfit() -> list[CheckMessage]:
-    """Sites on which runs would be lost, or stay "running" for ever."""
+    """Databases and settings on which runs would be lost, or stay "running" forever."""
     vendor = connections[conf.DATABASE].vendor
     if vendor not in ("postgresql", "sqlite"):
         hint = "Use PostgreSQL, or SQLite for a small site. RAVI['DATABASE'] may name another alias than \"default\"."
@@ -332,7 +334,7 @@ def _unfit() -> list[CheckMessage]:
 def _fault_of_direct(database: dict[str, Any]) -> str:
     """A pooler may have another address, name and user for the same database: the doctor compares the databases."""
     if conf.DATABASE_DIRECT not in settings.DATABASES:
-        return ", which is no alias"
+        return ", which is not an alias in DATABASES"
     direct = connections[conf.DATABASE_DIRECT].settings_dict
     if connections[conf.DATABASE_DIRECT].vendor != "postgresql" or connections[conf.DATABASE].vendor != "postgresql":
         return ", and both have to be PostgreSQL"

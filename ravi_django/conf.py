@@ -104,7 +104,7 @@ DEFAULTS: dict[str, Any] = {
     "REQUEST_LINK_S": 7 * 24 * 3600,
     # --- access: dotted path of an AccessPolicy; see docs/access.md
     "ACCESS_POLICY": "ravi_django.access.AccessPolicy",
-    # Owners read the journals of their runs.
+    # Owners may read the journals of their runs.
     "JOURNAL_FOR_OWNERS": True,
     # --- the social graph
     "FAN_OUT_BATCH": 5000,

@@ -1,6 +1,6 @@
-"""The event bus: what happens to runs, for the site's own programs. Guide: docs/events.md.
+"""The event bus: events of runs for the site's own programs. Guide: docs/events.md.
 
-Programs that read the bus are as trusted as those that read the database: it has the events of all owners and tenants.
+The bus has the events of all owners and tenants: trust its readers like readers of the database.
 """
 
 from ravi_django.runtime.events.bus import Bus, Delivered

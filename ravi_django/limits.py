@@ -45,7 +45,7 @@ def faults(given: Any) -> Iterator[str]:
         return
     for name, value in given.items():
         if name not in DEFAULTS["LIMITS"]:
-            yield f" has an unknown name {name!r}: there are {', '.join(DEFAULTS['LIMITS'])}"
+            yield f" has an unknown name {name!r}; known: {', '.join(DEFAULTS['LIMITS'])}"
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             yield f"[{name!r}] is {value!r}, not a whole number above 0, or None"
 
@@ -69,8 +69,8 @@ def count(user: Any, name: str) -> None:
     if most is None or user is None or _added(name, user.pk, 1) <= most or permits(user, UNLIMITED):
         return
     wait = WINDOW_S - int(time.time()) % WINDOW_S
-    words = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
-    raise RateLimitedError(words, retry_after=wait)
+    text = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
+    raise RateLimitedError(text, retry_after=wait)
 
 
 def check_queued(user: Any) -> None:
@@ -80,8 +80,8 @@ def check_queued(user: Any) -> None:
         return
     queued = Run.objects.filter(owner_id=user.pk, status=Status.QUEUED)[:most].count()
     if queued >= most and not permits(user, UNLIMITED):
-        words = f"you have {queued} queued runs, which is the limit; try again when one has started"
-        raise RateLimitedError(words, retry_after=LATER_S)
+        text = f"you have {queued} queued runs, which is the limit; try again when one has started"
+        raise RateLimitedError(text, retry_after=LATER_S)
 
 
 def take(user: Any, name: str, wanted: int) -> int:
@@ -111,22 +111,22 @@ def _added(name: str, pk: Any, times: int) -> int:
         cache.add(key, 0, timeout=2 * WINDOW_S)
         return int(cache.incr(key, times))
 
-    return _asked(add, 0)
+    return _ask_cache(add, 0)
 
 
 # --------------------------------------------------------------------------------------- open sockets and streams
 
 
 def open_one(user: Any, name: str) -> str:
-    """Take one of the places of `name`; returns its key, "" without a limit. Raises RateLimitedError."""
+    """Count one open `name`; returns its key, "" without a limit. Raises RateLimitedError."""
     most = limit(name)
     if most is None:
         return ""
     unknown: str | None = ""
-    found = _asked(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
+    found = _ask_cache(lambda: _free(f"ravi:open:{name}:{user.pk}", most), unknown)
     if found is None and not permits(user, UNLIMITED):
-        words = f"you have {most} open {name}, which is the limit; close one first"
-        raise RateLimitedError(words, retry_after=LATER_S)
+        text = f"you have {most} open {name}, which is the limit; close one first"
+        raise RateLimitedError(text, retry_after=LATER_S)
     return found or ""
 
 
@@ -135,21 +135,20 @@ def _free(prefix: str, most: int) -> str | None:
     keys = [f"{prefix}:{place}" for place in range(most)]
     taken = cache.get_many(keys)
     free = (key for key in keys if key not in taken)
-    return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # only one caller adds a key
+    return next((key for key in free if cache.add(key, 1, timeout=OPEN_S)), None)  # `add` succeeds for one caller
 
 
 def keep_open(keys: Iterable[str]) -> None:
-    """Renew places."""
     held = {key: 1 for key in keys if key}
-    _asked(lambda: caches[conf.CACHE_ALIAS].set_many(held, timeout=OPEN_S), None)
+    _ask_cache(lambda: caches[conf.CACHE_ALIAS].set_many(held, timeout=OPEN_S), None)
 
 
 def close_one(key: str) -> None:
     if key:
-        _asked(lambda: caches[conf.CACHE_ALIAS].delete(key), False)
+        _ask_cache(lambda: caches[conf.CACHE_ALIAS].delete(key), False)
 
 
-def _asked(ask: Callable[[], T], otherwise: T) -> T:
+def _ask_cache(ask: Callable[[], T], otherwise: T) -> T:
     try:
         return ask()
     except Exception as error:  # each backend has its own exceptions

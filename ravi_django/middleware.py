@@ -6,51 +6,35 @@ Middlewares that need the models are imported on first use, so that this module 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ravi_django.agents.guards.guardrails import InputGuardrail, OutputGuardrail, ToolGuardrail
-from ravi_django.agents.guards.pii import PIIRedaction
-from ravi_django.agents.hooks import Hooks
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.guards.guardrails import (
+    InputGuardrail as InputGuardrail,
+    OutputGuardrail as OutputGuardrail,
+    ToolGuardrail as ToolGuardrail,
+)
+from ravi_django.agents.guards.pii import PIIRedaction as PIIRedaction
+from ravi_django.agents.hooks import Hooks as Hooks
+from ravi_django.agents.middleware import MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.kernel import (
-    AgentContextProtocol,
-    AgentMiddleware,
-    AgentRunContext,
-    ChatContext,
-    ChatMiddleware,
-    FunctionContext,
-    FunctionMiddleware,
-    GuardrailError,
-    HookCall,
-    HookEvent,
-    MiddlewareTermination,
-    RateLimitedError,
+    AgentContextProtocol as AgentContextProtocol,
+    AgentMiddleware as AgentMiddleware,
+    AgentRunContext as AgentRunContext,
+    ChatContext as ChatContext,
+    ChatMiddleware as ChatMiddleware,
+    FunctionContext as FunctionContext,
+    FunctionMiddleware as FunctionMiddleware,
+    GuardrailError as GuardrailError,
+    HookCall as HookCall,
+    HookEvent as HookEvent,
+    MiddlewareTermination as MiddlewareTermination,
+    RateLimitedError as RateLimitedError,
 )
 
 if TYPE_CHECKING:
-    from ravi_django.runtime.middleware import AuditLog, ResponseCache, UserRateLimit
-
-__all__ = [
-    "AgentContextProtocol",
-    "AgentMiddleware",
-    "AgentRunContext",
-    "AuditLog",
-    "ChatContext",
-    "ChatMiddleware",
-    "FunctionContext",
-    "FunctionMiddleware",
-    "GuardrailError",
-    "HookCall",
-    "HookEvent",
-    "Hooks",
-    "InputGuardrail",
-    "MiddlewarePipeline",
-    "MiddlewareTermination",
-    "OutputGuardrail",
-    "PIIRedaction",
-    "RateLimitedError",
-    "ResponseCache",
-    "ToolGuardrail",
-    "UserRateLimit",
-]
+    from ravi_django.runtime.middleware import (
+        AuditLog as AuditLog,
+        ResponseCache as ResponseCache,
+        UserRateLimit as UserRateLimit,
+    )
 
 _OF_THE_SITE = frozenset({"AuditLog", "ResponseCache", "UserRateLimit"})
 

@@ -1,4 +1,4 @@
-"""Answer, cancel and reassign requests to people, and revoke what stands for a session. Guide: docs/approvals.md."""
+"""Answer, cancel and reassign requests to people, and revoke sticky decisions. Guide: docs/approvals.md."""
 
 from ravi_django.runtime.people.answers import answer, cancel, reassign
 from ravi_django.runtime.people.standing import revoke

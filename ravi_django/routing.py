@@ -1,7 +1,7 @@
-"""The sockets' addresses, for the site's ASGI router, at the site's root; elsewhere, RAVI["SOCKET_PATH"] says where.
+"""The URL patterns of the sockets, for the root of the site's ASGI router. For another place set RAVI["SOCKET_PATH"].
 
-Wrap them in channels' AuthMiddlewareStack to let browsers in by their session cookie; without it tickets alone work.
-Origins are checked here: AllowedHostsOriginValidator around them would shut out the programs that come with a ticket.
+Wrap them in channels' AuthMiddlewareStack to accept browsers with a session cookie; without it only tickets work.
+The consumers check origins. AllowedHostsOriginValidator would also refuse programs that connect with a ticket.
 """
 
 from django.urls import re_path

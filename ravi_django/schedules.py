@@ -1,4 +1,4 @@
-"""Schedules: rows that submit runs by the clock. Guide: docs/schedules.md."""
+"""Schedules: rows that submit runs at set times. Guide: docs/schedules.md."""
 
 from ravi_django.runtime.schedules.schedules import disable, enable, next_ticks, remove, run_now, schedule
 

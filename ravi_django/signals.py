@@ -1,13 +1,13 @@
-"""Django signals about requests to people, sent once their transaction has committed, in the process that did it.
+"""Django signals about requests to people, sent after the commit by the process that made the change.
 
-Receivers are called with `request`, the HumanRequest as it stands. A receiver that raises is logged and harms nothing;
-one that takes long holds up a database thread of a worker: start a task instead. A process that dies between its commit
-and the signal sends none: what must not be missed is in the rows, and in the audit log.
+Receivers get `request`, the current HumanRequest. An exception of a receiver is logged and has no other effect. A slow
+receiver blocks a database thread of a worker: start a task instead. A process that dies between its commit and the
+signal sends none: read the rows or the audit log where no change may be missed.
 """
 
 from django.dispatch import Signal
 
-request_opened = Signal()  # also one that is asked again after a retry
+request_opened = Signal()  # also when it is opened again after a retry
 request_answered = Signal()  # with `by`, the user; None for the site's own operator
-request_closed = Signal()  # nobody answered: it expired, or its run has ended or gone on without it
-request_changed = Signal()  # others are asked now: it was escalated or reassigned
+request_closed = Signal()  # without an answer: it expired, or its run has ended or continued
+request_changed = Signal()  # it was escalated or reassigned

@@ -21,35 +21,24 @@ _EXPORTS = {
     "TaskBoard": "ravi_django.runtime.tools.builtin.board",
 }
 
-__all__ = [
-    "AskHumanTool",
-    "BoardAddTool",
-    "BoardListTool",
-    "BoardUpdateTool",
-    "CalculatorTool",
-    "CurrentTimeTool",
-    "FunctionTool",
-    "Happened",
-    "HttpFetchTool",
-    "NotHappened",
-    "QuerysetTool",
-    "ReadResultTool",
-    "TaskBoard",
-    "Toolbox",
-    "tool",
-]
+__all__ = [*_EXPORTS]
 
 if TYPE_CHECKING:
-    from ravi_django.agents.tools.function_tool import FunctionTool, tool
-    from ravi_django.agents.tools.toolbox import Toolbox
-    from ravi_django.capabilities.tools.calculator import CalculatorTool
-    from ravi_django.capabilities.tools.clock import CurrentTimeTool
-    from ravi_django.capabilities.tools.http_fetch import HttpFetchTool
-    from ravi_django.kernel import Happened, NotHappened
-    from ravi_django.runtime.tools.builtin.ask_human import AskHumanTool
-    from ravi_django.runtime.tools.builtin.board import BoardAddTool, BoardListTool, BoardUpdateTool, TaskBoard
-    from ravi_django.runtime.tools.builtin.queryset import QuerysetTool
-    from ravi_django.runtime.tools.builtin.read_result import ReadResultTool
+    from ravi_django.agents.tools.function_tool import FunctionTool as FunctionTool, tool as tool
+    from ravi_django.agents.tools.toolbox import Toolbox as Toolbox
+    from ravi_django.capabilities.tools.calculator import CalculatorTool as CalculatorTool
+    from ravi_django.capabilities.tools.clock import CurrentTimeTool as CurrentTimeTool
+    from ravi_django.capabilities.tools.http_fetch import HttpFetchTool as HttpFetchTool
+    from ravi_django.kernel import Happened as Happened, NotHappened as NotHappened
+    from ravi_django.runtime.tools.builtin.ask_human import AskHumanTool as AskHumanTool
+    from ravi_django.runtime.tools.builtin.board import (
+        BoardAddTool as BoardAddTool,
+        BoardListTool as BoardListTool,
+        BoardUpdateTool as BoardUpdateTool,
+        TaskBoard as TaskBoard,
+    )
+    from ravi_django.runtime.tools.builtin.queryset import QuerysetTool as QuerysetTool
+    from ravi_django.runtime.tools.builtin.read_result import ReadResultTool as ReadResultTool
 
 
 def __getattr__(name: str) -> Any:

@@ -12,17 +12,9 @@ from typing import Any
 from django.utils.translation import gettext, gettext_lazy, gettext_noop as _
 
 MODELS = {
-    *(
-        _("agent"),
-        _("agents"),
-        _("agent version"),
-        _("agent versions"),
-        _("audit record"),
-        _("audit log"),
-        _("session"),
-        _("sessions"),
-    ),
-    *(_("board task"), _("board tasks"), _("run"), _("runs"), _("budget account"), _("budget accounts")),
+    *(_("agent"), _("agents"), _("agent version"), _("agent versions"), _("audit record"), _("audit log")),
+    *(_("session"), _("sessions"), _("board task"), _("board tasks"), _("run"), _("runs")),
+    *(_("budget account"), _("budget accounts")),
     *(_("daily budget"), _("daily budgets"), _("journal entry"), _("journal entries")),
     *(_("request"), _("approvals & questions"), _("sticky decision"), _("sticky decisions")),
     *(_("delegation"), _("delegations"), _("schedule"), _("schedules"), _("worker process"), _("worker processes")),
@@ -74,12 +66,12 @@ _NAMES = MODELS | FIELDS | CHOICES | WORDS
 
 
 def word(value: str) -> str:
-    """A word of a row in the reader's language; other texts stay unchanged."""
+    """Translate a word of a row; other texts stay unchanged."""
     return gettext(value) if value in WORDS else value
 
 
 def translate(models: Iterable[type[Any]]) -> None:
-    """Give the models their translated names. Before any form of them is created."""
+    """Set the translated names of the models. Call this before a form of them is created."""
     for model in models:
         named = model._meta
         named.verbose_name = _name(named.verbose_name)

@@ -113,7 +113,7 @@ class HumanRequest(Owned):
 
 
 class StickyDecision(models.Model):
-    """A decision on a tool for all further calls in the session, up to the risk that it was given for.
+    """A decision on a tool for all further calls in the session, up to the risk of the decided call.
 
     Never changed except when it is revoked.
     """

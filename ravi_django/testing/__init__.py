@@ -1,4 +1,4 @@
-"""What a site's own tests need: a model that follows a script, a clock that obeys, an engine that runs until idle."""
+"""For a site's own tests: a model that follows a script, a fake clock, an engine that runs until idle."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -21,7 +21,7 @@ agents.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
 api.health: health_last=_last
 capabilities.feeds.adapter: adapters_by_kind=_adapters
 capabilities.feeds.fetch: fetch_max_age=_max_age fetch_retry_after=_retry_after
-capabilities.feeds.signatures: SIGNATURES_NOBODYS=_NOBODYS
+capabilities.feeds.signatures: SIGNATURES_NOBODYS=_DUMMY
 capabilities.llm.errors: tool_results_words=error_text
 capabilities.llm.fallback: fallback_limits=_limits
 capabilities.llm.pricing: pricing_table=_table

@@ -1,4 +1,4 @@
-"""A clock that moves when a test says so: for leases, timers, deadlines and retries."""
+"""A fake clock for leases, timers, deadlines and retries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ravi_django.runtime.db import clock
 
 
 class FakeClock:
-    """While it is entered, it is the present of every stored time and comparison of this process.
+    """Inside the `with` block, all stored times and comparisons of this process use this clock.
 
     with FakeClock() as clock:
         ...
@@ -25,7 +25,7 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> datetime:
-        """Move on; returns the new present."""
+        """Move the clock forward; returns the new time."""
         self.now += timedelta(seconds=seconds)
         return self.now
 

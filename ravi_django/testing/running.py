@@ -1,4 +1,4 @@
-"""Drive runs inside a test, and look at what they recorded."""
+"""Run agents inside a test, and read the journals of their runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ravi_django.testing import warm
 
 
 def run_until_idle(*, timeout: float = 30.0) -> int:
-    """Drive every claimable run of the registered agents until none is left; returns how many leases that took.
+    """Execute the claimable runs of the registered agents until none is left. Returns the number of leases.
 
     Uses the real engine on threads with their own connections: mark the test `django_db(transaction=True)`, or use
     TransactionTestCase. The event loop and the connections are kept for the next call, and closed before Django
@@ -35,7 +35,7 @@ async def _until_idle(engine: Engine, timeout: float) -> int:
     leases = 0
     give_up = time.monotonic() + timeout
     while True:
-        driving = set(engine._leases)  # before the look: a run that ends meanwhile may wake another
+        driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
         lease = await engine.database.call(
             claims.claim_next, engine.name, registry.known_addresses(), engine._suspect is None
         )
@@ -52,7 +52,7 @@ async def _until_idle(engine: Engine, timeout: float) -> int:
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:
-    """A run's journal in seq order, big values put back."""
+    """A run's journal in the order of `seq`, with its big values loaded."""
     run_id: Any = run.id if isinstance(run, Run) else run
     entries = list(JournalEntry.objects.filter(run_id=run_id).order_by("seq"))
     internalize(entries)

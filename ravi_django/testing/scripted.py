@@ -1,4 +1,4 @@
-"""A model that says what a test wants said."""
+"""A model that answers from a script."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ScriptItem = Say | Callable[[Sequence[ChatMessage], GenerationOptions], Say]
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call that a ScriptedModel got."""
+    """One call of a ScriptedModel."""
 
     messages: tuple[ChatMessage, ...]
     options: GenerationOptions
     run_id: str
-    turn: int  # the script's position that answered
+    turn: int  # the index of the script's item
 
 
 class ScriptedModel:
@@ -33,14 +33,13 @@ class ScriptedModel:
 
         ScriptedModel([ToolUseBlock(tool_name="calculator", arguments={"expression": "1+1"}, call_id="c1"), "2"])
 
-    An item is an answer's text, a block or a list of blocks, a ModelResponse, an exception to raise, or a
-    callable `(messages, options)` that returns one of these (it may be async). The item is chosen by the number
-    of assistant turns since the last user message, so the conversation alone decides: a replay, a second attempt
-    and a hundred concurrent runs of one object all read the same script from the top. Past its end it raises
-    AssertionError, or starts over with `loop=True` (call ids are numbered on then).
+    An item is an answer's text, a block or a list of blocks, a ModelResponse, an exception to raise, or a callable
+    `(messages, options)`, also async, that returns one of these. The index of the item is the number of assistant turns
+    since the last user message. So replays, retries and concurrent runs of one object each read the script from its
+    beginning. After its end the model raises AssertionError; with `loop=True` it starts again, with new call ids.
 
-    `delay` is in seconds before the first delta. `chunk="words"` streams a delta a word. `usage` and `cost` are
-    what every answer but a ModelResponse reports. `record=False` keeps no `calls`, for benchmarks.
+    `delay` is in seconds before the first delta. `chunk="words"` streams one delta per word. Every answer except a
+    ModelResponse reports `usage` and `cost`. `record=False` keeps no `calls`, for benchmarks.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class ScriptedModel:
         self.loop = loop
         self.record = record
         self.script: list[ScriptItem] = [script] if isinstance(script, str) else list(script)
-        self.calls: list[ModelCall] = []  # in the order they came; append is atomic
+        self.calls: list[ModelCall] = []  # in their order; append is atomic
         self._usage = usage or Usage()
         self._cost = cost
 
@@ -71,22 +70,22 @@ class ScriptedModel:
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
-        """Yield the item's text as deltas, then its ModelResponse. Raises what the script says."""
+        """Yield the item's text as deltas, then its ModelResponse. Raises an exception of the script."""
         turn = turns_since_user(messages)
         if self.record:
             self.calls.append(ModelCall(tuple(messages), options, meta.run_id, turn))
         if self.delay:
             await asyncio.sleep(self.delay)
-        response = self._response(await self._said(turn, messages, options), turn)
+        response = self._response(await self._item(turn, messages, options), turn)
         for text in self._deltas(response):
             yield TextDelta(text=text)
         yield response
 
-    async def _said(self, turn: int, messages: Sequence[ChatMessage], options: GenerationOptions) -> Any:
+    async def _item(self, turn: int, messages: Sequence[ChatMessage], options: GenerationOptions) -> Any:
         if turn >= len(self.script) and not (self.loop and self.script):
             raise AssertionError(
-                f"the script of {self.name!r} has {len(self.script)} items and was asked for item {turn + 1}; "
-                "add one, or pass loop=True"
+                f"the script of {self.name!r} has {len(self.script)} items and item {turn + 1} was requested; "
+                "add it, or pass loop=True"
             )
         item: Any = self.script[turn % len(self.script)]
         if callable(item):
@@ -94,15 +93,15 @@ class ScriptedModel:
             if inspect.isawaitable(item):
                 item = await item
         if isinstance(item, Exception):
-            raise item.with_traceback(None)  # else each raise would lengthen the traceback of the one before
+            raise item.with_traceback(None)  # else the traceback grows with each raise
         return item
 
-    def _response(self, said: Any, turn: int) -> ModelResponse:
-        if isinstance(said, ModelResponse):
-            return said
-        if isinstance(said, str):
-            said = TextBlock(text=said)
-        content: list[Any] = [said] if isinstance(said, Block) else list(said)
+    def _response(self, item: Any, turn: int) -> ModelResponse:
+        if isinstance(item, ModelResponse):
+            return item
+        if isinstance(item, str):
+            item = TextBlock(text=item)
+        content: list[Any] = [item] if isinstance(item, Block) else list(item)
         if round_ := turn // len(self.script):
             content = [_renumbered(block, round_) for block in content]
         calls = any(isinstance(block, ToolUseBlock) for block in content)
@@ -120,8 +119,8 @@ class ScriptedModel:
 
 
 def turns_since_user(messages: Sequence[ChatMessage]) -> int:
-    """How many assistant messages follow the last user message."""
-    user, assistant = Role.USER, Role.ASSISTANT  # looking a member up costs as much as the rest of the loop
+    """The number of assistant messages after the last user message."""
+    user, assistant = Role.USER, Role.ASSISTANT  # a lookup of a member takes as long as the rest of the loop
     count = 0
     for message in reversed(messages):
         role = message.role
@@ -133,7 +132,7 @@ def turns_since_user(messages: Sequence[ChatMessage]) -> int:
 
 
 def _words(texts: Sequence[str]) -> list[str]:
-    """Words with the space after them: joined, they are the text again."""
+    """The words, each with the space after it."""
     words: list[str] = []
     for text in texts:
         *heads, last = text.split(" ")

@@ -1,7 +1,7 @@
-"""The event loop, database threads and appender that the drives of a test process share.
+"""The event loop, database threads and appender that all engines of a test process share.
 
-An engine of its own costs a test about 40 ms of CPU more, nearly all of it for connections to the database. They are
-closed before Django destroys a test database, and at the end of the process.
+A new set for each test would take about 40 ms of CPU, mostly to connect to the database. The connections are closed
+before Django destroys a test database, and at the end of the process.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ravi_django.runtime.lease.appender import Appender
 
 T = TypeVar("T")
 
-CANCEL_S = 5.0  # until a task that was cancelled is abandoned
-OWN = ("ENGINE", "LEASE_S", "HEARTBEAT_S", "DB_THREADS")  # a test that overrides one of these gets a pool of its own
+CANCEL_S = 5.0  # until a cancelled task is abandoned
+OWN = ("ENGINE", "LEASE_S", "HEARTBEAT_S", "DB_THREADS")  # a test that overrides one of these gets its own pool
 
 
 class _Pool:
-    """Database connections, the settings they were made with, and the loop that borrows them now."""
+    """Database connections, the settings that they were created with, and the loop that uses them now."""
 
     def __init__(self, settings: tuple[Any, ...]) -> None:
         self.settings = settings
@@ -49,7 +49,7 @@ _watches_databases = False
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Like `asyncio.run`, on a kept loop; on a new loop while another thread uses the kept one."""
+    """Like `asyncio.run`, on a shared loop; on a new loop while another thread uses the shared one."""
     global _runner
     if not _loop_lock.acquire(blocking=False):
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
@@ -66,8 +66,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel_leftover_tasks(loop: asyncio.AbstractEventLoop) -> bool:
-    """As `asyncio.run` does. An exception of a signal handler, such as a test's timeout, leaves the main task too.
-    False when a task does not end."""
+    """Cancel them as `asyncio.run` does. After an exception of a signal handler, such as a test's timeout, the main
+    task is among them. False when a task does not end."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
@@ -75,7 +75,7 @@ def _cancel_leftover_tasks(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _abandon() -> None:
-    """The next drive makes a loop and connections of its own."""
+    """Leave the loop and the connections; the next use creates new ones."""
     global _pool, _runner
     _abandoned.extend((_pool, _runner))
     _pool = _runner = None
@@ -83,7 +83,7 @@ def _abandon() -> None:
 
 @asynccontextmanager
 async def engine() -> AsyncIterator[Engine]:
-    """An engine on the running loop, closed at the end. It wakes no run: `on_promoted` does nothing."""
+    """An engine on the running loop, closed at the end. Its `on_promoted` does nothing."""
     loop = asyncio.get_running_loop()
     pool = _borrow(loop)
     try:
@@ -99,7 +99,7 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def _borrow(loop: asyncio.AbstractEventLoop) -> _Pool | None:
-    """None while an engine on another loop, or with other settings, has the pool."""
+    """None while an engine on another loop, or with other settings, uses the pool."""
     global _pool
     settings = (*(getattr(conf, name) for name in OWN), repr(connections.settings))
     with _lock:
@@ -116,14 +116,11 @@ def _borrow(loop: asyncio.AbstractEventLoop) -> _Pool | None:
 
 
 def close() -> None:
-    """Close the loop, the threads and their connections. The next drive makes them anew.
-
-    Raises RuntimeError during a drive.
-    """
+    """Close the loop, the threads and their connections. Raises RuntimeError while an engine uses them."""
     global _runner
     with _lock:
         if _pool is not None and _pool.engines:
-            raise RuntimeError("a drive is under way: wait for its end before you close its connections")
+            raise RuntimeError("an engine is running: close its connections after its end")
         _close_pool()
     with _loop_lock:
         if _runner is not None:
@@ -140,7 +137,7 @@ def _close_pool() -> None:
 
 
 def _close_before_destroy() -> None:
-    """Django sends no signal before it destroys a test database, and PostgreSQL drops none that is in use."""
+    """Patch Django, which sends no signal before it destroys a test database. PostgreSQL does not drop one in use."""
     global _watches_databases
     if _watches_databases:
         return
@@ -156,7 +153,7 @@ def _close_before_destroy() -> None:
 
 
 def _at_exit() -> None:
-    """`Runner.close` would start a thread, which some versions of Python refuse by now."""
+    """Without `Runner.close`, which starts a thread: some versions of Python refuse that at exit."""
     with _lock:
         _close_pool()
     if _runner is not None and not _runner.get_loop().is_running():
@@ -164,7 +161,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    """The parent's threads do not run here, and its connections and its loop belong to it."""
+    """The parent's threads do not run in this process, and its connections and loop remain the parent's."""
     global _lock, _loop_lock
     _lock, _loop_lock = threading.Lock(), threading.Lock()
     _abandon()

@@ -59,10 +59,6 @@ def find_source_adapter(name: str) -> SourceAdapter:
         raise LookupError(f"no source adapter is registered as {name!r}; registered: {known}") from None
 
 
-def source_adapters() -> list[str]:
-    return sorted(_adapters)
-
-
 def check_polled(found: Any) -> Polled:
     """Check what an adapter returned. Raises TypeError or ValueError."""
     if not isinstance(found, Polled):

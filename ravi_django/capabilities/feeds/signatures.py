@@ -12,7 +12,7 @@ GITHUB = "github"
 SCHEMES = {RAVI: "X-Ravi-Signature", GITHUB: "X-Hub-Signature-256"}  # each with its header
 TOLERANCE_S = 300  # between the sender's clock and ours, in both directions
 _AT_ONCE = 5  # signatures of one header: a sender that rotates its secret sends two
-_NOBODYS = "of nobody"  # used without secrets, so that the check takes the same time
+_DUMMY = "of nobody"  # used without secrets, so that the check takes the same time
 
 
 def sign(secret: str, body: bytes, at: int) -> str:
@@ -31,7 +31,7 @@ def is_signed(scheme: str, headers: Mapping[str, str], body: bytes, secrets: Seq
             return False
         signed = b"%d.%s" % (at, body)
     found = False
-    for secret in secrets or (_NOBODYS,):
+    for secret in secrets or (_DUMMY,):
         expected = _hmac(secret, signed).encode()
         for signature in signatures[:_AT_ONCE]:
             found |= hmac.compare_digest(expected, signature.encode())

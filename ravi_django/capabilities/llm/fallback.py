@@ -1,4 +1,4 @@
-"""Several models behind one name: if one fails, the next is called at once."""
+"""Several models under one name: if one fails, the next is called immediately."""
 
 from __future__ import annotations
 

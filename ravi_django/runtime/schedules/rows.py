@@ -95,10 +95,5 @@ def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
         Schedule.objects.filter(id=row.id).update(error=ticks[-1].error)
 
 
-def lock(schedule_id: UUID) -> Schedule | None:
-    found: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=schedule_id).first()
-    return found
-
-
 def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:
     return ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s))

@@ -30,8 +30,7 @@ from ravi_django.runtime.runs.checks import (
     tenant_of,
 )
 from ravi_django.runtime.runs.submit import submit_once
-from ravi_django.runtime.schedules import rows as schedule_rows, timetable as schedules_timetable
-from ravi_django.runtime.schedules.timetable import Timetable
+from ravi_django.runtime.schedules.timetable import MOST_S, Timetable, check_cron, zone_of
 
 YEARS = (1970, 9000)  # of starts_at: later ticks must exist, and be valid times in every zone
 RESERVED = ("schedule", "tick", "missed")  # metadata that the scheduler writes
@@ -39,16 +38,14 @@ RESERVED = ("schedule", "tick", "missed")  # metadata that the scheduler writes
 
 def timetable(row: Schedule) -> Timetable:
     """Raises InvalidInputError (fields cron, every_s, timezone, jitter_s)."""
-    zone = schedules_timetable.zone_of(row.timezone)
-    cron = schedules_timetable.check_cron(row.cron) if row.every_s is None else ""
-    every_s = None if row.every_s is None else check_whole("every_s", row.every_s, 1, schedules_timetable.MOST_S)
+    zone = zone_of(row.timezone)
+    cron = check_cron(row.cron) if row.every_s is None else ""
+    every_s = None if row.every_s is None else check_whole("every_s", row.every_s, 1, MOST_S)
     start = row.starts_at
     if every_s is not None and start is None:
         start = row.created_at if isinstance(row.created_at, datetime) else clock.present()
         start = start.replace(microsecond=0)
-    return Timetable(
-        cron, every_s, zone, start, check_whole("jitter_s", row.jitter_s, 0, schedules_timetable.MOST_S), str(row.id)
-    )
+    return Timetable(cron, every_s, zone, start, check_whole("jitter_s", row.jitter_s, 0, MOST_S), str(row.id))
 
 
 def check(row: Schedule) -> None:
@@ -175,9 +172,7 @@ def keep(row: Schedule) -> Schedule:
 
 def _save(row: Schedule) -> Schedule:
     with transaction.atomic():
-        old = None if row._state.adding else schedule_rows.lock(row.id)
-        if old is None and not row._state.adding:
-            raise NotFoundError(f"schedule {row.id} has been deleted")
+        old = None if row._state.adding else find(row)
         fields: list[str] = list(EDITED)
         if old is None:
             row.created_at = clock.present()
@@ -235,7 +230,7 @@ def remove(schedule: Schedule | UUID | str) -> None:
 
 def find(schedule: Schedule | UUID | str) -> Schedule:
     """The current row, locked in the caller's transaction. Raises NotFoundError."""
-    found = schedule_rows.lock(_id(schedule))
+    found: Schedule | None = Schedule.objects.select_for_update(no_key=True).filter(id=_id(schedule)).first()
     if found is None:
         raise NotFoundError(f"there is no schedule {schedule}")
     return found

@@ -1,4 +1,4 @@
-"""Submit the runs of due schedules: one run for each tick, however many processes sweep at the same time.
+"""Submit the runs of due schedules: one run for each tick, also when several processes sweep at the same time.
 
 A schedule is handled in one transaction: a compare-and-set advances it, its runs are submitted, its ticks recorded. A
 scheduler that dies in between leaves the schedule unchanged. The sweep also finds runs that were committed and not
@@ -81,25 +81,16 @@ _FAILED = {"action": "tick.failed"}
 Agents = dict[str, specs.Found]
 
 
-def see_to(
-    schedule_id: UUID, room: int = PER_SCHEDULE, begun: datetime | None = None, agents: Agents | None = None
-) -> list[Run]:
-    """Submit the due ticks of one schedule, at most `room` runs. `begun` is when the sweep began. Returns the new
-    runs."""
+def see_to(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:
+    """Submit the due ticks of one schedule, at most `room` runs. The sweep has `begun` then. Returns the new runs."""
     with transaction.atomic():
         found = schedule_rows.read_due(schedule_id)
         return [] if found is None else take(*found, room, begun, agents)
 
 
-def take(
-    row: Schedule,
-    present: datetime,
-    room: int = PER_SCHEDULE,
-    begun: datetime | None = None,
-    agents: Agents | None = None,
-) -> list[Run]:
+def take(row: Schedule, present: datetime, room: int, begun: datetime, agents: Agents) -> list[Run]:
     """The same for a row that was read before, in the caller's transaction. Does nothing when the row has changed."""
-    seen_at = min(row.seen_at or present, begun or present)
+    seen_at = min(row.seen_at or present, begun)
     try:
         times = timetable(row)
         part = _choose(row, times, present, min(room, PER_SCHEDULE), seen_at)
@@ -159,7 +150,7 @@ def _not_yet(run_id: UUID | str) -> None:
     """No dispatch for each run: the caller of `tick` hints all of them at once."""
 
 
-def _submit(row: Schedule, at: datetime, missed: int, agents: Agents | None) -> tuple[ScheduleTick, Run | None]:
+def _submit(row: Schedule, at: datetime, missed: int, agents: Agents) -> tuple[ScheduleTick, Run | None]:
     done = ScheduleTick(schedule=row, at=at)
     try:
         with transaction.atomic():  # a savepoint: a refused run does not abort the others

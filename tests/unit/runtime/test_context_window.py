@@ -124,7 +124,7 @@ class Model(ScriptedModel):
         self.said, self.tokens = said, tokens
         self.summaries, self.views = [], []
 
-    async def _said(self, turn, messages, options):
+    async def _item(self, turn, messages, options):
         if not messages[0].text.startswith("You keep the memory"):
             self.views.append(messages)
             last = messages[-1].text  # what a script goes by else, the turns so far, may be summarized

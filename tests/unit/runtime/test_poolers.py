@@ -183,7 +183,7 @@ def test_workers_go_past_the_pooler_by_database_direct(monkeypatch, direct):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (None, "which is no alias"),
+        (None, "which is not an alias in DATABASES"),
         ({"ENGINE": "django.db.backends.sqlite3"}, "both have to be PostgreSQL"),
         ({"NAME": "postgres"}, "another database of the same server"),
     ],

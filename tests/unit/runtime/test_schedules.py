@@ -114,7 +114,7 @@ def test_who_read_it_before_it_changed_submits_nothing_and_does_not_move_it_back
         clock.advance(-60)
 
     with transaction.atomic():
-        assert world.scheduler_take(stale, now) == []
+        assert world.scheduler_take(stale, now, 1, now, {}) == []
 
     row.refresh_from_db()
     made = (row.next_at, row.last_at, Run.objects.count())

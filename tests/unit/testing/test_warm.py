@@ -115,7 +115,7 @@ def test_nobody_closes_the_connections_of_a_drive():
     run = make_run()
     run_until_idle()
     run.refresh_from_db()
-    assert "a drive is under way" in run.error["message"]
+    assert "an engine is running" in run.error["message"]
 
 
 @pytest.mark.parametrize("name", warm.OWN)
