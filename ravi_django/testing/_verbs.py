@@ -128,6 +128,7 @@ runtime.people.site_rules: site_rules_addressees=addressees
 runtime.people.standing: standing_revoke=revoke revoke_standing standing
 runtime.people.top_ups: answer_top_up open_top_up
 runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
+runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop
 runtime.runs.checks: submit_message=message_of
 runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
