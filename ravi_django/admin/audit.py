@@ -52,7 +52,7 @@ class AuditRecordAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
-    search_help_text = _("The id of a run, or its first characters; or the user name of an owner, or of who decided.")
+    search_help_text = _("Search run ids (or their first characters), owners, and users who decided.")
     readonly_fields = [*list_display, "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
     when = column(_("when"), lambda record: show.moment(record.created_at))
     shown_event = column(_("event"), lambda record: show.word(record.event))
@@ -79,7 +79,7 @@ class AuditRecordAdmin(InspectAdmin):
             return ids
         found = list(users_named(term)[: MOST + 1])
         if len(found) > MOST:
-            words = gettext("More than %(most)s users match %(term)s: type more of the name.")
+            words = gettext("More than %(most)s users match %(term)s. Enter more of the name.")
             self.message_user(request, words % {"most": MOST, "term": repr(term)}, messages.WARNING)
             return Q(pk__in=[])
         names = [term, *(user.get_username() for user in found)]  # the user may have been deleted

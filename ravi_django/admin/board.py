@@ -25,7 +25,7 @@ class BoardTaskAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["title"]
-    search_help_text = _("Words of the title; an agent's address; the id of a session, or its first characters.")
+    search_help_text = _("Search titles, agent addresses, and session ids (or their first characters).")
 
     task = column(_("task"), lambda task: format_html("{}. {}", task.number, task.title))
     status_badge = column(_("status"), lambda task: show.status(task.status))

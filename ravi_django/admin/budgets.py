@@ -23,7 +23,7 @@ LIMITS = ("max_tokens", "max_cost_usd", "max_turns")
 
 
 class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
-    owner = UserNameField(label=_("Owner"), required=False, help_text=_("A user's; empty for all of a tenant"))
+    owner = UserNameField(label=_("Owner"), required=False, help_text=_("Empty for the budget of a whole tenant"))
     by: Any  # the user who fills it in
 
     class Meta:
@@ -42,16 +42,16 @@ class DailyBudgetForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any]:
         given = super().clean() or {}
         if given.get("owner") and given.get("tenant"):
-            self.add_error("tenant", gettext("A budget is a user's or a tenant's, not both."))
+            self.add_error("tenant", gettext("Choose a user or a tenant, not both."))
         theirs = site_rules.tenants_of(self.by)
         if given.get("owner") and not may_name(self.by, given["owner"]):
             self.add_error("owner", UserNameField.default_error_messages["invalid_choice"])
         elif not given.get("owner") and theirs is not None and given.get("tenant", "") not in theirs:
             names = ", ".join(sorted(theirs)) or gettext("you have none")
-            self.add_error("tenant", gettext("One of your tenants: %(names)s.") % {"names": names})
+            self.add_error("tenant", gettext("Choose one of your tenants: %(names)s.") % {"names": names})
         for name in LIMITS:
             if (value := given.get(name)) is not None and value < 0:
-                self.add_error(name, gettext("0 or more; empty is no limit."))
+                self.add_error(name, gettext("0 or more. Empty: no limit."))
         return given
 
 
@@ -87,7 +87,7 @@ class BudgetAccountAdmin(InspectAdmin):
     readonly_fields = [field.name for field in BudgetAccount._meta.concrete_fields]
     tokens = column(_("tokens"), lambda account: _used(account, "tokens", account.max_tokens))
     cost = column(_("US dollars"), lambda account: _used(account, "cost", account.max_cost))
-    turns = column(_("model calls"), lambda account: _used(account, "turns", account.max_turns))
+    turns = column(_("maximum model calls"), lambda account: _used(account, "turns", account.max_turns))
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         """The accounts of tenants' days. Those of users and trees name no tenant: only superusers see them."""

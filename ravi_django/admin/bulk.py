@@ -58,9 +58,11 @@ class BulkDecisions(InspectAdmin):
             return HttpResponseNotAllowed(["POST"])
         action, seen = request.POST.get("action", ""), _seen(request.POST.getlist("seen"))
         rows = self._rows(request, list(seen))
-        fault = gettext("That was no decision.") if action not in _BUTTONS or not seen else _mixed(rows)
-        if len(rows) != len(seen):
-            fault = gettext("Some of these are not there, or not yours to see. Nothing was decided.")
+        fault = _mixed(rows)
+        if action not in _BUTTONS or not seen:
+            fault = gettext("Nothing was decided. Select requests, then approve or deny them.")
+        elif len(rows) != len(seen):
+            fault = gettext("Nothing was decided. Some of these requests do not exist, or you may not see them.")
         if fault:
             self.message_user(request, fault, messages.ERROR)
         else:
@@ -72,7 +74,9 @@ class BulkDecisions(InspectAdmin):
     def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
         if request.POST.get("select_across") == "1":
             self.message_user(
-                request, gettext("Decide a page at a time, please: on what you have seen."), messages.ERROR
+                request,
+                gettext("Decide one page at a time, on what you have seen."),
+                messages.ERROR,
             )
             return None
         rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
@@ -124,15 +128,15 @@ def _name(row: HumanRequest) -> str:
 def _mixed(rows: list[HumanRequest]) -> str:
     """Why these cannot be decided together; empty when they can."""
     if not rows:
-        return gettext("None of these is there any more.")
+        return gettext("These requests no longer exist.")
     if len(rows) > MOST:
-        return gettext("At most %(most)s at once, please.") % {"most": MOST}
+        return gettext("Select at most %(most)s requests.") % {"most": MOST}
     if any(row.kind != HumanRequest.Kind.APPROVAL or is_top_up(row) for row in rows):
-        return gettext("Only approvals of a tool's calls can be decided together: open the others one by one.")
+        return gettext("Only approvals of tool calls can be decided together. Open the others one by one.")
     if len({row.tool for row in rows}) > 1:
-        return gettext("These are calls of different tools: select those of one tool, at one risk.")
+        return gettext("These calls are of different tools. Select calls of one tool with the same risk.")
     if len({row.risk for row in rows}) > 1:
-        return gettext("These are calls at different risks: select those of one tool, at one risk.")
+        return gettext("These calls have different risks. Select calls of one tool with the same risk.")
     return ""
 
 
@@ -140,13 +144,13 @@ def _closed(rows: list[HumanRequest]) -> str:
     closed = [row for row in rows if row.status != HumanRequest.Status.PENDING]
     if not closed:
         return ""
-    words = gettext("%(count)s of these are %(status)s already: select pending ones.")
+    words = gettext("%(count)s of these are already %(status)s. Select only pending requests.")
     return words % {"count": len(closed), "status": show.word(closed[0].status)}
 
 
 def _not_mine(user: Any, rows: list[HumanRequest]) -> str:
     others = len(rows) - len(rights.open_among(user, rows))
-    words = gettext("%(count)s of these are asked of others: you may read them.")
+    words = gettext("%(count)s of these are assigned to others. You can only read them.")
     return words % {"count": others} if others else ""
 
 

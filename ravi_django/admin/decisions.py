@@ -35,7 +35,7 @@ HISTORY = 100  # records
 
 class ReassignForm(forms.Form):
     to = forms.CharField(
-        label=_("Ask instead"),
+        label=_("Assign to"),
         max_length=220,
         help_text=_("owner, staff, user:NAME, group:NAME or permission:app.codename"),
         widget=text_line(),
@@ -86,7 +86,7 @@ class DecisionPages(InspectAdmin):
             raise PermissionDenied(str(error)) from None
         asked = answers.find(asked.pk)
         said = {"who": words.who(asked), "name": words.name_of(asked)}
-        self.message_user(request, gettext("Asked of %(who)s now: %(name)s.") % said, messages.SUCCESS)
+        self.message_user(request, gettext("Assigned to %(who)s: %(name)s.") % said, messages.SUCCESS)
         return self._to_inbox(request)
 
     def get_urls(self) -> list[URLPattern]:
@@ -117,7 +117,7 @@ class DecisionPages(InspectAdmin):
             raise Http404 from None
         done = answers.find(asked.pk)
         said = {"decision": capfirst(words.decision_of(done)), "name": words.name_of(done)}
-        recorded = gettext("%(decision)s: %(name)s. It was recorded under your name, and the run goes on.")
+        recorded = gettext("%(decision)s: %(name)s. It is recorded under your name, and the run continues.")
         self.message_user(request, recorded % said, messages.SUCCESS)
         return self._to_inbox(request)
 
@@ -283,9 +283,9 @@ def _event(row: HumanRequest, record: AuditRecord) -> dict[str, Any]:
 def lost_words(row: HumanRequest) -> str:
     """The notice for an answer that came too late: the name and the decision of the first answer."""
     if row.status == HumanRequest.Status.PENDING:
-        return gettext("It has changed since you opened it. Look again: what you typed is still here.")
+        return gettext("This request has changed since you opened it. Check it again; your input is still here.")
     if row.status != HumanRequest.Status.ANSWERED:
         said = {"status": show.word(row.status), "when": show.moment(row.answered_at)}
-        return gettext("Yours was not recorded: this was %(status)s at %(when)s.") % said
+        return gettext("Your decision was not recorded: the request has been %(status)s since %(when)s.") % said
     said = {"name": words.answered_by(row), "when": show.moment(row.answered_at), "decision": words.decision_of(row)}
-    return gettext("Yours was not recorded: %(name)s was first, at %(when)s: %(decision)s.") % said
+    return gettext("Your decision was not recorded: %(name)s decided first, at %(when)s: %(decision)s.") % said

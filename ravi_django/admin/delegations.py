@@ -29,7 +29,7 @@ class UserNameField(forms.ModelChoiceField):  # type: ignore[type-arg]
     """An active user by name: a list of all users may be long."""
 
     widget = forms.TextInput
-    default_error_messages = {"invalid_choice": _("There is no active user of this name whom you may choose.")}
+    default_error_messages = {"invalid_choice": _("No active user has this name, or you may not choose them.")}
 
     def __init__(self, **options: Any) -> None:
         model: Any = get_user_model()
@@ -45,9 +45,10 @@ class UserNameField(forms.ModelChoiceField):  # type: ignore[type-arg]
 class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
     """Only users who may choose `user` have that field."""
 
-    user = UserNameField(label=_("User"), help_text=_("In whose place"))
+    user = UserNameField(label=_("User"), help_text=_("The user whose requests the delegate may answer"))
     delegate = UserNameField(
-        label=_("Delegate"), help_text=_("Who answers meanwhile; what staff are asked, only where they are staff too")
+        label=_("Delegate"),
+        help_text=_("Answers for the user. Requests to all staff go only to a delegate who is staff too."),
     )
     by: Any  # the user who fills it in
 
@@ -59,7 +60,7 @@ class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
         super().__init__(*args, **options)
         if "since" in self.fields:
             self.fields["since"].required = False
-            self.fields["since"].help_text = gettext("Empty: from now on")
+            self.fields["since"].help_text = gettext("Empty: starts now")
 
     def clean_user(self) -> Any:
         """Only superusers may choose another superuser."""
@@ -77,10 +78,10 @@ class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
             self.instance.user = self.by
         user = given.get("user") or (self.instance.user if self.instance.user_id else None)
         if user is not None and user == given.get("delegate"):
-            self.add_error("delegate", gettext("Somebody else than the one in whose place."))
+            self.add_error("delegate", gettext("Choose somebody other than the user."))
         given["since"] = given.get("since") or timezone.now()
         if given.get("until") and given["until"] <= given["since"]:
-            self.add_error("until", gettext("Later than its beginning."))
+            self.add_error("until", gettext("The end must be after the start."))
         return given
 
 
@@ -147,7 +148,7 @@ class DelegationAdmin(LiveAdmin):
             obj.created_by = request.user  # type: ignore[assignment]
         super().save_model(request, obj, form, change)
 
-    @admin.display(description=_("now"), boolean=True)
+    @admin.display(description=_("active"), boolean=True)
     def holds_now(self, delegation: Delegation) -> bool:
         now = timezone.now()
         return delegation.since <= now and (delegation.until is None or now < delegation.until)
@@ -201,9 +202,9 @@ class StickyDecisionAdmin(InspectAdmin):
         revoked = standing.revoke(list(mine), by=request.user)
         for decision in revoked:
             self.log_change(request, decision, f"Revoked: {decision.action} {decision.tool}")
-        words = gettext("%(count)s revoked: people are asked again.") % {"count": len(revoked)}
+        words = gettext("%(count)s revoked. These tools ask for approval again.") % {"count": len(revoked)}
         if left := queryset.count() - len(revoked):
-            words += " " + gettext("%(count)s left as they are: revoked already, or another's.") % {"count": left}
+            words += " " + gettext("%(count)s unchanged: already revoked, or made by others.") % {"count": left}
         self.message_user(request, words, messages.SUCCESS if revoked else messages.WARNING)
 
 

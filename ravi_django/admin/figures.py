@@ -29,7 +29,7 @@ def figures_view(request: HttpRequest, model_admin: Any) -> HttpResponse:
     found = figures.figures(timezone.now() - timedelta(days=int(days)), figures.tenants_for(request.user))
     context = {
         **model_admin.admin_site.each_context(request),
-        "title": gettext("How people keep up"),
+        "title": gettext("Response times"),
         "opts": model_admin.opts,
         "media": model_admin.media,
         "spans": [(value, label, value == days) for value, label in SPANS.items()],

@@ -19,7 +19,7 @@ from ravi_django.runtime.social import follow_rows
 class Bound(ChoiceFilter):
     title = _("conversation")
     parameter_name = "bound"
-    labels = {"no": _("the agent's own"), "yes": _("of one session")}
+    labels = {"no": _("not bound to a session"), "yes": _("bound to a session")}
 
     def condition(self, value: str) -> Q:
         return Q(session__isnull=value == "no")
@@ -28,7 +28,7 @@ class Bound(ChoiceFilter):
 class Digest(ChoiceFilter):
     title = _("delivery")
     parameter_name = "delivery"
-    labels = {"once": _("each at once"), "digest": _("digests")}
+    labels = {"once": _("immediate"), "digest": _("digests")}
 
     def condition(self, value: str) -> Q:
         return Q(every_s=0) if value == "once" else Q(every_s__gt=0)
@@ -37,7 +37,7 @@ class Digest(ChoiceFilter):
 class State(ChoiceFilter):
     title = _("fan-out")
     parameter_name = "state"
-    labels = {"open": _("under way"), "done": _("done")}
+    labels = {"open": _("in progress"), "done": _("done")}
 
     def condition(self, value: str) -> Q:
         return Q(done_at__isnull=value == "open")
@@ -64,11 +64,11 @@ class FollowAdmin(GraphAdmin):
     list_filter = [Bound, Digest]
     list_select_related = ["owner", "session", "home"]
     search_help_text = _(
-        "The beginning of a topic; an agent's address; a tenant; a user's name; an id's first characters."
+        "Search topics (from the start), agent addresses, tenants, users, and ids (or their first characters)."
     )
     actions = None  # one at a time
     given = column(_("metadata"), lambda follow: show.visible(json.dumps(follow.metadata, ensure_ascii=False)))
-    last = column(_("delivered last"), lambda follow: show.moment(follow.last_at))
+    last = column(_("last delivery"), lambda follow: show.moment(follow.last_at))
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return super().condition_of(request, term) | Q(agent=term) | Q(owner__in=users_named(term))
@@ -94,14 +94,14 @@ class FollowAdmin(GraphAdmin):
     def conversation(self, follow: Follow) -> Any:
         return _link(follow.session) if follow.session else show.NONE
 
-    @admin.display(description=_("deliveries go to"))
+    @admin.display(description=_("delivered to"))
     def deliveries_go_to(self, follow: Follow) -> Any:
         return _link(follow.home) if follow.home else gettext("a new conversation")
 
     @admin.display(description=_("delivery"))
     def digest(self, follow: Follow) -> str:
         every = gettext("every %(time)s") % {"time": f"{follow.every_s} s"}
-        return every if follow.every_s else gettext("at once")
+        return every if follow.every_s else gettext("immediately")
 
 
 @admin.register(Publication)
@@ -113,7 +113,7 @@ class PublicationAdmin(GraphAdmin):
     readonly_fields += ["state", "created_at", "done_at"]
     list_filter = [State]
     list_select_related = ["owner", "run"]
-    search_help_text = _("The beginning of a topic; a tenant; a message's id; an id's first characters.")
+    search_help_text = _("Search topics (from the start), tenants, message ids, and ids (or their first characters).")
     text = column(_("message"), lambda publication: text_of(publication.body))
     published = column(_("published"), lambda publication: show.moment(publication.created_at))
 
@@ -126,11 +126,11 @@ class PublicationAdmin(GraphAdmin):
             return show.link_to("run", publication.run_id, publication.body.get("sender", publication.run_id))
         return publication.owner or gettext("the site")
 
-    @admin.display(description=_("left out"))
+    @admin.display(description=_("skipped"))
     def left_out(self, publication: Publication) -> str:
         """Followers that may not receive it or no longer exist: known when the fan-out is done."""
         left = max(publication.followers - publication.delivered, 0)
-        return str(left) if publication.done_at else gettext("%(count)s to come") % {"count": left}
+        return str(left) if publication.done_at else gettext("%(count)s remaining") % {"count": left}
 
     @admin.display(description=_("fan-out"))
     def state(self, publication: Publication) -> str:

@@ -47,9 +47,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     ordering = ["-id"]
     sortable_by = ["age"]
     search_fields = ["id"]  # see condition_of
-    search_help_text = _(
-        "The id of a request or of a run, or its first characters; words of the text; a tool; an owner's user name."
-    )
+    search_help_text = _("Search ids of requests and runs (or their first characters), texts, tools, and owners.")
     actions = ["approve_selected", "deny_selected"]
 
     class Media:
@@ -87,7 +85,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = badge.pending(request)
         words = gettext("%(count)s to answer") % {"count": badge.shown(waiting)}
-        words = words if waiting else gettext("Nothing waits for you")
+        words = words if waiting else gettext("No requests are waiting for you")
         context = {"title": gettext("Approvals & questions"), "subtitle": words, "shown_at": timezone.now().isoformat()}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
@@ -96,7 +94,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         mine = [(gettext("Response times"), figures)] if readers.reads_all(request) else []
         return [*mine, *super().links(request)]
 
-    @admin.display(description=_("what is asked"))
+    @admin.display(description=_("request"))
     def asked(self, row: HumanRequest) -> SafeString:
         tool = format_html(" <code>{}</code>", show.visible(row.tool)) if row.tool else ""
         of_risk = '<span class="ravi-kind ravi-risk-{}">{}</span> '
@@ -112,7 +110,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
             % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("nobody")))},
         )
 
-    @admin.display(description=_("asked of, what is next"))
+    @admin.display(description=_("assigned to, next step"))
     def asked_of(self, row: HumanRequest) -> SafeString:
         if row.status == HumanRequest.Status.PENDING:
             return format_html('{}<br><span class="ravi-quiet">{}</span>', who(row), next_of(row))

@@ -45,11 +45,11 @@ class StatusFilter(admin.SimpleListFilter):
 
 
 class MineFilter(admin.SimpleListFilter):
-    title = _("who may answer")
+    title = _("who can answer")
     parameter_name = "mine"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", gettext("I may")), ("no", gettext("others alone"))]
+        return [("yes", gettext("me")), ("no", gettext("only others"))]
 
     def queryset(self, request: HttpRequest, queryset: Requests) -> Requests:
         if self.value() not in ("yes", "no"):

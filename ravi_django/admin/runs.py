@@ -47,9 +47,9 @@ class AgentFilter(admin.SimpleListFilter):
 class PlaceFilter(ChoiceFilter):
     """Roots are conversations; teams make many children."""
 
-    title = _("place in its tree")
+    title = _("position in the tree")
     parameter_name = "place"
-    labels = {"root": _("roots"), "child": _("children")}
+    labels = {"root": _("root runs"), "child": _("child runs")}
 
     def condition(self, value: str) -> Q:
         return Q(parent__isnull=value == "root")
@@ -64,7 +64,7 @@ class RunAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
-    search_help_text = _("The id of a run or of a session, or its first characters; or an owner's user name.")
+    search_help_text = _("Search ids of runs and sessions (or their first characters), and owners.")
     actions = ["cancel_runs", "resume_runs"]
 
     # ------------------------------------------------------------------------------------------------ the list
@@ -123,17 +123,17 @@ class RunAdmin(InspectAdmin):
     @admin.action(description=_("Cancel selected runs"), permissions=["cancel"])
     def cancel_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
         if request.POST.get("select_across") == "1":
-            self.message_user(request, gettext("Cancel runs a page at a time, please."), messages.ERROR)
+            self.message_user(request, gettext("Cancel runs one page at a time."), messages.ERROR)
             return
         done = sum(self._cancel(request, run) for run in queryset)
         if done:
-            words = ngettext("Cancellation asked for: %(count)s run.", "Cancellation asked for: %(count)s runs.", done)
+            words = ngettext("Cancellation requested: %(count)s run.", "Cancellation requested: %(count)s runs.", done)
             self.message_user(request, words % {"count": done}, messages.SUCCESS)
         if ended := len(queryset) - done:
-            words = ngettext("Ended before: %(count)s run.", "Ended before: %(count)s runs.", ended)
+            words = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
             self.message_user(request, words % {"count": ended}, messages.WARNING)
 
-    @admin.action(description=_("Resume selected paused runs, room or not"), permissions=["cancel"])
+    @admin.action(description=_("Resume selected paused runs, even without a free slot"), permissions=["cancel"])
     def resume_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
         done = 0
         for run in queryset.filter(paused_at__isnull=False)[:200]:
@@ -153,9 +153,9 @@ class RunAdmin(InspectAdmin):
         if run is None:
             raise Http404
         if self._cancel(request, run):
-            self.message_user(request, gettext("Cancellation asked for."), messages.SUCCESS)
+            self.message_user(request, gettext("Cancellation requested."), messages.SUCCESS)
         else:
-            self.message_user(request, gettext("The run had ended before."), messages.WARNING)
+            self.message_user(request, gettext("The run had already ended."), messages.WARNING)
         return redirect("admin:ravi_run_change", run.pk)
 
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
@@ -163,7 +163,7 @@ class RunAdmin(InspectAdmin):
             cancel(run.id, "cancelled in the admin")
         except ConflictError:
             return False
-        self.log_change(request, run, "Cancellation asked for.")
+        self.log_change(request, run, "Cancellation requested.")
         return True
 
     def get_urls(self) -> list[URLPattern]:
@@ -212,7 +212,7 @@ def _version(run: Run) -> SafeString | str:
     agent = Agent.objects.filter(address=run.agent).values_list("pk", flat=True).first()
     words = gettext("version %(number)s") % {"number": run.agent_version}
     if agent is None:
-        return gettext("%(version)s (the agent is gone)") % {"version": words}
+        return gettext("%(version)s (agent deleted)") % {"version": words}
     address = reverse("admin:ravi_agent_version", args=[agent, run.agent_version])
     return format_html('<a href="{}">{}</a>', address, words)
 
@@ -243,16 +243,16 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         (gettext("Deadline"), run.deadline),
         (gettext("Budget"), show.as_text(run.budget)),
         (gettext("Metadata"), show.as_text(run.metadata)),
-        (gettext("Waits for"), show.as_text(run.waiting_on if run.waits_for else None)),
+        (gettext("Waiting for"), show.as_text(run.waiting_on if run.waits_for else None)),
         (gettext("Not before"), run.wake_at),
         (gettext("Paused since"), run.paused_at),
-        (gettext("Cancellation asked for"), cancelled),
+        (gettext("Cancellation requested"), cancelled),
         (gettext("Leased by"), run.lease_owner),
         (gettext("Lease ends"), run.lease_expires_at),
         (gettext("Lease epoch"), run.lease_epoch),
         (gettext("Retries of this step"), run.attempts or None),
         (gettext("Crashes"), run.crashes or None),
-        (gettext("Hinted by the sweep"), run.hints or None),
+        (gettext("Times found by the sweep"), run.hints or None),
         (gettext("Generation"), run.generation or None),
         (gettext("Release"), run.release),
         (gettext("Stream published"), run.published_at),

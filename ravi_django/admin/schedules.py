@@ -45,33 +45,33 @@ class ScheduleForm(OwnedForm):
 
     agent = AgentField(label=_("Agent"))
     input = forms.CharField(
-        label=_("Input"), widget=forms.Textarea({"rows": 4}), strip=False, help_text=_("What each run is given.")
+        label=_("Input"), widget=forms.Textarea({"rows": 4}), strip=False, help_text=_("The input of each run.")
     )
     session = forms.ModelChoiceField(
         Session.objects.none(), required=False, label=_("Session"), widget=text_line(),
-        help_text=_("The id of one of the owner's conversations, in which the runs go on. Empty: a new one for each."),
-        error_messages={"invalid_choice": _("There is no such session of yours.")},
+        help_text=_("Id of a session of the owner, for all of its runs. Empty: a new session for each run."),
+        error_messages={"invalid_choice": _("No such session. Enter the id of one of your own sessions.")},
     )  # fmt: skip
     cron = forms.CharField(
         required=False, max_length=timetable.LENGTH, label=_("Cron"), widget=text_line(),
-        help_text=_("minute hour day month weekday: 30 2 * * MON-FRI. Leave it empty for an interval."),
+        help_text=_("minute hour day month weekday, like 30 2 * * MON-FRI. Leave it empty to use an interval."),
     )  # fmt: skip
     every_s = forms.IntegerField(
-        required=False, label=_("Interval in seconds"), help_text=_("Between two runs, in place of cron.")
+        required=False, label=_("Interval in seconds"), help_text=_("Time between two runs, instead of cron.")
     )
     timezone = forms.CharField(
         required=False, max_length=64, label=_("Time zone"), widget=text_line(),
-        help_text=_("Of cron's times, like Europe/Berlin. Empty: the site's."),
+        help_text=_("For cron, like Europe/Berlin. Empty: the site's time zone."),
     )  # fmt: skip
     jitter_s = forms.IntegerField(
-        initial=0, label=_("Random delay in seconds"), help_text=_("Each run is up to so many seconds late.")
+        initial=0, label=_("Random delay in seconds"), help_text=_("Each run starts up to this many seconds late.")
     )
     catch_up = forms.ChoiceField(
         initial=Schedule.CatchUp.ONE, label=_("After a downtime"),
         choices=[
-            ("one", _("one run for all that was missed")),
-            ("skip", _("no run for what was missed")),
-            ("all", _("a run for each that was missed")),
+            ("one", _("one run for all missed times")),
+            ("skip", _("no run for missed times")),
+            ("all", _("one run for each missed time")),
         ],
     )  # fmt: skip
     priority = forms.ChoiceField(
@@ -83,18 +83,18 @@ class ScheduleForm(OwnedForm):
     metadata = ObjectField(
         label=_("Metadata"),
         rows=2,
-        help_text=_('JSON, given to each run: {"variables": {…}} for an agent with variables.'),
+        help_text=_('JSON for each run. For an agent with variables: {"variables": {…}}.'),
     )
     owner = UserNameField(
         label=_("Owner"),
         required=False,
-        help_text=_("In whose name the runs are made. Empty: the system's. For superusers to choose."),
+        help_text=_("The owner of the runs. Empty: the system. Only superusers can choose it."),
     )
 
     class Meta:
         model = Schedule
         fields = ["name", *(name for name in schedules.EDITED if name != "name")]
-        help_texts = {"starts_at": _("No run before it; intervals are counted from it. Empty: from now on.")}
+        help_texts = {"starts_at": _("No run starts before this time. Intervals count from it. Empty: now.")}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -229,7 +229,7 @@ class ScheduleAdmin(OwnedAdmin):
     @admin.action(description=_("Run now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> None:
         if request.POST.get("select_across") == "1":
-            words = gettext("Run a page at a time, please: what you have seen.")
+            words = gettext("Run schedules one page at a time.")
             self.message_user(request, words, messages.ERROR)
             return
         self._each(request, _own(request, queryset), lambda row: f"Run now: {schedules.run_now(row).id}.")
@@ -250,7 +250,7 @@ class ScheduleAdmin(OwnedAdmin):
                 self.message_user(request, format_html("{}: {}", show.visible(row.name), link), messages.SUCCESS)
         left = len(request.POST.getlist("_selected_action")) - done
         if left > 0:
-            self.message_user(request, gettext("Left as they are: %(count)s.") % {"count": left}, messages.WARNING)
+            self.message_user(request, gettext("Unchanged: %(count)s.") % {"count": left}, messages.WARNING)
         elif done:
             self.message_user(request, gettext("Done: %(count)s.") % {"count": done}, messages.SUCCESS)
 

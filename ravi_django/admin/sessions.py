@@ -28,12 +28,12 @@ class SessionAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
-    search_help_text = _("The id of a session, or its first characters; an owner's user name; or words of the title.")
+    search_help_text = _("Search session ids (or their first characters), owners, and titles.")
 
     short_id = column(_("session"), lambda session: show.short_id(session.id))
     shown_title = column(_("title"), lambda session: session.title or show.NONE)
     created = column(_("created"), lambda session: show.moment(session.created_at))
-    updated = column(_("last spoken to"), lambda session: show.moment(session.updated_at))
+    updated = column(_("last agent"), lambda session: show.moment(session.updated_at))
     turns = column(_("turns"), lambda session: session.next_position)  # positions have no gaps
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:

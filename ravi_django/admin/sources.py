@@ -38,26 +38,27 @@ from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = _(
-    "Feed: its address. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: empty; its address "
-    "and secret are made here."
+    "Feed: its URL. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: leave "
+    "it empty; its URL and secret are created here."
 )
 OPTIONS = _(
-    'JSON. All: {"edits": true} tells of edits too, {"metadata": {…}} goes to the runs. Model: {"fields": [names]}. '
-    'Webhook and drop: {"id", "title", "text", "url": paths}. No keys or passwords.'
+    'JSON. All: {"edits": true} also delivers edits, {"metadata": {…}} goes to the runs. Model: '
+    '{"fields": [names]}. Webhook and drop: {"id", "title", "text", "url": paths}. Do not enter keys '
+    "or passwords."
 )
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
 POLL_AGAIN = {"location", "kind", "options", "agent", "enabled", "owner"}  # a change of these polls at once
 
 
 class SourceForm(OwnedForm):
-    agent = AgentField(label=_("Agent"), help_text=_("The agent that gets what is new."))
-    owner = UserNameField(label=_("Owner"), required=False, help_text=_("Whose runs it makes; empty: the system's"))
+    agent = AgentField(label=_("Agent"), help_text=_("The agent that gets new items."))
+    owner = UserNameField(label=_("Owner"), required=False, help_text=_("Owner of the runs. Empty: the system"))
 
     class Meta:
         model = Source
         fields = FIELDS
         labels = {"every_s": _("Seconds between polls")}
-        help_texts = {"location": LOCATION, "options": OPTIONS, "every_s": _("Of a feed at least 60.")}
+        help_texts = {"location": LOCATION, "options": OPTIONS, "every_s": _("At least 60 for a feed.")}
         widgets = {
             "location": forms.TextInput({"spellcheck": "false"}),
             "options": code_area(6),
@@ -75,7 +76,7 @@ class SourceForm(OwnedForm):
         """The typed options, and those that the poller has written."""
         given = self.cleaned_data["options"] or {}
         if not isinstance(given, dict):
-            raise forms.ValidationError(gettext('A JSON object like {"edits": true}.'))
+            raise forms.ValidationError(gettext('Enter a JSON object like {"edits": true}.'))
         return {**adding.typed(given), **self._written}
 
     def _post_clean(self) -> None:
@@ -170,12 +171,12 @@ class SourceAdmin(OwnedAdmin):
         secret = ""
         if request.method == "POST" and "forget" in request.POST:
             if webhooks.forget_old_secret(source):
-                self.log_change(request, source, "Ended the old secret.")
-                self.message_user(request, gettext("The old secret is not valid any more."), messages.SUCCESS)
+                self.log_change(request, source, "Revoked the old secret.")
+                self.message_user(request, gettext("The old secret is no longer valid."), messages.SUCCESS)
             return redirect("admin:ravi_source_change", source.pk)
         if request.method == "POST":
             secret = webhooks.make_secret(source)
-            self.log_change(request, source, "Made a new secret.")
+            self.log_change(request, source, "Created a new secret.")
             source.refresh_from_db()
         context = {
             **self.admin_site.each_context(request),
@@ -196,8 +197,10 @@ class SourceAdmin(OwnedAdmin):
         due = [row for row in mine if row.enabled and row.kind in adding.POLLED]
         Source.objects.filter(pk__in=[row.pk for row in due]).update(next_at=None)
         background.hint_on_commit("ravi.poll_sources")
-        why = gettext("%(count)s left as they are: switched off, not polled, or another's.")
-        self._report(request, due, len(mine) - len(due) + others, "Asked for.", gettext("%(count)s asked for."), why)
+        why = gettext("%(count)s unchanged: disabled, not polled, or owned by others.")
+        self._report(
+            request, due, len(mine) - len(due) + others, "Polling requested.", gettext("%(count)s to be polled."), why
+        )
 
     @admin.action(description=_("Enable selected sources"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -212,7 +215,7 @@ class SourceAdmin(OwnedAdmin):
         rows = [row for row in mine if row.enabled is not enabled]
         reset = {"next_at": None, "failures": 0, "error": ""} if enabled else {}
         Source.objects.filter(pk__in=[row.pk for row in rows]).update(enabled=enabled, **reset)
-        why = gettext("%(count)s left as they are: so before, or another's.")
+        why = gettext("%(count)s unchanged: already so, or owned by others.")
         words = gettext("%(count)s enabled.") if enabled else gettext("%(count)s disabled.")
         done = "Enabled." if enabled else "Disabled."
         self._report(request, rows, len(mine) - len(rows) + others, done, words, why)
@@ -245,9 +248,9 @@ class SourceAdmin(OwnedAdmin):
     def next_poll(self, source: Source) -> str:
         if not source.enabled or source.kind not in adding.POLLED:
             return show.NONE
-        return show.moment(source.next_at) if source.next_at else gettext("at once")
+        return show.moment(source.next_at) if source.next_at else gettext("immediately")
 
-    @admin.display(description=_("address to post to"))
+    @admin.display(description=_("webhook URL"))
     def hook(self, source: Source) -> SafeString | str:
         place = webhooks.path_of(source) if source.kind == Source.Kind.WEBHOOK else ""
         return format_html("<code>{}</code>", place) if place else show.NONE
@@ -256,9 +259,9 @@ class SourceAdmin(OwnedAdmin):
     def secret_state(self, source: Source) -> SafeString | str:
         if source.kind != Source.Kind.WEBHOOK:
             return show.NONE
-        known = (gettext("none: nothing is taken"), pgettext("a secret", "one"), gettext("two, the old and the new"))
+        known = (gettext("none: posts are rejected"), pgettext("a secret", "one"), gettext("two, the old and the new"))
         address = reverse("admin:ravi_source_secret", args=[source.pk])
-        link = gettext("another one, or the old one ended")
+        link = gettext("create or revoke a secret")
         return format_html('{} · <a href="{}">{}</a>', known[_valid(source)], address, link)
 
     @admin.display(description=_("error"))

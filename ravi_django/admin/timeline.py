@@ -48,7 +48,7 @@ def _summary(entry: JournalEntry) -> str:
     if entry.error is not None:
         return show.snippet(f"{entry.error.get('type', '')}: {entry.error.get('message', '')}")
     if entry.phase == Phase.STARTED:
-        return gettext("started; the result is in an entry of its own")
+        return gettext("started; the result is a separate entry")
     if entry.phase == Phase.PAUSED:
         return show.snippet(_waited_for(entry.result))
     text = _text_of(entry.result)
@@ -61,8 +61,8 @@ def _summary(entry: JournalEntry) -> str:
 
 def _waited_for(pause: Any) -> str:
     if isinstance(pause, dict) and pause.get("pause") == "child":
-        return gettext("paused for the run %(run)s; the result is in an entry of its own") % {"run": pause.get("run")}
-    return gettext("paused for a person's input; the next attempt gets it")
+        return gettext("waiting for run %(run)s; the result is a separate entry") % {"run": pause.get("run")}
+    return gettext("waiting for input; the next attempt gets it")
 
 
 def _text_of(result: Any) -> str:

@@ -76,6 +76,6 @@ def _budget(account: BudgetAccount) -> list[dict[str, str]]:
         for name, field, shown in (
             (gettext("tokens"), "tokens", "{:,}".format),
             (gettext("cost"), "cost", show.money),
-            (gettext("model calls"), "turns", "{:,}".format),
+            (gettext("maximum model calls"), "turns", "{:,}".format),
         )
     ]

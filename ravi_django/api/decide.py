@@ -36,13 +36,13 @@ from ravi_django.runtime.people import answers, links, rights
 from ravi_django.runtime.people.top_ups import is_top_up
 
 NOT_YOURS = gettext_lazy(
-    "There is nothing here for you. The link may be incomplete, somebody else may be asked by now, or it was sent to "
-    "somebody else: log in as the person who got the e-mail."
+    "There is nothing here for you. The link may be incomplete, or the request may be assigned to "
+    "somebody else now. Log in as the person who received the e-mail."
 )
 EXPIRED = gettext_lazy("This link has expired. If the request is still open, it is in your inbox on this site.")
 NOT_FROM_HERE = gettext_lazy(
-    "Nothing was decided: this form did not come from this page, or the page is older than your login. Open the link "
-    "again, and let your browser keep this site's cookies."
+    "Nothing was decided: this form did not come from this page, or you have logged in since. Open the "
+    "link again, and allow cookies of this site."
 )
 TURNS, TURN_CHARS = 6, 1_000  # the last turns of the conversation, and the characters of a block
 
@@ -180,20 +180,20 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     try:
         rights.check(user, asked)
     except NotFoundError:
-        return Standing(403, _("This is not asked of you any more."), is_shown=False)
+        return Standing(403, _("This request is no longer assigned to you."), is_shown=False)
     except ForbiddenError as error:
         return Standing(403, str(error))
     if asked.status != HumanRequest.Status.PENDING:
         return Standing(200, _closed(link))
     if asked.expires_at is not None and asked.expires_at <= timezone.now():
-        return Standing(200, _("The time for this is over."))
+        return Standing(200, _("The time to answer is over."))
     if asked.run.status in TERMINAL:
-        words = _("The run is %(status)s already; nobody would read the answer.")
+        words = _("The run is already %(status)s. An answer would have no effect.")
         return Standing(200, words % {"status": word(asked.run.status)})
     if link.level != asked.level:
-        return Standing(410, _("Others are asked now: this link decides nothing any more."))
+        return Standing(410, _("This request is now assigned to others. You can no longer decide with this link."))
     if link.used_at is not None:
-        return Standing(200, _("This link has been used: it was good for one decision."))
+        return Standing(200, _("This link has already been used. It was valid for one decision."))
     return Standing(200, is_open=True)
 
 
@@ -217,15 +217,15 @@ def login_url() -> str:
 def _closed(link: RequestLink) -> str:
     asked = link.request
     if asked.status != HumanRequest.Status.ANSWERED:
-        return _("This is closed.")
+        return _("This request is closed.")
     if link.used_at is not None and asked.answered_by_id == link.user_id:
         decision = {"decision": decision_of(asked), "name": name_of(asked)}
         return _("Your decision was recorded: %(decision)s: %(name)s.") % decision
-    return _("This is decided.")
+    return _("This request has been decided.")
 
 
 def _words(request: HttpRequest, words: Any, status: int) -> HttpResponse:
-    return _render(request, {"title": _("A link to a request"), "closed": words, "asked": None}, status)
+    return _render(request, {"title": _("Link to a request"), "closed": words, "asked": None}, status)
 
 
 def _render(request: HttpRequest, context: dict[str, Any], status: int) -> HttpResponse:

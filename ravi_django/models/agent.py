@@ -29,12 +29,12 @@ class Agent(models.Model):
     source = models.CharField(max_length=10, choices=Source.choices, default=Source.CODE)
     spec = models.JSONField(default=dict, blank=True)
     version = models.IntegerField(
-        default=1, db_default=1, help_text=_("Of a spec edited in the admin: rises with every change")
+        default=1, db_default=1, help_text=_("For agents made in the admin: increases with every change")
     )
     enabled = models.BooleanField(default=True)
     access = models.CharField(
         max_length=200, default="private", db_default="private",
-        help_text=_("Of a spec edited in the admin: private, staff, authenticated or perm:app.codename"),
+        help_text=_("For agents made in the admin: private, staff, authenticated or perm:app.codename"),
     )  # fmt: skip
     owner = user_key(help_text="Of a spec edited in the admin: the user who made it, and may emit to its output topic")
     created_at = models.DateTimeField(auto_now_add=True)

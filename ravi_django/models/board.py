@@ -21,9 +21,12 @@ class BoardTask(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="board", db_index=False)
     agent = models.CharField(max_length=302, help_text=_("type/key"))
-    label = models.CharField(max_length=200, blank=True, default="", help_text=_("The agent's name, for people"))
+    label = models.CharField(max_length=200, blank=True, default="", help_text=_("The agent's display name"))
     parent_agent = models.CharField(
-        max_length=302, blank=True, default="", help_text=_("The agent that delegated: the board nests under it")
+        max_length=302,
+        blank=True,
+        default="",
+        help_text=_("The agent that delegated. Its board has this one below it"),
     )
     run = models.ForeignKey(
         "ravi.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False

@@ -56,7 +56,7 @@ class DailyBudget(models.Model):
     owner = models.OneToOneField(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.CASCADE, related_name="+"
     )
-    tenant = models.CharField(max_length=100, blank=True, default="", help_text=_("If it is for a tenant"))
+    tenant = models.CharField(max_length=100, blank=True, default="", help_text=_("Empty for the budget of a user"))
     max_tokens = models.BigIntegerField(null=True, blank=True)
     max_cost_usd = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
     max_turns = models.BigIntegerField(null=True, blank=True, help_text=_("Model calls"))

@@ -128,7 +128,7 @@ class StickyDecision(models.Model):
     request = models.ForeignKey(HumanRequest, null=True, on_delete=models.SET_NULL, related_name="sticky")
     decided_by = user_key()
     decided_by_name = models.CharField(
-        max_length=200, blank=True, default="", help_text=_("Stays when the user is deleted")
+        max_length=200, blank=True, default="", help_text=_("Kept when the user is deleted")
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
@@ -153,7 +153,7 @@ class Delegation(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     delegate = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     since = models.DateTimeField(db_default=Now())
-    until = models.DateTimeField(null=True, blank=True, help_text=_("Empty: until it is deleted"))
+    until = models.DateTimeField(null=True, blank=True, help_text=_("Empty: until deleted"))
     reason = models.CharField(max_length=200, blank=True, default="")
     created_by = user_key(editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

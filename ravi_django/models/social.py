@@ -40,11 +40,10 @@ class Follow(Owned):
         default=dict, blank=True, help_text="For runs that deliveries start: variables, preferences"
     )
     every_s = models.PositiveIntegerField(
-        default=0, help_text=_("Deliver at most once in this many seconds, all in one message; 0: each at once")
+        default=0,
+        help_text=_("Minimum seconds between deliveries, each of one message. 0: immediately"),
     )
-    last_at = models.DateTimeField(
-        null=True, blank=True, help_text=_("Time of the last delivery, when `every_s` is set")
-    )
+    last_at = models.DateTimeField(null=True, blank=True, help_text=_("Time of the last delivery if `every_s` is set"))
     dropped = models.PositiveIntegerField(
         default=0,
         editable=False,
@@ -71,7 +70,7 @@ class Publication(Owned):
 
     owner = Owned.former_owner()
     topic = models.CharField(max_length=302)
-    message_id = models.CharField(max_length=200, help_text=_("From the publisher: a repeat is the same publication"))
+    message_id = models.CharField(max_length=200, help_text=_("The publisher's. A repeated id is the same publication"))
     scope = models.CharField(
         max_length=64, unique=True, editable=False, help_text="Hash of topic, tenant, publisher and message id"
     )
@@ -80,8 +79,8 @@ class Publication(Owned):
     run = models.ForeignKey(
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False, db_index=False
     )
-    followers = models.IntegerField(default=0, help_text=_("Number of followers at the publication"))
-    delivered = models.IntegerField(default=0, help_text=_("Followers that have it, or have it in their digest"))
+    followers = models.IntegerField(default=0, help_text=_("Number of followers when it was published"))
+    delivered = models.IntegerField(default=0, help_text=_("Followers that received it or have it in a digest"))
     upto = models.UUIDField(null=True, blank=True, help_text="The last follow that the fan-out has reached")
     last = models.UUIDField(
         null=True, blank=True, help_text="The last follow at the publication; empty: there was none"

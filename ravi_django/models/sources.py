@@ -29,9 +29,9 @@ class Source(Owned):
         max_length=2000,
         blank=True,
         default="",
-        help_text=_("A feed's address, a model (app.Model), a directory, or an adapter's name"),
+        help_text=_("A feed's URL, a model (app.Model), a directory, or an adapter's name"),
     )
-    options = models.JSONField(default=dict, blank=True, help_text=_("Options of the kind or the adapter"))
+    options = models.JSONField(default=dict, blank=True, help_text=_("Options of the kind or of the adapter"))
     secret = models.CharField(
         max_length=1000, blank=True, default="", help_text="Of a webhook's signatures, encrypted; at most two"
     )
@@ -48,7 +48,7 @@ class Source(Owned):
     polling_until = models.DateTimeField(null=True, blank=True, help_text="A poll is in progress until then")
     etag = models.CharField(max_length=500, blank=True, default="")
     modified = models.CharField(max_length=100, blank=True, default="", help_text="Last-Modified, as received")
-    failures = models.IntegerField(default=0, help_text=_("In a row; each one delays the next poll"))
+    failures = models.IntegerField(default=0, help_text=_("Consecutive failures. Each one delays the next poll"))
     error = models.TextField(blank=True, default="", help_text="Of the last poll")
     checked_at = models.DateTimeField(null=True, blank=True)
 
@@ -79,7 +79,7 @@ class SourceItem(models.Model):
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="items", db_index=False)
     identity = models.CharField(max_length=64, help_text=_("SHA-256 of the item's own id, the same across edits"))
     digest = models.CharField(max_length=64, help_text=_("SHA-256 of its text"))
-    revision = models.IntegerField(default=1, help_text=_("Rises with every edit"))
+    revision = models.IntegerField(default=1, help_text=_("Increases with every edit"))
     title = models.CharField(max_length=500, blank=True, default="")
     url = models.CharField(max_length=2000, blank=True, default="")
     seen_at = models.DateTimeField(db_default=Now(), editable=False)

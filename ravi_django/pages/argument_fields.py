@@ -85,7 +85,7 @@ class Argument:
                 return self.shape.options[int(typed)]
             case "integer":
                 if not _INTEGER.match(typed):
-                    raise ValueError(_("A whole number, please, in digits alone."))
+                    raise ValueError(_("Enter a whole number, digits only."))
                 return int(typed)
             case _:
                 return _number(typed)
@@ -95,8 +95,8 @@ class Argument:
             return None
         if not self.is_required:
             return ABSENT
-        words = {"number": _("A number, please."), "integer": _("A whole number, please.")}
-        raise ValueError(words.get(self.shape.kind, _("Choose one, please.")))
+        words = {"number": _("Enter a number."), "integer": _("Enter a whole number.")}
+        raise ValueError(words.get(self.shape.kind, _("Choose an option.")))
 
     def _choices(self) -> list[tuple[str, str]]:
         if self.shape.kind == "boolean":
@@ -188,5 +188,5 @@ def _number(typed: str) -> int | float:
     if _INTEGER.match(typed):
         return int(typed)
     if not _NUMBER.match(typed) or not math.isfinite(float(typed)):
-        raise ValueError(_("A number, please, as 1250.00."))
+        raise ValueError(_("Enter a number like 1250.00."))
     return float(typed)

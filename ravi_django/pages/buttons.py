@@ -29,39 +29,41 @@ class Button:
 
 
 _APPROVAL = {
-    "approve": Button("approve", _("Approve"), "a", _("The tool is called with the arguments as asked."), "default"),
+    "approve": Button("approve", _("Approve"), "a", _("The tool is called with these arguments."), "default"),
     "deny": Button("deny", _("Deny"), "d", _("The tool is not called. The model reads your reason."), "ravi-deny"),
-    "edit": Button("edit", _("Approve with changes"), "e", _("The tool is called with your arguments instead.")),
+    "edit": Button("edit", _("Approve with changes"), "e", _("The tool is called with your arguments.")),
     "skip": Button(
-        "skip", _("Skip"), "s", _("The tool is not called; the agent is told to go on without it."), is_further=True
+        "skip", _("Skip"), "s", _("The tool is not called. The agent is told to continue without it."), is_further=True
     ),
     "cancel": Button(
         "cancel",
         _("Cancel"),
         "c",
-        _("The tool is not called: as a denial, and the agent is told that the request was cancelled."),
+        _("The tool is not called. The agent is told that the request was cancelled."),
         is_further=True,
     ),
 }
 _TOP_UP = {
     "approve": Button(
-        "approve", _("Approve these limits"), "a", _("The tree goes on with the suggested limits."), "default"
+        "approve",
+        _("Approve these limits"),
+        "a",
+        _("All its runs continue with the suggested limits."),
+        "default",
     ),
-    "deny": Button("deny", _("Deny"), "d", _("No more is spent: the run ends as out of budget."), "ravi-deny"),
-    "edit": Button(
-        "edit", _("Approve my limits"), "e", _("The tree goes on with the limits as you have changed them.")
-    ),
+    "deny": Button("deny", _("Deny"), "d", _("The run ends because its budget is used up."), "ravi-deny"),
+    "edit": Button("edit", _("Approve my limits"), "e", _("All its runs continue with the limits that you entered.")),
 }
 _QUESTION = {
-    "answer": Button("answer", _("Answer"), "a", _("The agent goes on with your answer."), "default"),
-    "skip": Button("skip", _("Skip"), "s", _("The agent goes on without an answer.")),
-    "cancel": Button("cancel", _("Cancel"), "c", _("The agent is told that you called it off.")),
+    "answer": Button("answer", _("Answer"), "a", _("The agent continues with your answer."), "default"),
+    "skip": Button("skip", _("Skip"), "s", _("The agent continues without an answer.")),
+    "cancel": Button("cancel", _("Cancel"), "c", _("The agent is told that you cancelled the request.")),
 }
 _UNCERTAIN = {
     "happened": Button(
-        "happened", _("It happened"), "h", _("The agent goes on with the result that you give."), "default"
+        "happened", _("It happened"), "h", _("The agent continues with the result that you enter."), "default"
     ),
-    "run_again": Button("run_again", _("Run it again"), "r", _("It did not happen: the tool is called once more.")),
+    "run_again": Button("run_again", _("Run it again"), "r", _("It did not happen. The tool is called again.")),
     "fail": Button("fail", _("Fail the run"), "f", _("The run ends as failed."), "ravi-deny"),
 }
 

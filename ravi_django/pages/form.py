@@ -29,7 +29,9 @@ class DecisionForm(forms.Form):
     """`given()` returns the arguments of `answers.answer`, or None if the form has `errors`."""
 
     version = forms.RegexField(
-        r"\A[0-9]{1,9}\Z", widget=forms.HiddenInput, error_messages={"required": gettext_lazy("Which version was it?")}
+        r"\A[0-9]{1,9}\Z",
+        widget=forms.HiddenInput,
+        error_messages={"required": gettext_lazy("The form has no version. Reload the page.")},
     )
     use_required_attribute = False  # each button needs other fields
 
@@ -49,7 +51,7 @@ class DecisionForm(forms.Form):
         match self.asked.kind:
             case Kind.UNCERTAIN:
                 found: dict[str, forms.Field] = {
-                    "result": _text(_("Its result, when it happened"), 3, _("What the tool would have returned."))
+                    "result": _text(_("Result, if it happened"), 3, _("What the tool would have returned."))
                 }
             case Kind.APPROVAL if self.top_up:
                 found = self._limits()
@@ -58,7 +60,7 @@ class DecisionForm(forms.Form):
             case _:
                 found = self._answers()
         is_read = self.asked.kind == Kind.APPROVAL and not self.top_up
-        why = _("Kept for ever, beside your name.") + (" " + _("The model reads it.") if is_read else "")
+        why = _("Stored permanently with your name.") + (" " + _("The model reads it.") if is_read else "")
         return {**found, "reason": _text(_("Reason"), 2, why)}
 
     def _limits(self) -> dict[str, forms.Field]:
@@ -70,7 +72,7 @@ class DecisionForm(forms.Form):
                 initial=str(value),
                 max_length=40,
                 widget=forms.Textarea(shape),
-                help_text=_("The new limit of the whole tree."),
+                help_text=_("The new limit for the run and its sub-agents."),
             )
             for name, value in (self.asked.arguments or {}).items()
         }
@@ -78,16 +80,16 @@ class DecisionForm(forms.Form):
     def _approval(self) -> dict[str, forms.Field]:
         found = {argument.field: argument.form_field() for argument in self.arguments}
         if needs_json(self.asked, self.arguments):
-            label = _("Other arguments") if found else _("Arguments, to change them")
-            rest = _text(label, 6, _("JSON. Press “Approve with changes” to use yours."))
+            label = _("Other arguments") if found else _("Your arguments")
+            rest = _text(label, 6, _("JSON. Press “Approve with changes” to use it."))
             rest.max_length, rest.validators = None, []  # the service checks the length
             rest.initial = pretty(self._rest())
             rest.widget.attrs |= {"class": "ravi-code", "spellcheck": "false"}
             found["arguments"] = rest
         sticky = forms.BooleanField(
-            label=_("The same for this tool for the rest of this session"),
+            label=_("Decide the same for this tool for the rest of this session"),
             required=False,
-            help_text=_("Up to this risk (%(risk)s). It goes with Approve and with Deny.")
+            help_text=_("Up to risk “%(risk)s”. Works with Approve and with Deny.")
             % {"risk": word(self.asked.risk or "safe")},
         )
         return {**found, "sticky": sticky}
@@ -106,7 +108,7 @@ class DecisionForm(forms.Form):
             return {f"value_{place}": _text(visible(str(asked)), 2) for place, asked in enumerate(questions.values())}
         if self.asked.choices and not self.asked.about.get("free_text", True):
             return {}
-        label = _("Or in your own words") if self.asked.choices else _("Your answer")
+        label = _("Or enter your own answer") if self.asked.choices else _("Your answer")
         return {"text": _text(label, 4)}
 
     # ----------------------------------------------------------------------------------------------- the buttons
@@ -164,7 +166,7 @@ class DecisionForm(forms.Form):
         if pressed.startswith("choose:"):
             return self._choice(pressed.removeprefix("choose:"))
         if pressed not in {button.value for button in self.buttons}:
-            self.add_error(None, _("Press one of the buttons: nothing was decided."))
+            self.add_error(None, _("Nothing was decided. Press one of the buttons."))
             return None
         if pressed in OUTCOMES:
             return self._outcome(pressed)
@@ -176,7 +178,7 @@ class DecisionForm(forms.Form):
                 return {"action": pressed, **({"values": values} if any(values.values()) else {})}
             for place, value in enumerate(values.values()):
                 if not value.strip():
-                    self.add_error(f"value_{place}", _("An answer to each; or skip or cancel all of it."))
+                    self.add_error(f"value_{place}", _("Answer each question, or skip or cancel the request."))
             return {"action": "answer", "values": values}
         return {"action": pressed, "text": self._typed("text")}
 
@@ -184,17 +186,17 @@ class DecisionForm(forms.Form):
         choices = self.asked.choices or ()
         is_place = bool(self.choices) and place in map(str, range(len(choices)))
         if not is_place:
-            self.add_error(None, _("That was not one of the choices: nothing was decided."))
+            self.add_error(None, _("Nothing was decided. Press one of the choices."))
             return None
         if self._typed("text").strip():
-            self.add_error("text", _("You typed an answer and pressed a choice: empty this, or press Answer."))
+            self.add_error("text", _("You entered an answer and pressed a choice. Clear this field, or press Answer."))
             return None
         return {"action": "answer", "text": choices[int(place)]}
 
     def _outcome(self, outcome: str) -> dict[str, Any] | None:
         result = self._typed("result")
         if outcome != "happened" and result.strip():
-            self.add_error("result", _("A result goes with “It happened”: empty this, or press that."))
+            self.add_error("result", _("A result belongs to “It happened”. Clear this field, or press that button."))
             return None
         return {"action": "resolve", "outcome": outcome, "result": result if outcome == "happened" else None}
 
@@ -212,11 +214,11 @@ class DecisionForm(forms.Form):
             if arguments != self.asked.arguments:
                 label = next(button.label for button in self.buttons if button.value == "edit")
                 self.add_error(
-                    place, _("This is changed: press “%(label)s”, or put back what was asked.") % {"label": label}
+                    place, _("You changed this. Press “%(label)s”, or restore the original.") % {"label": label}
                 )
             return found
         if arguments == self.asked.arguments:
-            self.add_error(place, _("Nothing is changed: change it, or press the button that approves it as asked."))
+            self.add_error(place, _("Nothing was changed. Change something, or approve it as it is."))
         return {**found, "arguments": arguments}
 
     def _arguments(self) -> Any:
@@ -226,12 +228,10 @@ class DecisionForm(forms.Form):
         if not named or self.errors:
             return rest
         if not isinstance(rest, dict):
-            self.add_error("arguments", _("This is no object: {…}, please."))
+            self.add_error("arguments", _("Enter a JSON object: {…}."))
             return None
         if twice := [name for name in rest if name in named]:
-            self.add_error(
-                "arguments", _("%(name)s has a field of its own: change it there.") % {"name": visible(twice[0])}
-            )
+            self.add_error("arguments", _("%(name)s has its own field. Change it there.") % {"name": visible(twice[0])})
             return None
         return {name: value for name, value in {**named, **rest}.items() if value is not ABSENT}
 
@@ -251,7 +251,7 @@ class DecisionForm(forms.Form):
         try:
             return read_json(self._typed("arguments"))
         except ValueError as error:
-            self.add_error("arguments", _("This is not JSON: %(error)s") % {"error": error})
+            self.add_error("arguments", _("Invalid JSON: %(error)s") % {"error": error})
             return None
 
     def _new_limits(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class DecisionForm(forms.Form):
             try:
                 found[name] = int(typed) if name in WHOLE_LIMITS or typed.isdigit() else float(typed)
             except ValueError:
-                self.add_error(f"limit_{name}", _("A number, please."))
+                self.add_error(f"limit_{name}", _("Enter a number."))
         return found
 
     def _typed(self, name: str) -> str:
@@ -321,13 +321,13 @@ def read_json(text: str) -> Any:
         if len(found) < len(pairs):
             names = [name for name, value in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(_("%(name)s is in it twice") % {"name": repr(twice)})
+            raise ValueError(_("%(name)s appears twice") % {"name": repr(twice)})
         return found
 
     def never(name: str) -> Any:
-        raise ValueError(_("%(name)s is no number here") % {"name": name})
+        raise ValueError(_("%(name)s is not a valid number") % {"name": name})
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
-        raise ValueError(_("it is too deep")) from None
+        raise ValueError(_("it is nested too deeply")) from None

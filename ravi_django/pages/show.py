@@ -70,7 +70,7 @@ def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
     if value is None:
         return None
     if isinstance(value, dict) and BLOB_KEY in value:
-        words = gettext("%(size)s, kept beside the journal")
+        words = gettext("%(size)s, stored separately")
         return {"text": words % {"size": size(value.get("size", 0))}, "cut": True}
     text = visible(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     if limit is None or len(text) <= limit:

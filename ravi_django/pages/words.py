@@ -20,7 +20,7 @@ DONE = {
     "deny": gettext_lazy("denied"),
     "edit": gettext_lazy("approved with changes"),
     "skip": gettext_lazy("skipped"),
-    "cancel": gettext_lazy("called off"),
+    "cancel": gettext_lazy("cancelled"),
     "answer": gettext_lazy("answered"),
     "happened": gettext_lazy("it happened"),
     "run_again": gettext_lazy("run again"),
@@ -34,11 +34,11 @@ def script_words() -> str:
     """The texts of `ravi/requests.js` in the reader's language, as JSON by the English text. Texts with a number have
     the forms for 1, 2 and 5. Empty for English."""
     texts = {
-        "%s has answered this.": _("%s has answered this."),
-        "This has been closed.": _("This has been closed."),
-        "See what became of it": _("See what became of it"),
-        "This has changed since you opened it.": _("This has changed since you opened it."),
-        "See it as it is": _("See it as it is"),
+        "%s has answered this request.": _("%s has answered this request."),
+        "This request has been closed.": _("This request has been closed."),
+        "Show the outcome": _("Show the outcome"),
+        "This request has changed since you opened it.": _("This request has changed since you opened it."),
+        "Show the current version": _("Show the current version"),
         "Reload the list": _("Reload the list"),
     }
     counted = {
@@ -57,15 +57,15 @@ def title_of(row: HumanRequest) -> str:
 def _title(row: HumanRequest) -> str:
     match row.kind:
         case HumanRequest.Kind.APPROVAL if is_top_up(row):
-            return _("More budget?")
+            return _("Raise the budget?")
         case HumanRequest.Kind.APPROVAL:
             return _("May %(agent)s call %(tool)s?") % {"agent": row.run.agent, "tool": row.tool}
         case HumanRequest.Kind.UNCERTAIN:
-            return _("What became of %(tool)s?") % {"tool": row.tool}
+            return _("Was %(tool)s executed?") % {"tool": row.tool}
         case HumanRequest.Kind.INPUT:
-            return _("%(name)s needs an input") % {"name": row.tool or row.run.agent}
+            return _("%(name)s needs input") % {"name": row.tool or row.run.agent}
         case _:
-            return _("%(agent)s asks") % {"agent": row.run.agent}
+            return _("Question from %(agent)s") % {"agent": row.run.agent}
 
 
 def one_line(row: HumanRequest) -> str:
@@ -100,13 +100,13 @@ def why_not_now(row: HumanRequest) -> str:
     """Why a pending request accepts nobody's answer now; empty if it does."""
     now = timezone.now()
     if row.run.status in TERMINAL:
-        words = _("The run is %(status)s already: nobody would read the answer.")
+        words = _("The run is already %(status)s. An answer would have no effect.")
         return words % {"status": word(row.run.status)}
     if row.expires_at is not None and row.expires_at <= now:
-        words = _("The time for this was over at %(at)s: it is being closed.")
+        words = _("The time to answer ended at %(at)s. The request will be closed.")
         return words % {"at": show.moment(row.expires_at)}
     if row.not_before is not None and row.not_before > now:
-        words = _("It can be decided from %(at)s on: until then the worker that began it may still be at it.")
+        words = _("You can decide from %(at)s on. Until then, the worker may still be executing the call.")
         return words % {"at": show.moment(row.not_before)}
     return ""
 
@@ -126,7 +126,7 @@ def address(to: str, row: HumanRequest) -> str:
         case "group":
             return _("group %(name)s") % {"name": name}
         case "permission":
-            return _("everyone who may %(permission)s") % {"permission": name}
+            return _("everyone with the permission %(permission)s") % {"permission": name}
         case _:
             return _("staff")
 
@@ -134,10 +134,10 @@ def address(to: str, row: HumanRequest) -> str:
 def next_of(row: HumanRequest) -> str:
     """The next automatic step of a pending request, in a few words."""
     if row.escalates_at is not None:
-        return _("asks %(next)s at %(at)s") % {"next": next_step(row), "at": show.moment(row.escalates_at)}
+        return _("escalates to %(next)s at %(at)s") % {"next": next_step(row), "at": show.moment(row.escalates_at)}
     if row.expires_at is not None:
         return _("expires %(at)s") % {"at": show.moment(row.expires_at)}
-    return _("waits")
+    return _("no time limit")
 
 
 def next_step(row: HumanRequest) -> str:
@@ -164,12 +164,12 @@ def steps_of(row: HumanRequest) -> list[dict[str, Any]]:
 def end_of(row: HumanRequest) -> str:
     """What happens if nobody answers in time."""
     if row.expires_at is None:
-        return _("If nobody answers, it waits.")
+        return _("There is no time limit.")
     ends = {
-        HumanRequest.Kind.APPROVAL: _("it is denied"),
-        HumanRequest.Kind.UNCERTAIN: _("it is closed undecided"),
-    }.get(HumanRequest.Kind(row.kind), _("it is closed, and the agent goes on without an answer"))
-    return _("If nobody answers until %(at)s: %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}
+        HumanRequest.Kind.APPROVAL: _("the request is denied"),
+        HumanRequest.Kind.UNCERTAIN: _("the request is closed without a decision"),
+    }.get(HumanRequest.Kind(row.kind), _("the request is closed, and the agent continues without an answer"))
+    return _("If nobody answers by %(at)s, %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}
 
 
 def answered_by(row: HumanRequest) -> str:

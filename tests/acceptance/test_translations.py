@@ -35,7 +35,20 @@ WORD = re.compile(r"[^\W\d_]{3,}")
 NOT_OURS = {"Auth", "Token", "Tokens", "Demo", "site", "Invoices", "Search", "True", "False", "assistant"}
 SAME = {  # in both languages
     *("Adapter", "Admin", "Agent", "Budget", "Code", "Cron", "Digest", "Feed", "Filter", "Generation", "Hook", "JSON"),
-    *("Journal", "Name", "Phase", "Release", "Revision", "SHA", "Signal", "Start", "Status", "Text", "Version"),
+    *(
+        "Journal",
+        "Median",
+        "Name",
+        "Phase",
+        "Release",
+        "Revision",
+        "SHA",
+        "Signal",
+        "Start",
+        "Status",
+        "Text",
+        "Version",
+    ),
     *("Webhook", "idempotent", "key", "normal", "source", "type"),
 }
 
@@ -68,8 +81,10 @@ def root() -> Client:
 
 
 @pytest.fixture
-def bilingual(settings: Any) -> None:
+def bilingual(settings: Any) -> Iterator[None]:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    yield
+    translation.activate(settings.LANGUAGE_CODE)
 
 
 def read(client: Client, address: str, language: str) -> str:
@@ -151,14 +166,14 @@ def test_what_is_answered_to_a_post_is_german(bilingual: None) -> None:
 
     chosen = {"action": "approve_selected", "_selected_action": [str(mine.pk), str(twin.pk)]}
     assert "2 Aufrufe von pay freigeben?" in posted("humanrequest/", **chosen)
-    assert "Das sind Aufrufe verschiedener Werkzeuge" in posted(
+    assert "Diese Aufrufe gehören zu verschiedenen Werkzeugen" in posted(
         "humanrequest/", action="deny_selected", _selected_action=[str(mine.pk), str(other.pk)]
     )
     seen = {"seen": [f"{row.pk}:1" for row in (mine, twin)]}
     assert "Freigegeben: 2 von 2 Aufrufen von pay." in posted("humanrequest/bulk/", action="approve", **seen)
     assert "Abbruch angefordert: 1 Lauf." in posted("run/", action="cancel_runs", _selected_action=[str(run.pk)])
     schedule = Schedule.objects.get()
-    assert "Nichts ist gespeichert." in posted(f"schedule/{schedule.pk}/change/", _preview="1", cron="* * * * *")
+    assert "Nichts wurde gespeichert." in posted(f"schedule/{schedule.pk}/change/", _preview="1", cron="* * * * *")
 
 
 @pytest.fixture
@@ -184,7 +199,7 @@ def test_the_page_behind_a_link_has_no_english_left(bilingual: None, ann: Any, k
 
     assert left() == []
     refused = client.post(link_in(letter), {"action": "nothing", "version": "1"}, headers={"accept-language": "de"})
-    assert "Drücken Sie eine der Schaltflächen: Nichts wurde entschieden." in refused.content.decode()
+    assert "Nichts wurde entschieden. Drücken Sie eine der Schaltflächen." in refused.content.decode()
     answer(request.pk, "resolve" if kind == Kind.UNCERTAIN else "cancel", by=ann, **OUTCOME.get(kind, {}))
     assert left() == []
     assert "Dieser Link ist abgelaufen" in _expired(client, letter)
@@ -209,7 +224,7 @@ def test_a_letter_is_in_the_sites_language_whatever_the_worker_did_before(ann: A
         mail_send(english.pk)
 
     first, second = outbox.outbox
-    assert (first.subject, second.subject) == ("Freigabe erbeten: pay", "Approval wanted: pay")
+    assert (first.subject, second.subject) == ("Freigabe erbeten: pay", "Approval needed: pay")
     for body, told in ((first.body, "Guten Tag ann,"), (second.body, "Hello ann,")):
         assert told in body
     assert '<html lang="de">' in first.alternatives[0].content and "Risiko hoch" in first.alternatives[0].content

@@ -38,10 +38,10 @@ class ApproversField(forms.CharField):
         except InvalidInputError as error:
             raise ValidationError(str(error)) from error
         except (ValueError, RecursionError):
-            raise ValidationError(gettext('Give an address, as group:finance, or JSON, as {"pay": "staff"}.')) from None
+            raise ValidationError(gettext('Enter an address (group:finance) or JSON ({"pay": "staff"}).')) from None
         if gone := missing(found):
             raise ValidationError(
-                gettext("%(names)s: nobody could be asked there. Make it first, or name another."),
+                gettext("No such user, group or permission: %(names)s. Create it first, or enter another address."),
                 params={"names": ", ".join(gone)},
             )
         return found.to_json()

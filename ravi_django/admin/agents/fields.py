@@ -27,7 +27,7 @@ def code_area(rows: int) -> forms.Textarea:
 class AgentField(forms.ChoiceField):
     """One of the agents that a user may see."""
 
-    default_error_messages = {"invalid_choice": _("There is no agent %(value)s that you may choose.")}
+    default_error_messages = {"invalid_choice": _("The agent %(value)s does not exist, or you may not choose it.")}
 
     def offer(self, user: Any, current: str) -> None:
         """`current` is offered even if it no longer exists."""
@@ -64,7 +64,7 @@ class ObjectField(forms.JSONField):
         try:
             return super().to_python(value)
         except RecursionError:
-            raise forms.ValidationError(gettext("It is nested too deep; make it flatter.")) from None
+            raise forms.ValidationError(gettext("This JSON is nested too deeply. Use fewer levels.")) from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
@@ -75,7 +75,7 @@ class ObjectField(forms.JSONField):
     def clean(self, value: Any) -> Any:
         found = super().clean(value)
         if found is not None and not isinstance(found, dict):
-            raise forms.ValidationError(gettext('Give a JSON object, as {"name": "value"}.'))
+            raise forms.ValidationError(gettext('Enter a JSON object like {"name": "value"}.'))
         return found or None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -123,9 +123,9 @@ class VariablesField(forms.Field):
         seen = set()
         for row in value or []:
             if not row["name"]:
-                raise forms.ValidationError(gettext("A variable has no name: give it one, or clear its row."))
+                raise forms.ValidationError(gettext("A variable has no name. Enter a name, or clear the whole row."))
             if row["name"] in seen:
-                raise forms.ValidationError(gettext("%(name)s is there twice."), params={"name": row["name"]})
+                raise forms.ValidationError(gettext("%(name)s appears twice."), params={"name": row["name"]})
             seen.add(row["name"])
         return value or []
 
@@ -192,7 +192,7 @@ class DescribedChoices(forms.CheckboxSelectMultiple):
 
     template_name = "ravi/admin/agent_choices.html"
     notes: Mapping[str, Mapping[str, str]] = {}
-    empty_words: Any = _("There is none.")
+    empty_words: Any = _("None available.")
     label = ""
 
     def create_option(self, name: str, value: Any, *args: Any, **options: Any) -> dict[str, Any]:

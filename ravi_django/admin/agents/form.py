@@ -117,84 +117,94 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     kind = forms.ChoiceField(
         required=False, initial=REACT, label=_("Kind"),
         choices=[
-            (REACT, _("assistant: answers, and uses tools")),
-            (INFORMATION, _("information: summarizes what sources bring, and tells its followers")),
-            (PERSONAL_FEED, _("personal feed: follows topics, and keeps what is for its user")),
+            (REACT, _("Assistant: answers messages and uses tools")),
+            (INFORMATION, _("Information: summarizes items from sources for its followers")),
+            (PERSONAL_FEED, _("Personal feed: follows topics and keeps what matters to its user")),
         ],
     )  # fmt: skip
     model = _text(_("Model"), "", max_length=200)
     fallbacks = LinesField(
         label=_("Fallbacks"),
         rows=2,
-        help_text=_("Models that are asked when the first one fails, one a line, in this order."),
+        help_text=_("Models to try when the first one fails: one per line, in order."),
     )
     system_instructions = forms.CharField(
         required=False, strip=False, widget=code_area(14), label=_("text"),
         help_text=_(
-            "What the agent is told before anything else. Django's template language, with the variables below: "
-            "Hello {{ user.full_name }}. {% if tone %}Be {{ tone }}.{% endif %}"
+            "The system prompt, as a Django template with the variables below: Hello {{ user.full_name }}. "
+            "{% if tone %}Be {{ tone }}.{% endif %}"
         ),
     )  # fmt: skip
     variables = VariablesField(required=False, label=_("Variables"))
     tool_names = DescribedField(required=False, label=_("tools"))
     approval_required_risk = forms.ChoiceField(
-        required=False, label=_("ask about"),
+        required=False, label=_("require approval for"),
         choices=[
-            ("", _("tools of high risk and up (the default)")),
-            ("safe", _("every tool")),
-            ("high", _("tools of high risk and up")),
+            ("", _("high-risk and critical tools (default)")),
+            ("safe", _("all tools")),
+            ("high", _("high-risk and critical tools")),
         ],
         help_text=_(
-            "Calls of these tools wait until a person has approved them. Where nobody is named below, nor in the "
-            "site's settings, the model is told that they were denied."
+            "Calls of these tools wait for approval. If neither the tool, this agent nor the site's "
+            "settings name approvers, the call is denied."
         ),
     )  # fmt: skip
     approvers = ApproversField(
         label=_("approvers"),
         help_text=_(
-            "Who is asked about tools whose code names nobody: staff, user:NAME, group:NAME or "
-            "permission:app.codename; owner, for tools of safe risk alone. Or JSON: one after the "
-            'other, with the seconds that each has, [["group:finance", 14400], "group:directors"]; or by tool, by risk '
-            'and for the rest, {"send_invoice": "group:finance", "critical": "group:directors", "*": "staff"}.'
+            "Who approves calls of tools that name no approvers in their code: staff, user:NAME, group:NAME or "
+            "permission:app.codename; owner only for safe tools. Or JSON. A list escalates after the given "
+            'seconds: [["group:finance", 14400], "group:directors"]. An object chooses by tool or risk, and * '
+            'is for the rest: {"send_invoice": "group:finance", "critical": "group:directors", "*": "staff"}.'
         ),
     )
     sub_agents = DescribedField(
         required=False,
         label=_("sub-agents"),
-        help_text=_("Each becomes a tool, handoff_&lt;key&gt;, that hands it a task and waits for its answer."),
+        help_text=_(
+            "Each becomes a tool handoff_&lt;key&gt; that gives the sub-agent a task and waits for its answer."
+        ),
     )
     initial_tool_choice = _text(
-        _("first move"),
-        _("For the first model call of a message: auto, none, required, or a tool's name. Empty: auto."),
+        _("initial tool choice"),
+        _("Tool choice of the first model call for a message: auto, none, required, or a tool's name. Empty: auto."),
     )
     public_signals = LinesField(
         label=_("Public signals"),
         rows=2,
-        help_text=_("Names, one a line: the owner of a run may send these signals over REST."),
+        help_text=_("One name per line. The owner of a run may send these signals over REST."),
     )
-    output_topic = _text(_("Output topic"), _("type/source, as news/tech: where answers go that nobody asked for."))
+    output_topic = _text(
+        _("Output topic"),
+        _("type/source, such as news/tech. Answers are published here when nobody asked for a reply."),
+    )
     source_signal = _text(
         _("Source signal"),
-        _("Of kind information: the signal that brings it an item. Empty: new_source_item."),
+        _("For an information agent: the signal that delivers an item. Empty: new_source_item."),
         max_length=200,
     )
     follow_topics = LinesField(
-        label=_("Follow topics"),
+        label=_("Followed topics"),
         rows=3,
-        help_text=_("Of kind personal feed: type/source, one a line; followed when it is started."),
+        help_text=_("For a personal feed: type/source, one per line. The agent follows them when it starts."),
     )
     preferences = _text(
         _("Preferences"),
         _(
-            "Of its user, where the run says none. Without a model their words decide: cats, machine learning, "
+            "Used when the run has none. Without a model, these words select items: cats, machine learning, "
             "not football."
         ),
         widget=forms.Textarea({"rows": 2}),
     )
-    every_s = _whole(_("seconds between deliveries"), _("At least so many, all in one message. Empty: each at once."))
-    items_per_generation = _whole(_("items until it begins anew"), _("With an empty journal. Empty: 20."))
+    every_s = _whole(
+        _("seconds between deliveries"),
+        _("The minimum. Items in between arrive in one message. Empty: each item at once."),
+    )
+    items_per_generation = _whole(
+        _("items per generation"), _("Then the run goes on with an empty journal. Empty: 20.")
+    )
     welcome = _text(_("welcome text"), _("Shown before the first message."), widget=forms.Textarea({"rows": 2}))
-    starter_prompts = LinesField(label=_("Starter prompts"), help_text=_("What a user may begin with, one a line."))
+    starter_prompts = LinesField(label=_("Starter prompts"), help_text=_("Suggested first messages, one per line."))
     retention = forms.ChoiceField(
         label=_("memory"),
         choices=[
@@ -203,28 +213,31 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             ("none", _("not stored")),
         ],
     )
-    window_messages = _whole(_("newest messages shown"), _("To the model. Empty: 100."))
-    window_tokens = _whole(_("tokens shown at most"))
+    window_messages = _whole(_("newest messages"), _("How many of them the model gets. Empty: 100."))
+    window_tokens = _whole(_("maximum tokens of the conversation"))
     max_iterations = forms.IntegerField(
-        initial=10, label=_("model calls"), help_text=_("For one message; one more fails the run.")
+        initial=10, label=_("maximum model calls"), help_text=_("Per message. The run fails if it needs more.")
     )
-    budget_max_turns = _whole(_("turns at most"), _("Of the run and its sub-agents."))
-    budget_max_tokens = _whole(_("tokens at most"))
-    budget_max_cost_usd = _number(_("US dollars at most"))
-    budget_deadline_s = _number(_("seconds at most"))
-    budget_max_agents = _whole(_("agents at most"))
+    budget_max_turns = _whole(_("maximum turns"), _("For the run and its sub-agents together."))
+    budget_max_tokens = _whole(_("maximum tokens"))
+    budget_max_cost_usd = _number(_("maximum US dollars"))
+    budget_deadline_s = _number(_("maximum seconds"))
+    budget_max_agents = _whole(_("maximum agents"))
     options_temperature = _number(_("temperature"))
     options_top_p = _number(_("top p"))
     options_max_tokens = _whole(_("output tokens"))
-    options_reasoning_effort = _text(_("reasoning effort"), _("low, medium, high: what the provider knows."))
-    options_stop = LinesField(rows=2, label=_("stop at"), help_text=_("Texts that end the answer, one a line."))
+    options_reasoning_effort = _text(_("reasoning effort"), _("low, medium or high, if the provider supports it."))
+    options_stop = LinesField(
+        rows=2, label=_("stop sequences"), help_text=_("The model stops before these texts, one per line.")
+    )
     options_extra = ObjectField(
-        label=_("further options"), help_text=_("A JSON object, passed to the provider as it is. No keys or passwords.")
+        label=_("more options"),
+        help_text=_("A JSON object, passed to the provider unchanged. Do not enter keys or passwords."),
     )
     result_schema = ObjectField(
         rows=6,
         label=_("result schema"),
-        help_text=_("JSON Schema that every answer has to fit. Empty: free text."),
+        help_text=_("A JSON Schema that every answer must match. Empty: free text."),
     )
 
     class Meta:
@@ -232,12 +245,11 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ["address", "name", "description", "access", "enabled"]
         labels = {"address": _("address")}
         help_texts = {
-            "address": _("type/key, as support/orders: how programs and people name the agent. It cannot be changed."),
+            "address": _("type/key, such as support/orders. It identifies the agent and cannot be changed."),
             "access": _(
-                "The users who may run it: private (holders of ravi.run_agent), staff, authenticated, or "
-                "perm:app.codename."
+                "Who may run it: private (users with ravi.run_agent), staff, authenticated, or perm:app.codename."
             ),
-            "enabled": _("A disabled agent takes no new runs."),
+            "enabled": _("A disabled agent accepts no new runs."),
         }
         widgets = {"description": forms.Textarea({"rows": 2})}
 
@@ -259,11 +271,11 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.fields["tool_names"].offer(  # type: ignore[attr-defined]
             {name: note_of(tool) for name, tool in self.tools.items()}, listed_in(self.old_spec, "tool_names"),
             word("tool names"),
-            gettext("No tool is known here: make one known with ravi_django.register_tool."),
+            gettext("No tools are registered. Register one with ravi_django.register_tool."),
         )  # fmt: skip
         self.agents = agents_but(self.instance)
         self.fields["sub_agents"].offer(  # type: ignore[attr-defined]
-            self.agents, addresses_in(self.old_spec), word("sub agents"), gettext("There is no other agent yet.")
+            self.agents, addresses_in(self.old_spec), word("sub agents"), gettext("There are no other agents yet.")
         )
 
     def is_valid(self) -> bool:
@@ -280,7 +292,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             raise forms.ValidationError(str(error)) from error
         if address in known_addresses() and not Agent.objects.filter(address=address).exists():
             raise forms.ValidationError(
-                gettext("%(address)s is an agent made known by code; choose another address."),
+                gettext("%(address)s is already registered in code. Choose another address."),
                 params={"address": address},
             )
         return address
@@ -331,7 +343,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.data[self.add_prefix("version")] = str(current)  # type: ignore[index]
         link = reverse("admin:ravi_agent_version", args=[self.instance.pk, current])
         words = gettext(
-            'Somebody saved <a href="{}">version {}</a> while you were editing. Nothing of yours is saved yet; '
-            "it is all below. Look at what they changed; save again to put yours in its place."
+            'Somebody saved <a href="{}">version {}</a> while you were editing. Your changes are all below, '
+            "but not saved. Look at that version, then save again to replace it."
         )
         self.add_error(None, format_html(words, link, current))

@@ -97,7 +97,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
         if obj is not None and not self.has_delete_permission(request, obj):
             raise PermissionDenied
         if obj is not None and (why := _why_kept(obj)):
-            words = gettext("%(agent)s is not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
+            words = gettext("%(agent)s was not deleted: %(why)s Disable it instead.") % {"agent": obj, "why": why}
             self.message_user(request, words, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
@@ -110,7 +110,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
     tools = column(_("tools"), lambda agent: ", ".join(str(tool.get("name")) for tool in _tools(agent)) or show.NONE)
     # Submitting to an agent in code needs that code in this process.
     loaded = column(
-        _("ready here"), lambda agent: not _is_code(agent) or agent.address in known_addresses(), boolean=True
+        _("available here"), lambda agent: not _is_code(agent) or agent.address in known_addresses(), boolean=True
     )
 
     @admin.display(description=_("instructions"))
@@ -150,10 +150,10 @@ def _tools(agent: Agent) -> list[dict[str, Any]]:
 
 def _why_kept(agent: Agent) -> str:
     if Run.objects.filter(agent=agent.address).exists():
-        return gettext("there are runs of it.")
+        return gettext("it has runs.")
     others = Agent.objects.filter(source=Agent.Source.ADMIN).exclude(pk=agent.pk).values_list("address", "spec")
     users = [address for address, spec in others if agent.address in _sub_agents(spec)]
-    return gettext("%(agents)s may hand tasks to it.") % {"agents": ", ".join(users)} if users else ""
+    return gettext("%(agents)s can hand tasks to it.") % {"agents": ", ".join(users)} if users else ""
 
 
 def _sub_agents(spec: Any) -> list[str]:

@@ -23,7 +23,7 @@ def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
     text, error = "", ""
     try:
         if "variables" in form.errors:
-            raise InvalidInputError(gettext("the variables have an error, named below: fix it first"))
+            raise InvalidInputError(gettext("fix the error in the variables first"))
         text = _instructions(form, user)
     except InvalidInputError as fault:
         error = str(fault)

@@ -91,16 +91,17 @@ def model_help() -> str:
     site = os.environ.get("RAVI_MODEL", "").strip()
     here = gettext("This site's RAVI_MODEL is %(model)s.") % {"model": escape(site)} + " " if site else ""
     return here + gettext(
-        "As litellm names it: openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.2; its key comes from the "
-        "environment. rehearsal is built in, offline, and for trying things out."
+        "A model name of litellm: openai/gpt-4o-mini, anthropic/claude-sonnet-4-5, ollama/llama3.2. Its "
+        "API key comes from the environment. The built-in model rehearsal works offline, for trying things "
+        "out."
     )
 
 
 def variables_help() -> str:
     there = "; ".join(f"{name}: {gettext(what)}" for name, what in BUILT_IN.items())
     return gettext(
-        'A run brings their values as metadata {"variables": {…}}. What reads as JSON (3, true, ["a", "b"]) is taken '
-        "as such, everything else as text. Clear a name to remove its row; save to get more rows. Always there, "
-        "without being declared: %(there)s. <details><summary>Tags and filters</summary>Tags: %(tags)s. "
-        "Filters: %(filters)s.</details>"
+        'A run passes their values as metadata {"variables": {…}}. Valid JSON (3, true, ["a", "b"]) is '
+        "read as JSON, everything else as text. Clear a name to remove its row; save to get more rows. "
+        "Always available: %(there)s. <details><summary>Tags and filters</summary>Tags: %(tags)s. Filters: "
+        "%(filters)s.</details>"
     ) % {"there": there, "tags": ", ".join(TAGS), "filters": ", ".join(FILTERS)}

@@ -31,7 +31,7 @@ _ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
 
 
 class VersionPages(LiveAdmin):
-    """`<id>/versions/<number>/` shows a version, `…/restore/` makes it current again."""
+    """`<id>/versions/<number>/` shows a version, `…/restore/` restores it."""
 
     def get_urls(self) -> list[URLPattern]:
         look, restore = map(self.admin_site.admin_view, (self.version_view, self.restore_view))
@@ -76,7 +76,7 @@ class VersionPages(LiveAdmin):
             agent = Agent.objects.select_for_update().get(pk=agent.pk)
             if request.POST.get("version") == str(agent.version):
                 return self._restore(request, agent, version)
-        words = gettext("Nothing was changed: version %(number)s was saved meanwhile. Look at it, then try again.")
+        words = gettext("Nothing was changed: somebody saved version %(number)s. Look at it, then try again.")
         self.message_user(request, words % {"number": agent.version}, messages.WARNING)
         return redirect("admin:ravi_agent_version", agent.pk, number)
 
@@ -86,12 +86,12 @@ class VersionPages(LiveAdmin):
             saved = save_spec(agent.address, version.spec, by=request.user)
         except InvalidInputError as error:
             words = gettext(
-                "Version %(number)s cannot be made current: %(error)s. Fix that, or save the form with changes."
+                "Version %(number)s cannot be restored: %(error)s. Fix that, or save the form with changes."
             )
             self.message_user(request, words % {"number": number, "error": error}, messages.ERROR)
             return redirect("admin:ravi_agent_version", agent.pk, number)
-        self.log_change(request, agent, f"Made version {number} current again, as version {saved.version}.")
-        words = gettext("Made version %(number)s current again, as version %(current)s.")
+        self.log_change(request, agent, f"Restored version {number} as version {saved.version}.")
+        words = gettext("Restored version %(number)s as version %(current)s.")
         self.message_user(request, words % {"number": number, "current": saved.version}, messages.SUCCESS)
         return redirect("admin:ravi_agent_change", agent.pk)
 
@@ -137,7 +137,7 @@ def _shown(name: str) -> str:
 def _difference(old: Any, new: Any) -> list[tuple[str, str]]:
     before, after = _lines(old), _lines(new)
     if len(before) * len(after) > MOST_COMPARED:
-        words = gettext("%(before)s lines before, %(after)s after: too many to compare")
+        words = gettext("%(before)s lines before, %(after)s lines after: too many to compare")
         return [("@", words % {"before": len(before), "after": len(after)})]
     lines = list(difflib.unified_diff(before, after, n=CONTEXT_LINES, lineterm=""))[2:]
     marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]

@@ -25,7 +25,7 @@ MAX_VALUES = 256 * 1024  # characters of all values as JSON
 BUILT_IN = {
     "agent": _("name and address of the agent"),
     "user": _("id, username and full_name of the run's owner"),
-    "today": _("the day the run began, as 2030-12-31"),
+    "today": _("the day on which the run began, like 2030-12-31"),
     "session": _("id of the conversation"),
 }
 _DECLARATION = {"description", "default", "required"}

@@ -156,9 +156,9 @@ MOST_SUBJECT, MOST_TEXT, MOST_ARGUMENTS = 120, 1_500, 600  # characters
 
 _TITLES = {
     HumanRequest.Kind.QUESTION: gettext_lazy("Question"),
-    HumanRequest.Kind.INPUT: gettext_lazy("Input wanted"),
-    HumanRequest.Kind.APPROVAL: gettext_lazy("Approval wanted"),
-    HumanRequest.Kind.UNCERTAIN: gettext_lazy("What became of it?"),
+    HumanRequest.Kind.INPUT: gettext_lazy("Input needed"),
+    HumanRequest.Kind.APPROVAL: gettext_lazy("Approval needed"),
+    HumanRequest.Kind.UNCERTAIN: gettext_lazy("Result unknown"),
 }
 
 
@@ -170,14 +170,15 @@ def address_of(user: Any) -> str:
 def title_of(request: HumanRequest) -> str:
     """The subject of a request, in one line."""
     if is_top_up(request):
-        return _("More budget wanted")
+        return _("More budget needed")
     about = request.tool if request.kind in (HumanRequest.Kind.APPROVAL, HumanRequest.Kind.UNCERTAIN) else request.text
     return f"{_TITLES[HumanRequest.Kind(request.kind)]}: {_in_one_line(about)}"
 
 
 def end_of(request: HumanRequest) -> str:
     """What happens if nobody answers in time."""
-    return _("it is denied") if request.kind == HumanRequest.Kind.APPROVAL else _("the agent goes on without an answer")
+    is_denied = request.kind == HumanRequest.Kind.APPROVAL
+    return _("the request is denied") if is_denied else _("the agent continues without an answer")
 
 
 def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:

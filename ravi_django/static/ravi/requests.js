@@ -90,10 +90,10 @@
 
   function hearOfPage(frame) {
     if (frame.type === "request.closed") {
-      const answered = said("%s has answered this.").replace("%s", () => frame.answered_by);
-      say(page, frame.answered_by ? answered : said("This has been closed."), said("See what became of it"));
+      const answered = said("%s has answered this request.").replace("%s", () => frame.answered_by);
+      say(page, frame.answered_by ? answered : said("This request has been closed."), said("Show the outcome"));
     } else if (frame.type === "request" && frame.version > Number(page.dataset.raviVersion)) {
-      say(page, said("This has changed since you opened it."), said("See it as it is"));
+      say(page, said("This request has changed since you opened it."), said("Show the current version"));
     }
   }
 

@@ -51,7 +51,7 @@ def test_the_form_of_a_budget_tells_nobodys_name(world: World, foreign: Client, 
     found = []
     for owner in (zelda.pk, "zelda", "nobody"):
         page = foreign.post("/admin/ravi/dailybudget/add/", {"owner": owner, "tenant": "", "max_turns": "1"})
-        found.append(page.content.decode().count("There is no active user of this name"))
+        found.append(page.content.decode().count("No active user has this name"))
         if owner != "zelda":
             assert "zelda" not in page.content.decode()
 
@@ -78,7 +78,7 @@ def test_a_delegation_names_nobody_of_another_tenant(world: World, foreign: Clie
         page = foreign.post("/admin/ravi/delegation/add/", {"user": user, "delegate": delegate})
         nobody = foreign.post("/admin/ravi/delegation/add/", {"user": "foreign", "delegate": "no-such-name"})
         assert (page.status_code, Delegation.objects.count()) == (200, 0), (user, delegate)
-        assert b"There is no active user of this name" in page.content and b"There is no active" in nobody.content
+        assert b"No active user has this name" in page.content and b"No active user" in nobody.content
 
 
 def test_a_source_tells_an_agent_that_its_owner_may_run(world: World) -> None:

@@ -70,8 +70,8 @@ def test_the_roots_page_has_the_questions_of_its_tree_and_who_asks(root: Any, tr
 
     shown = page(root, f"/admin/ravi/run/{run.pk}/change/").split(PART)[1]
     assert "Which door?" in shown
-    assert f'asked by <a href="/admin/ravi/run/{child.pk}/change/">test/leaf</a>' in shown
-    assert "asked by" not in page(root, f"/admin/ravi/run/{child.pk}/change/")
+    assert f'from <a href="/admin/ravi/run/{child.pk}/change/">test/leaf</a>' in shown
+    assert "from <a" not in page(root, f"/admin/ravi/run/{child.pk}/change/")
 
 
 def test_a_run_that_asked_nobody_has_no_such_part(root: Any) -> None:

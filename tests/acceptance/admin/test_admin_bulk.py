@@ -63,10 +63,10 @@ def mixed(how: str) -> list[HumanRequest]:
 
 
 WORDS = {
-    "tools": "calls of different tools",
-    "risks": "calls at different risks",
-    "kinds": "Only approvals of a tool",
-    "budget": "Only approvals of a tool",
+    "tools": "calls are of different tools",
+    "risks": "calls have different risks",
+    "kinds": "Only approvals of tool calls",
+    "budget": "Only approvals of tool calls",
 }
 
 
@@ -85,8 +85,8 @@ def test_others_requests_and_closed_ones_are_refused(client: Any) -> None:
     closed = ask()
     world.answer(closed.pk, "deny")
 
-    assert "1 of these are asked of others" in words(html_of(select(client, ask(), own)))
-    assert "answered already" in words(html_of(select(client, ask(), closed)))
+    assert "1 of these are assigned to others" in words(html_of(select(client, ask(), own)))
+    assert "already answered" in words(html_of(select(client, ask(), closed)))
     told = words(html_of(confirm(client, own)))
     assert "you may not answer it" in told and "Approved" not in told
     own.refresh_from_db()
@@ -102,7 +102,7 @@ def test_what_somebody_decided_meanwhile_stays_and_is_told(client: Any) -> None:
     told = words(html_of(confirm(client, first, second, third)))
 
     assert "Approved: 1 of 3" in told
-    assert "hal was first" in told and "It has changed since" in told
+    assert "hal decided first" in told and "This request has changed since" in told
     second.refresh_from_db(), third.refresh_from_db()
     assert (second.answer["action"], third.status) == ("deny", "pending")
 
@@ -119,7 +119,7 @@ def test_who_may_only_read_has_no_actions() -> None:
 
 
 def test_all_of_all_pages_are_not_decided_by_a_slip(client: Any) -> None:
-    assert "a page at a time" in words(html_of(select(client, ask(), select_across="1")))
+    assert "one page at a time" in words(html_of(select(client, ask(), select_across="1")))
     assert pending() == 1
 
 

@@ -72,7 +72,7 @@ def test_who_is_not_addressed_decides_nothing() -> None:
 
             html = ours(html_of(client.get(page_of(request))))
 
-            assert "You may read this" in html and 'name="action"' not in html and 'id="decide"' not in html
+            assert "You can only read this" in html and 'name="action"' not in html and 'id="decide"' not in html
             assert decide(client, request, "approve").status_code == 403
             assert is_pending(request)
     nobody = logged_in(person("carl"))
@@ -86,7 +86,7 @@ def test_a_delegate_decides_in_anothers_place(fay: Any) -> None:
     assert decide(logged_in(dan), request, "deny").status_code == 302
 
     assert (answer_of(request)["by"], request.answer["instead_of"]) == ("dan", "fay")
-    assert "by dan, in place of fay" in words(html_of(logged_in(fay).get(page_of(request))))
+    assert "by dan, on behalf of fay" in words(html_of(logged_in(fay).get(page_of(request))))
 
 
 def test_a_post_is_needed(client: Any) -> None:
@@ -125,15 +125,15 @@ def test_what_is_not_clear_decides_nothing(client: Any) -> None:
     changed = json.dumps({**ASKED, "amount": 1})
 
     for action, typed, complaint in (
-        ("edit", {"arguments": "{"}, "This is not JSON"),
-        ("edit", {"arguments": '{"customer": "ACME", "amount": 1, "amount": 100}'}, "is in it twice"),
-        ("edit", {"arguments": '{"customer": "ACME", "amount": NaN}'}, "NaN is no number"),
+        ("edit", {"arguments": "{"}, "Invalid JSON"),
+        ("edit", {"arguments": '{"customer": "ACME", "amount": 1, "amount": 100}'}, "appears twice"),
+        ("edit", {"arguments": '{"customer": "ACME", "amount": NaN}'}, "NaN is not a valid number"),
         ("edit", {"arguments": "[1]"}, "needs arguments, an object"),
-        ("edit", {"arguments": "[" * 100_000}, "This is not JSON"),
+        ("edit", {"arguments": "[" * 100_000}, "Invalid JSON"),
         ("edit", {"arguments": changed, "sticky": "on"}, "sticky goes with approve or deny"),
-        ("edit", {}, "Nothing is changed"),
-        ("approve", {"arguments": changed}, "This is changed"),
-        ("approve", {"arguments": ""}, "This is not JSON"),
+        ("edit", {}, "Nothing was changed"),
+        ("approve", {"arguments": changed}, "You changed this"),
+        ("approve", {"arguments": ""}, "Invalid JSON"),
         *((action, {}, "") for action in ("", "destroy", "answer", "resolve", "happened", "choose:0")),
     ):
         with case(action, typed):
@@ -190,7 +190,7 @@ def test_several_things_at_once_have_a_field_each(client: Any) -> None:
     first, second = ("value_0", "value_1") if 'value_0">From' in html else ("value_1", "value_0")
 
     refused = decide(client, request, "answer", **{first: "Ulm", second: " "})
-    assert "An answer to each" in html_of(refused, 400) and "Ulm" in html_of(refused, 400)
+    assert "Answer each question" in html_of(refused, 400) and "Ulm" in html_of(refused, 400)
     decide(client, request, "answer", **{first: "Ulm", second: "Rome"})
 
     assert answer_of(request)["values"] == {"from": "Ulm", "to": "Rome"}
@@ -200,7 +200,7 @@ def test_what_became_of_an_effect_is_decided_and_not_too_early(client: Any) -> N
     for outcome, result in (("happened", {"result": "invoice 7"}), ("run_again", {}), ("fail", {})):
         with case(outcome):
             request = ask("uncertain", to="staff", tool="send", not_before=timezone.now() + timedelta(hours=1))
-            assert "goes with" in html_of(decide(client, request, "run_again", result="7"), 400)
+            assert "belongs to" in html_of(decide(client, request, "run_again", result="7"), 400)
             early = html_of(decide(client, request, outcome, **result), 409)
             assert "can be answered from" in early and result.get("result", "") in early
             assert is_pending(request)
@@ -222,11 +222,11 @@ def test_limits_of_a_budget_are_approved_or_changed_and_the_run_goes_on(client: 
     run = drive(make_run(budget={"max_turns": 2, "when_exhausted": "ask"}))
     budget = HumanRequest.objects.get(run=run, status="pending")
     html = html_of(client.get(page_of(budget)))
-    assert "More budget?" in html and 'name="decision-sticky"' not in html
+    assert "Raise the budget?" in html and 'name="decision-sticky"' not in html
 
     changed = {"arguments": None, "limit_max_turns": "3"}
-    assert "This is changed" in html_of(decide(client, budget, "approve", **changed), 400)
-    assert "A number, please" in html_of(decide(client, budget, "edit", limit_max_turns="many"), 400)
+    assert "You changed this" in html_of(decide(client, budget, "approve", **changed), 400)
+    assert "Enter a number" in html_of(decide(client, budget, "edit", limit_max_turns="many"), 400)
     assert "arguments" in html_of(decide(client, budget, "edit", limit_max_turns="-3"), 400)
     assert is_pending(budget)
     assert decide(client, budget, "edit", **changed).status_code == 302
@@ -244,7 +244,7 @@ def test_the_second_is_told_who_was_first_and_keeps_what_they_typed(client: Any)
     late = decide(client, request, "approve", version=1, reason="I had my reasons")
 
     text = words(html_of(late, 409))
-    assert "Yours was not recorded: gus was first" in text and "denied" in text
+    assert "Your decision was not recorded: gus decided first" in text and "denied" in text
     assert "I had my reasons" in text and "The sum is wrong" in text
     assert 'name="action"' not in ours(html_of(late, 409))
     assert answer_of(request)["by"] == "gus"
@@ -257,7 +257,7 @@ def test_one_that_changed_meanwhile_is_looked_at_again(client: Any) -> None:
 
     late = html_of(decide(client, request, "approve", version=1, reason="fine by me"), 409)
 
-    assert "It has changed since you opened it" in words(late)
+    assert "This request has changed since you opened it" in words(late)
     assert "fine by me</textarea>" in late
     assert 'name="decision-version" value="2"' in late
     request.refresh_from_db()
@@ -298,9 +298,9 @@ def test_the_page_has_all_that_one_needs_to_decide(client: Any) -> None:
         "olga",
         "$0.0421",
         "Please invoice ACME.",
-        "group finance is asked now has 4 h",
-        "group directors is asked instead",
-        "it is denied",
+        "group finance assigned now for 4 h",
+        "the request goes to group directors",
+        "the request is denied",
         "opened",
         str(request.arguments_hash),
     ):

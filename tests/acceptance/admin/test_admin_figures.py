@@ -43,7 +43,7 @@ def test_it_tells_how_people_keep_up(some: None, operator: Any, query: str) -> N
 
 
 def test_without_requests_it_says_so(operator: Any) -> None:
-    assert b"Nothing was asked of anybody." in operator("view_humanrequest").get(PAGE).content
+    assert b"There were no requests." in operator("view_humanrequest").get(PAGE).content
 
 
 def test_of_a_tenant_one_sees_that_tenants_figures(some: None, operator: Any, settings: Any) -> None:

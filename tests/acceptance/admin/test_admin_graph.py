@@ -62,7 +62,7 @@ def test_follows_are_listed_searched_and_shown(root: Any, follow: Follow) -> Non
 def test_a_publication_shows_how_far_it_has_come(root: Any, publication: Publication) -> None:
     html = page(root, PUBLICATIONS)
     assert "Goal" in html and "0 of 1" in html
-    assert "1 to come" in page(root, f"{PUBLICATIONS}{publication.pk}/change/")
+    assert "1 remaining" in page(root, f"{PUBLICATIONS}{publication.pk}/change/")
     for term in ("news/", publication.message_id, str(publication.id)):
         assert "Goal" in page(root, f"{PUBLICATIONS}?q={term}"), term
     assert "Goal" in page(root, f"{PUBLICATIONS}?state=open")
@@ -72,7 +72,7 @@ def test_a_publication_shows_how_far_it_has_come(root: Any, publication: Publica
     Publication.objects.update(done_at=timezone.now())
 
     html = page(root, f"{PUBLICATIONS}{publication.pk}/change/")
-    assert '<div class="readonly">1</div>' in html and "to come" not in html
+    assert '<div class="readonly">1</div>' in html and "remaining" not in html
 
 
 def test_an_operator_ends_a_follow(operator: Any, follow: Follow, publication: Publication) -> None:

@@ -74,7 +74,7 @@ def test_a_row_tells_what_is_asked_of_whom_and_what_is_next() -> None:
         "olga",
     ):
         assert part in text, part
-    assert "asks group directors at" in text
+    assert "escalates to group directors at" in text
     assert "1 to answer" in text
 
 

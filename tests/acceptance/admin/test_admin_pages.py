@@ -110,7 +110,7 @@ def test_a_blocked_run_shows_the_diff(root) -> None:
     html = run_page(root, run)
 
     text = words(html)
-    assert "The journal recorded" in text and "The code now asks for" in text
+    assert "The journal recorded" in text and "The code now requests" in text
     assert "turn1.1" in text and "(entry 4)" in text
     assert "&quot;other&quot;" in html
     assert EVIL not in html
@@ -123,13 +123,13 @@ def test_a_suspended_run_says_what_it_waits_for_and_shows_it_no_longer_once_it_g
     code(story)
     run = drive(make_run())
 
-    assert "parcel" in words(run_page(root, run)).split("Waits for")[1][:80]
+    assert "parcel" in words(run_page(root, run)).split("Waiting for")[1][:80]
 
     world.send_signal(run.id, "parcel", {"number": 7})
     run = drive(run)
     text = words(run_page(root, run))
     assert "completed" in text
-    assert "parcel" not in text.split("Waits for")[-1][:80]
+    assert "parcel" not in text.split("Waiting for")[-1][:80]
 
 
 def test_hundreds_of_entries_are_paged(root, driven) -> None:
@@ -159,7 +159,7 @@ def test_hundreds_of_entries_are_paged(root, driven) -> None:
     assert f"to {total} of {total}" in words(beyond)
     assert first.count('title="The whole entry"') == 100
     assert len(second) < 1_000_000  # big results are cut
-    assert "Cut here" in second
+    assert "Shortened:" in second
     for odd in ("-1", "x", "٣", "1" * 40):
         assert f"of {total}" in words(run_page(root, run, f"?journal={odd}"))
 
@@ -172,7 +172,7 @@ def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, se
     model_entry = JournalEntry.objects.filter(run=run, kind="llm.call").first()
 
     assert "y" * 50_000 in page(root, f"/admin/ravi/journalentry/{entry.pk}/change/")
-    assert "kept beside the journal" in run_page(root, run)
+    assert "stored separately" in run_page(root, run)
     shown = words(page(root, f"/admin/ravi/journalentry/{model_entry.pk}/change/"))
     assert "Say it again." in shown  # the tools' schemas that the model saw
     assert f"Entry {model_entry.seq}: llm.call" in shown
@@ -240,7 +240,7 @@ def test_a_session_shows_its_turns_and_runs(root, driven) -> None:
 def test_an_empty_session_has_a_page(root) -> None:
     session = Session.objects.create()
 
-    assert "Nothing has been said" in page(root, f"/admin/ravi/session/{session.pk}/change/")
+    assert "No messages yet" in page(root, f"/admin/ravi/session/{session.pk}/change/")
 
 
 def test_migrating_makes_the_catalogue(root) -> None:

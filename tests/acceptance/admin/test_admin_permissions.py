@@ -35,7 +35,7 @@ def test_an_operator_cancels(operator, run, place) -> None:
     client = operator("view_run", "change_run")
 
     if place == "the list":
-        assert b"Cancellation asked for: 1 run." in cancel_action(client, run).content
+        assert b"Cancellation requested: 1 run." in cancel_action(client, run).content
     else:
         assert b"Cancel run" in client.get(f"/admin/ravi/run/{run.pk}/change/").content
         client.post(f"/admin/ravi/run/{run.pk}/cancel/")
@@ -65,8 +65,8 @@ def test_cancelling_twice_is_a_warning(operator, run) -> None:
 
     cancel_action(client, run)
 
-    assert b"Ended before: 1 run." in cancel_action(client, run).content
-    assert b"had ended before" in client.post(f"/admin/ravi/run/{run.pk}/cancel/", follow=True).content
+    assert b"Already ended: 1 run." in cancel_action(client, run).content
+    assert b"had already ended" in client.post(f"/admin/ravi/run/{run.pk}/cancel/", follow=True).content
     assert b"Cancel run" not in client.get(f"/admin/ravi/run/{run.pk}/change/").content
 
 
@@ -82,7 +82,7 @@ def test_cancelling_needs_a_post_and_an_id_that_is_there(operator, run) -> None:
 def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> None:
     html = cancel_action(operator("change_run"), run, select_across="1").content
 
-    assert b"a page at a time" in html
+    assert b"one page at a time" in html
     run.refresh_from_db()
     assert run.status == "pending"
 

@@ -78,7 +78,7 @@ def test_an_agent_that_its_owner_may_not_run_is_refused(operator, root):
     given = form(agent="react/hushed")
 
     for client, whose, said in (
-        (operator(*ALL), {}, "no agent react/hushed"),
+        (operator(*ALL), {}, "agent react/hushed"),
         (root, {"owner": "ann"}, "may not run react/hushed"),
     ):
         (fault,) = client.post(ADD, given | whose).context["adminform"].form.errors["agent"]
@@ -195,7 +195,8 @@ def test_a_strangers_session_is_as_one_that_is_not_there(operator):
         for owner in (user_of(client), get_user_model().objects.create_user("stranger"))
     )
 
-    assert b"There is no such session of yours." in client.post(ADD, form(session=str(other.pk))).content
+    refused = client.post(ADD, form(session=str(other.pk)))
+    assert b"No such session. Enter the id of one of your own sessions." in refused.content
     assert client.post(ADD, form(session=str(mine.pk))).status_code == 302
     assert Schedule.objects.get().session == mine
 
@@ -205,9 +206,9 @@ def test_the_preview_shows_the_next_runs_and_saves_nothing(root):
 
     assert "2030-01-01 03:15:00" in html and "2030-01-01 09:00:00 Asia/Kathmandu" in html
     assert html.count("Asia/Kathmandu</span>") == 5
-    assert "Nothing is saved." in html and not Schedule.objects.exists()
+    assert "Nothing was saved." in html and not Schedule.objects.exists()
     broken = root.post(ADD, form(_preview="Preview", cron="0 0 30 2 *")).content.decode()
-    assert "None that can be told." in broken and "its months do not have" in broken
+    assert "None." in broken and "its months do not have" in broken
 
 
 # ------------------------------------------------------------------------------------------------- editing one
@@ -285,7 +286,7 @@ def test_an_operator_disables_any_and_enables_their_own(operator):
 
     act(client, "disable", theirs, mine)
     assert not Schedule.objects.filter(enabled=True).exists()
-    assert "Left as they are: 1." in act(client, "enable", theirs, mine)
+    assert "Unchanged: 1." in act(client, "enable", theirs, mine)
 
     assert Schedule.objects.get(enabled=True) == mine
     assert [entry.change_message for entry in LogEntry.objects.filter(object_id=str(theirs.pk))] == ["Disabled."]
@@ -300,7 +301,7 @@ def test_run_now_is_for_ones_own_and_is_logged(operator):
 
     run = Run.objects.get()
     assert (run.owner, run.metadata) == (user_of(client), {"schedule": str(mine.pk)})
-    assert f"/admin/ravi/run/{run.pk}/change/" in html and "Left as they are: 1." in html
+    assert f"/admin/ravi/run/{run.pk}/change/" in html and "Unchanged: 1." in html
     assert LogEntry.objects.get().change_message == f"Run now: {run.pk}."
     assert not ScheduleTick.objects.exists()
 
@@ -310,7 +311,7 @@ def test_run_now_says_why_it_does_not(root):
     get_user_model().objects.filter(username="gone").update(is_active=False)
 
     assert "gone, is not active" in act(root, "run_now", row)
-    assert "a page at a time" in act(root, "run_now", row, select_across="1")
+    assert "one page at a time" in act(root, "run_now", row, select_across="1")
     assert not Run.objects.exists() and not LogEntry.objects.exists()
 
 

@@ -89,8 +89,8 @@ def test_a_superuser_chooses_the_owner_or_none(root: Client) -> None:
 @pytest.mark.parametrize(
     ("given", "field", "said"),
     [
-        ({"agent": "react/nobody"}, "agent", "no agent react/nobody"),
-        ({"agent": "nonsense"}, "agent", "no agent nonsense"),
+        ({"agent": "react/nobody"}, "agent", "agent react/nobody does not exist"),
+        ({"agent": "nonsense"}, "agent", "agent nonsense does not exist"),
         ({"location": "ftp://example.com"}, "location", "feed's address"),
         ({"location": "javascript:alert(1)"}, "location", "feed's address"),
         ({"location": "https://"}, "location", "feed's address"),
@@ -278,7 +278,7 @@ def test_a_webhooks_secret_is_shown_once(editor: Client) -> None:
     asked = editor.post(ADD, form("webhook", ""), follow=True)
     source = Source.objects.get()
     assert asked.request["PATH_INFO"] == page_of(source, "secret")
-    assert source.secret == "" and "none yet" in words(html_of(asked))
+    assert source.secret == "" and "no secret yet" in words(html_of(asked))
     editor.get(page_of(source, "secret"))
     source.refresh_from_db()
     assert source.secret == "", "looking makes none"
@@ -332,7 +332,7 @@ def test_polling_now_and_switching(root: Client, monkeypatch: pytest.MonkeyPatch
 
     said = html_of(root.post(LIST, {"action": "poll_now", **chosen}, follow=True))
 
-    assert "1 asked for. 2 left as they are" in said and hints == ["ravi.poll_sources"]
+    assert "1 to be polled. 2 unchanged" in said and hints == ["ravi.poll_sources"]
     assert {source.pk for source in Source.objects.filter(next_at=None)} == {due.pk, hook.pk}
     Source.objects.filter(pk=due.pk).update(failures=9, error="gone")
     root.post(LIST, {"action": "disable", **chosen})

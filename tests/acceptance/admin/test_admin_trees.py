@@ -47,7 +47,7 @@ def test_every_run_of_a_tree_shows_all_of_it_parents_first(root: Any) -> None:
     for run in runs:
         html = page(root, run)
         assert re.search("test/boss .*test/one .*test/deep .*test/two .*suspended", tree_of(html))
-        assert "4 runs, 2 live · tokens in → out 3,000 → 30 · cost $1.50" in tree_of(html)
+        assert "4 runs, 2 active · tokens in → out 3,000 → 30 · cost $1.50" in tree_of(html)
         assert [int(deep) for deep in re.findall(r'class="ravi-deep-(\d+)"', html)] == [0, 1, 2, 1]
         assert html.count('aria-current="page"><strong>' + run.agent) == 1
         for other in set(runs) - {run}:

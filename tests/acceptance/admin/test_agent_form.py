@@ -181,9 +181,9 @@ def test_a_change_is_a_new_version_and_says_what_changed(root, agent) -> None:
     agent.refresh_from_db()
     assert (agent.version, agent.spec["max_iterations"]) == (2, 3)
     assert [v.spec.get("max_iterations") for v in agent.versions.order_by("number")] == [None, 3]
-    assert json.loads(LogEntry.objects.get().change_message) == [{"changed": {"fields": ["Model calls"]}}]
+    assert json.loads(LogEntry.objects.get().change_message) == [{"changed": {"fields": ["Maximum model calls"]}}]
     text = text_of(root.get(f"{place(agent)}change/").content)
-    assert re.search(r"version 2 current .*? max iterations .*?version 1 .*? the first", text)
+    assert re.search(r"version 2 current .*? max iterations .*?version 1 .*? first version", text)
 
 
 def test_its_owner_is_shown(root, operator, agent) -> None:
@@ -282,7 +282,7 @@ def test_a_tool_that_is_gone_is_shown_and_refused(root, agent) -> None:
     page = root.get(f"{place(agent)}change/").content
 
     assert form["tool_names"] == ["calculator", "fleeting"]
-    assert b"not known here" in page
+    assert b"not available here" in page
     assert "fleeting" in faults(root.post(f"{place(agent)}change/", form))["tool_names"]
 
 
@@ -382,7 +382,7 @@ def test_the_preview_of_a_new_agent(root) -> None:
             {"system_instructions": "{{ a.b }}", "variables-0-name": "a", "variables-0-sample": "x"},
             "'a.b' has no value",
         ),
-        ({"system_instructions": "{{ a }}", "variables-0-default": "a"}, "fix it first"),
+        ({"system_instructions": "{{ a }}", "variables-0-default": "a"}, "in the variables first"),
     ],
 )
 def test_the_preview_says_what_is_wrong(root, fields, words) -> None:
@@ -486,7 +486,7 @@ def test_two_who_save_at_the_very_same_time(root, agent, address) -> None:
 
     agent.refresh_from_db()
     assert (agent.version, agent.spec["welcome"]) == (4, "Theirs")
-    assert "Somebody saved" in page or "was saved meanwhile" in page
+    assert "Somebody saved" in page or "somebody saved version" in page
 
 
 @pytest.mark.parametrize("version", ["", "x", "99", None])
@@ -522,8 +522,8 @@ def test_an_agent_with_runs_or_callers_is_disabled_instead(root, agent) -> None:
     submit_once("support/orders", "hi", send=lambda run_id: None, metadata={"variables": {"company": "x"}})
     words["runs"] = root.post(f"{place(agent)}delete/", {"post": "yes"}, follow=True).content.decode()
 
-    assert "support/front may hand tasks to it. Disable it instead." in words["caller"]
-    assert "there are runs of it. Disable it instead." in words["runs"]
+    assert "support/front can hand tasks to it. Disable it instead." in words["caller"]
+    assert "it has runs. Disable it instead." in words["runs"]
     assert Agent.objects.filter(pk=agent.pk).exists() and Run.objects.exists()
 
 

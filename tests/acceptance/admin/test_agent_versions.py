@@ -36,21 +36,21 @@ def restore(client: Any, agent: Agent, number: int, seen: int = 3) -> Any:
 def test_a_version_tells_what_it_changed_and_what_going_back_would(root, agent) -> None:
     html = page(root, f"{place(agent)}versions/2/")
 
-    since, back = html.split("What making it current would change")
+    since, back = html.split("What restoring it would change")
     assert "saved" in since and "by olga" in words(since)
     assert "What changed since version 1" in since
     assert words(since).count("system instructions") == 1 and "tool names" not in words(since)
     assert re.search(r'ravi-removed"><span class="ravi-mark">-</span>You help {{ company }}. Be {{ tone }}.<', since)
     assert re.search(r'ravi-added"><span class="ravi-mark">\+</span>Be brief.<', since)
-    assert "tool names" in words(back) and "Make it current again" in html
+    assert "tool names" in words(back) and "Restore this version" in html
 
 
 def test_the_first_and_the_current_version(root, operator, agent) -> None:
     first, last = page(root, f"{place(agent)}versions/1/"), page(root, f"{place(agent)}versions/3/")
 
-    assert "The first version" in first and "ravi-removed" not in first.split("What making")[0]
-    assert "Make it current again" not in page(operator("view_agent"), f"{place(agent)}versions/1/")
-    assert "Make it current again" not in last and "What making" not in last
+    assert "The first version" in first and "ravi-removed" not in first.split("What restoring")[0]
+    assert "Restore this version" not in page(operator("view_agent"), f"{place(agent)}versions/1/")
+    assert "Restore this version" not in last and "What restoring" not in last
     assert [root.get(f"{place(agent)}versions/{number}/").status_code for number in ("4", "0", "9" * 30, "x")] == [
         *[404, 404, 404],
         302,
@@ -64,8 +64,8 @@ def test_an_old_version_is_made_current_as_a_new_one(root, agent) -> None:
     assert (agent.version, agent.spec, agent.name) == (4, agent.versions.get(number=1).spec, "Orders")
     assert agent.versions.get(number=4).created_by.is_superuser
     assert agent.versions.get(number=3).spec["model"] == "rehearsal", "nothing was lost"
-    assert "Made version 1 current again, as version 4." in html
-    assert LogEntry.objects.get().change_message == "Made version 1 current again, as version 4."
+    assert "Restored version 1 as version 4." in html
+    assert LogEntry.objects.get().change_message == "Restored version 1 as version 4."
 
 
 def test_going_back_to_a_version_without_a_name_takes_the_name_away(root, agent) -> None:
@@ -82,7 +82,7 @@ def test_going_back_is_refused_where_somebody_saved_meanwhile(root, agent) -> No
 
     agent.refresh_from_db()
     assert agent.version == 3 and not LogEntry.objects.exists()
-    assert "Nothing was changed: version 3 was saved meanwhile" in html
+    assert "Nothing was changed: somebody saved version 3" in html
 
 
 def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
@@ -92,7 +92,7 @@ def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
 
     agent.refresh_from_db()
     assert agent.version == 3
-    assert "Version 1 cannot be made current: tool_names.0" in html
+    assert "Version 1 cannot be restored: tool_names.0" in html
 
 
 def test_going_back_needs_a_post(root, agent) -> None:
@@ -115,7 +115,7 @@ def test_many_versions_are_paged(root, agent) -> None:
 
     assert agent.version == 45
     assert first.count("/versions/") == 20 and "versions 1 to 20 of 45" in words(first)
-    assert third.count("/versions/") == 5 and "the first" in words(third)
+    assert third.count("/versions/") == 5 and "first version" in words(third)
 
 
 def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
@@ -126,7 +126,7 @@ def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
 
     assert f'<a href="{place(agent)}versions/3/">version 3</a>' in html
     Agent.objects.all().delete()
-    assert "version 3 (the agent is gone)" in page(root, f"/admin/ravi/run/{run.pk}/change/")
+    assert "version 3 (agent deleted)" in page(root, f"/admin/ravi/run/{run.pk}/change/")
 
 
 def test_a_run_of_code_names_no_version_and_asks_no_more_for_it(root) -> None:

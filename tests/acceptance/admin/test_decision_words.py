@@ -121,7 +121,7 @@ def test_what_is_hidden_is_approved_and_changed_as_it_is(client: Any) -> None:
     field = html.split('name="decision-arguments"')[1].split("</textarea>")[0].partition(">")[2]
     typed = unescape(field.strip())
 
-    assert "Nothing is changed" in html_of(decide(client, request, "edit", arguments=typed), 400)
+    assert "Nothing was changed" in html_of(decide(client, request, "edit", arguments=typed), 400)
     assert decide(client, request, "approve", arguments=typed).status_code == 302
 
 
@@ -133,8 +133,8 @@ def test_approve_and_deny_come_first_and_the_other_ways_to_say_no_behind(client:
 
     first, _, others = html[html.index('id="decision"') :].partition('<details class="ravi-no">')
     assert 'value="approve"' in first and 'value="deny"' in first and 'value="skip"' not in first
-    assert "More ways to say no" in others and others.index('value="skip"') < others.index("</details>")
-    assert "If nobody answers until " in words(html) and "it is denied" in words(html)
+    assert "More ways to decline" in others and others.index('value="skip"') < others.index("</details>")
+    assert "If nobody answers by " in words(html) and "the request is denied" in words(html)
     hashed = html[: html.index("SHA-256")]
     assert hashed.rindex("<details") > hashed.rindex("</details>") if "</details>" in hashed else "<details" in hashed
 
@@ -196,18 +196,18 @@ def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, cha
 @pytest.mark.parametrize(
     ("field", "typed", "complaint"),
     [
-        ("amount", "1.000,50", "A number, please"),
-        ("amount", "", "A number, please"),
-        ("amount", "NaN", "A number, please"),
-        ("amount", "1e999", "A number, please"),
-        ("amount", "1_000", "A number, please"),
+        ("amount", "1.000,50", "Enter a number"),
+        ("amount", "", "Enter a number"),
+        ("amount", "NaN", "Enter a number"),
+        ("amount", "1e999", "Enter a number"),
+        ("amount", "1_000", "Enter a number"),
         ("amount", "9" * 5000, "characters"),
-        ("copies", "2.5", "A whole number, please"),
-        ("copies", "two", "A whole number, please"),
+        ("copies", "2.5", "Enter a whole number"),
+        ("copies", "two", "Enter a whole number"),
         ("urgent", "maybe", "Select a valid choice"),
         ("currency", "7", "Select a valid choice"),
-        ("arguments", "{", "This is not JSON"),
-        ("arguments", '{"customer": "Evil"}', "has a field of its own"),
+        ("arguments", "{", "Invalid JSON"),
+        ("arguments", '{"customer": "Evil"}', "has its own field"),
     ],
 )
 def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
@@ -230,8 +230,8 @@ def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
 def test_approve_refuses_what_was_changed_in_a_field(client: Any) -> None:
     request = invoice()
 
-    assert "This is changed" in html_of(decide(client, request, "approve", **named(request, amount="1")), 400)
-    assert "Nothing is changed" in html_of(decide(client, request, "edit", **named(request, amount="100.5")), 400)
+    assert "You changed this" in html_of(decide(client, request, "approve", **named(request, amount="1")), 400)
+    assert "Nothing was changed" in html_of(decide(client, request, "edit", **named(request, amount="100.5")), 400)
     assert decide(client, request, "deny", **named(request, amount="1")).status_code == 302
 
 
@@ -247,9 +247,9 @@ def test_where_there_is_no_schema_it_is_json(client: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "said"),
     [
-        ({"not_before": 60}, "suspended", "It can be decided from"),
-        ({"expires_at": -60}, "suspended", "The time for this was over"),
-        ({}, "failed", "The run is failed already"),
+        ({"not_before": 60}, "suspended", "You can decide from"),
+        ({"expires_at": -60}, "suspended", "The time to answer ended"),
+        ({}, "failed", "The run is already failed"),
     ],
 )
 def test_buttons_that_would_be_refused_are_disabled_with_words(
@@ -291,7 +291,7 @@ def test_what_the_sites_own_rule_refuses_is_not_offered(
     assert listed("?mine=no") == {big.pk}
     world.answer(small.pk, "deny")
     html = html_of(client.get(INBOX))
-    assert "approve_selected" not in html and "Nothing waits for you" in html
+    assert "approve_selected" not in html and "No requests are waiting for you" in html
 
 
 def test_an_odd_value_of_a_filter_is_no_fault() -> None:

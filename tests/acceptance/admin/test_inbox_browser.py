@@ -134,7 +134,7 @@ def test_the_page_tells_when_somebody_else_decides(open_page: Any, fay: Any, req
     page.click("button[value=approve]")
     page.wait_for_selector(".errornote")
 
-    assert "gus was first" in page.inner_text(".errornote")
+    assert "gus decided first" in page.inner_text(".errornote")
     assert "I was about to" in page.inner_text("#typed")
     assert kept(request_).answer["action"] == "deny"
 

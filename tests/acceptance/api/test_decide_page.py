@@ -79,7 +79,7 @@ def test_it_shows_what_is_asked_and_what_would_come_of_it(ann: Any, pay: HumanRe
 
     page = text_of(response)
     assert response.status_code == 200
-    for words in ("Pay?", "pay, called with", "&quot;amount&quot;: 100", "risk: high", "test/code", "Approve", "Deny"):
+    for words in ("Pay?", "Arguments of pay", "&quot;amount&quot;: 100", "risk: high", "test/code", "Approve", "Deny"):
         assert words in page, words
     values = re.findall(r'name="action" value="([^"]+)"', page)
     assert values == ["approve", "deny", "edit", "skip", "cancel"]
@@ -188,7 +188,7 @@ def test_a_used_link_shows_what_was_decided_and_decides_no_more(ann: Any, pay: H
     again = press(client, address, version=2)
 
     assert "Your decision was recorded: denied: pay (" in text_of(decided)
-    assert "What was decided" in page and "Too much." in page and 'name="action"' not in page
+    assert "Outcome" in page and "Too much." in page and 'name="action"' not in page
     assert again.status_code == 409
     assert state(pay) == ("answered", "deny", 1)
 
@@ -200,7 +200,7 @@ def test_a_used_link_decides_no_more_though_the_request_were_open(ann: Any, pay:
     response = press(client, address)
 
     assert response.status_code == 409
-    assert "has been used" in text_of(response) and 'name="action"' not in text_of(client.get(address))
+    assert "has already been used" in text_of(response) and 'name="action"' not in text_of(client.get(address))
     assert state(pay) == ("pending", None, 1)
 
 
@@ -225,7 +225,7 @@ def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest
     HumanRequest.objects.update(expires_at=None)
     Run.objects.update(status=Status.FAILED)
     assert press(client, address).status_code == 409
-    assert "failed already" in text_of(client.get(address)) and state(pay) == ("pending", None, 0)
+    assert "already failed" in text_of(client.get(address)) and state(pay) == ("pending", None, 0)
     Run.objects.update(status=Status.SUSPENDED)
     world.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
 
@@ -311,7 +311,7 @@ def test_after_an_escalation_the_first_levels_link_decides_nothing(person: Any) 
     shown, posted = browser(eve).get(hers), press(browser(eve), hers, version=request.version)
 
     assert (shown.status_code, posted.status_code) == (410, 410)
-    assert "Others are asked now" in text_of(shown) and 'name="action"' not in text_of(shown)
+    assert "This request is now assigned to others" in text_of(shown) and 'name="action"' not in text_of(shown)
     assert press(browser(bob), his, version=request.version).status_code == 403
     assert state(request) == ("pending", None, 0)
     new = link_to(request, eve)
@@ -325,7 +325,7 @@ def test_who_was_asked_before_it_was_reassigned_decides_nothing(ann: Any, pay: H
     world.reassign(pay.id, "group:directors")
 
     for user, address in old.items():
-        assert "may be asked by now" in text_of(browser(user).get(address))
+        assert "may be assigned to somebody else now" in text_of(browser(user).get(address))
         assert press(browser(user), address, version=2).status_code == 404
     assert state(pay) == ("pending", None, 0)
     pay.refresh_from_db()

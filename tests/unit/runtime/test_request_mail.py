@@ -270,7 +270,7 @@ def test_the_letter_says_what_is_asked_and_has_the_link_of_that_person(person, s
 
     (letter,) = django_mail.outbox
     link = RequestLink.objects.get()
-    assert (letter.subject, letter.from_email) == ("Approval wanted: pay", "agents@example.com")
+    assert (letter.subject, letter.from_email) == ("Approval needed: pay", "agents@example.com")
     assert letter.extra_headers["Auto-Submitted"] == "auto-generated"
     assert "Pay?" in letter.body and '"amount": 100' in letter.body and "risk high" in letter.body
     (address,) = [line for line in letter.body.splitlines() if line.startswith("https://")]
@@ -288,8 +288,8 @@ def test_a_subject_says_what_is_wanted_and_has_no_line_break(person):
         request.text = f"Which?{break_}Bcc: eve@example.com"
         with case(break_):
             assert world.title_of(request) == "Question: Which? Bcc: eve@example.com"
-    assert world.title_of(asked_by(make_run(), Kind.UNCERTAIN, "staff", tool="pay")) == "What became of it?: pay"
-    assert world.title_of(approval_of(make_run(), tool=world.TOP_UP)) == "More budget wanted"
+    assert world.title_of(asked_by(make_run(), Kind.UNCERTAIN, "staff", tool="pay")) == "Result unknown: pay"
+    assert world.title_of(approval_of(make_run(), tool=world.TOP_UP)) == "More budget needed"
 
 
 def test_what_is_long_is_shortened_and_what_is_secret_is_left_out(person):
