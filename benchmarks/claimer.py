@@ -8,15 +8,16 @@ def main() -> None:
     import django
 
     django.setup()
+    from ravi_django.runtime.engine.engine import BATCH
     from ravi_django.runtime.lease import claims
 
     name = f"claimer-{os.getpid()}"
-    claims.claim_next(name, ["nobody/here"])  # the connection and the statements are there
+    claims.claim_batch(name, ["nobody/here"], BATCH)  # the connection and the statements are there
     print("warm", flush=True)
     sys.stdin.readline()
     claimed = 0
-    while claims.claim_next(name, ["test/bench-waiter"]) is not None:
-        claimed += 1
+    while leases := claims.claim_batch(name, ["test/bench-waiter"], BATCH):
+        claimed += len(leases)
     print(claimed)
 
 

@@ -222,13 +222,10 @@ def recovery(stack: Stack, samples: int, pending: int = 0) -> Iterator[Figure]:
     yield Figure(f"{name}_median", None, median(taken), "s")
 
 
-def measure(
-    stack: Stack, *, samples: int, rows: tuple[int, int], many: int, claimers: tuple[int, ...], pending: int
-) -> Iterator[Figure]:
+def measure(stack: Stack, *, samples: int, rows: tuple[int, int], many: int, pending: int) -> Iterator[Figure]:
     yield from wake_up(stack, samples, rows[0])
     yield from replay(max(3, samples // 6), rows[1])
     yield from suspended(stack.database_url, many, 5)
-    yield from claims(stack, max(50, many // 100), claimers)
     if repeated := samples // 20:  # a quick run sees the other recovery alone
         yield from recovery(stack, repeated)
     yield Figure("recovery_bound", None, LEASE_S + SWEEP_S, "s")

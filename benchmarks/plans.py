@@ -49,7 +49,7 @@ def main() -> None:
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
         agents = [f"react/p{number}" for number in range(20)]
         with CaptureQueriesContext(connection) as captured, connection.cursor() as cursor:
-            claims.claim_next("w", agents)
+            claims.claim_batch("w", agents, 16)
             cursor.execute("EXPLAIN " + captured[0]["sql"])
             look = "\n".join(row[0] for row in cursor.fetchall())
         show("The next run for a worker with room", look[look.index("Append") : look.index("CTE taken")])

@@ -122,9 +122,14 @@ def durability(stack: Stack, plan: Plan) -> Iterable[Figure]:
         samples=plan.wake_ups,
         rows=plan.rows,
         many=plan.suspended,
-        claimers=plan.claimers,
         pending=plan.backlog,
     )
+
+
+def claims(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import durability
+
+    return durability.claims(stack, 10 * plan.backlog, plan.claimers)
 
 
 def windows(stack: Stack, plan: Plan) -> Iterable[Figure]:
@@ -193,6 +198,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "in_flight": in_flight,
     "first_token": first_token,
     "durability": durability,
+    "claims": claims,
     "delegation": delegation,
     "fan_out": fan_out,
     "tree": tree,

@@ -79,7 +79,7 @@ runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC
 runtime.journal.replay: check_identity STALL_S
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
-runtime.lease.claims: claim claim_next claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
+runtime.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
 runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S
 runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
     some_after

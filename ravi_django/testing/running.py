@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.catalog import registry
-from ravi_django.runtime.engine.engine import Engine
+from ravi_django.runtime.engine.engine import BATCH, Engine
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.testing import warm
@@ -36,12 +36,13 @@ async def _until_idle(engine: Engine, timeout: float) -> int:
     give_up = time.monotonic() + timeout
     while True:
         driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
-        lease = await engine.database.call(
-            claims.claim_next, engine.name, registry.known_addresses(), engine._suspect is None
+        claimed = await engine.database.call(
+            claims.claim_batch, engine.name, registry.known_addresses(), BATCH, engine._suspect is None
         )
-        if lease is not None:
-            leases += 1
+        for lease in claimed:
             engine._background(engine._drive_lease(lease))
+        leases += len(claimed)
+        if claimed:
             continue
         if not driving:
             return leases

@@ -70,6 +70,11 @@ def leased(run: Run | None = None, owner: str = "worker") -> Lease:
     return lease
 
 
+def claim_next(owner: str, agents: list[str], suspects: bool = True) -> Lease | None:
+    """A look by a worker with one free slot."""
+    return next(iter(world.claim_batch(owner, agents, 1, suspects)), None)
+
+
 class Died(Exception):
     """The worker is gone: nothing that it does from here on is written."""
 

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,8 @@ from ravi_django.runtime.runs import hints
 from ravi_django.runtime.streams.publisher import Publisher
 
 log = logging.getLogger("ravi.engine")
+
+BATCH = 16  # runs of one claim, at most
 
 
 class Engine(Driver):
@@ -72,28 +74,35 @@ class Engine(Driver):
             self._more = True
             return False  # the row stays claimable
         suspect = self._suspect
-        claimed = await self._drive(claims.claim, run_id, self.name, known_addresses(), suspect is None)
-        if not claimed and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
+        self._driving += 1
+        leases = await self._claim(1, claims.claim, run_id, self.name, known_addresses(), suspect is None)
+        for lease in leases:
+            await self._drive_claimed(lease)
+        if not leases and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
             words = "run %s waits: its workers died, and this one drives run %s, whose workers died too"
             log.warning(words, run_id, suspect, extra={"action": "run.suspect_waits"})
-        return claimed
+        return bool(leases)
 
-    def _drive(self, claim: Callable[..., Lease | None], *args: Any) -> Coroutine[Any, Any, bool]:
-        self._driving += 1  # before the task begins: the slot is taken from now on
-        return self._claim_and_drive(claim, *args)
-
-    async def _claim_and_drive(self, claim: Callable[..., Lease | None], *args: Any) -> bool:
-        lease = None
+    async def _claim(self, room: int, claim: Callable[..., Lease | list[Lease] | None], *args: Any) -> list[Lease]:
+        """Claim on a database thread. So many slots are taken already: those without a lease are given back."""
+        leases: list[Lease] = []
         try:
             asked_at = time.monotonic()
-            lease = await self.database.call(claim, *args)
-            if lease is not None:
-                await self._drive_lease(replace(lease, asked_at=asked_at))
+            found = await self.database.call(claim, *args) or []
+            leases = [replace(lease, asked_at=asked_at) for lease in (found if isinstance(found, list) else [found])]
+        finally:
+            self._driving -= room - len(leases)
+            if not leases and self._more and self.has_room:
+                self.look()
+        return leases
+
+    async def _drive_claimed(self, lease: Lease) -> None:
+        try:
+            await self._drive_lease(lease)
         finally:
             self._driving -= 1
-            if self._more and (lease is not None or self.has_room):
+            if self._more:
                 self.look()
-        return lease is not None
 
     @property
     def has_room(self) -> bool:
@@ -140,24 +149,31 @@ class Engine(Driver):
             log.error("a lease failed: %s", task.exception(), exc_info=task.exception())
 
     def look(self) -> None:
-        """Look for the next claimable run, one look at a time. After a look that found nothing, the end of a lease
+        """Look for the next claimable runs, one look at a time. After a look that found nothing, the end of a lease
         starts a new look only if a hint has found no room."""
         has_room = self.has_room
         self._more = self._looking or not has_room
         if not self._looking and self._has_slot(conf.MAX_RUNS):
             self._looking = True
-            self._background(self._drive(self._claim_next, not has_room))
+            room = max(1, min(BATCH, conf.MAX_RUNS - 1 - self._driving)) if has_room else 1
+            self._driving += room  # before the task begins: the slots are taken from now on
+            self._background(self._look(room, not has_room))
 
-    def _claim_next(self, only_expired: bool) -> Lease | None:
-        """Called on a database thread. After a claim looks again: there may be more runs."""
+    async def _look(self, room: int, only_expired: bool) -> None:
+        """Claim what there is room for, and look again. The next claim queues for a database thread behind the loads of
+        these runs: a process claims no more than it can start, and leaves the rest to others."""
+        leases = await self._claim(room, self._claim_batch, room, only_expired)
+        for lease in leases:
+            self._background(self._drive_claimed(lease))
+        if leases:
+            self.look()
+
+    def _claim_batch(self, room: int, only_expired: bool) -> list[Lease]:
         try:
             suspects = self._suspect is None
-            lease = claims.claim_next(self.name, known_addresses(), suspects, only_expired=only_expired)
+            return claims.claim_batch(self.name, known_addresses(), room, suspects, only_expired=only_expired)
         finally:
             self._looking = False
-        if lease is not None:
-            self.loop.call_soon_threadsafe(self.look)
-        return lease
 
     def promote(self, run_id: UUID) -> None:
         if self._on_promoted is not None:

@@ -31,24 +31,29 @@ def claim(run_id: UUID | str, owner: str, agents: Iterable[str] | None = None, s
     if another worker has it or there is nothing to do. Without `suspects`, not of a run with two crashes in a row."""
     known = None if agents is None else list(agents)
     if postgres.in_use():
-        return _claim_postgres("one", owner, known, suspects, run_id)
+        return next(iter(_claim_postgres("one", owner, known, suspects, run_id)), None)
     with transaction.atomic():
         return _claim_by_orm(run_id, owner, _of(known, suspects))
 
 
-def claim_next(owner: str, agents: Iterable[str], suspects: bool = True, *, only_expired: bool = False) -> Lease | None:
-    """Take a claimable run of these agents, or of an agent stored in the database: one with an expired lease, else with
-    a due timer, else the ready one with the earliest `claim_at`. SKIP LOCKED only avoids waits; the condition is the
-    guard."""
+def claim_batch(
+    owner: str, agents: Iterable[str], room: int, suspects: bool = True, *, only_expired: bool = False
+) -> list[Lease]:
+    """Take up to `room` claimable runs of these agents, or of agents stored in the database: first those with an
+    expired lease, then those with a due timer, then ready ones in the order of `claim_at`. Of runs with two crashes in
+    a row at most one. SKIP LOCKED only avoids waits; the condition is the guard."""
     known = list(agents)
     if postgres.in_use():
-        return _claim_postgres("expired" if only_expired else "any", owner, known, suspects)
-    mine = _of(known, suspects)
+        return _claim_postgres("expired" if only_expired else "any", owner, known, suspects, room=room)
+    leases: list[Lease] = []
     with transaction.atomic():
         for part in (expired,) if only_expired else (expired, timed, ready):
-            for run_id in skip_locked(part().filter(mine)).values_list("id", flat=True)[:1]:
-                return _claim_by_orm(run_id, owner, mine)
-    return None
+            found = skip_locked(part().filter(_of(known, suspects))).values_list("id", flat=True)
+            for run_id in found[: room - len(leases)]:
+                if lease := _claim_by_orm(run_id, owner, _of(known, suspects)):
+                    suspects = suspects and lease.run.crashes < SUSPECT
+                    leases.append(lease)
+    return leases
 
 
 def waits_as_suspect(run_id: UUID | str) -> bool:
@@ -80,7 +85,7 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     run = Run.objects.select_related("session").get(id=run_id)
     if before is not None and outbox.is_on() and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
-    return _with_relatives(run, owner, before and before[2])
+    return _with_relatives([(run, before and before[2])], owner)[0]
 
 
 def _of(known: list[str] | None, suspects: bool) -> Q:
@@ -89,13 +94,15 @@ def _of(known: list[str] | None, suspects: bool) -> Q:
     return agents if suspects else agents & _CALM
 
 
-def _with_relatives(run: Run, owner: str, expired_at: datetime | None) -> Lease:
-    """The lease of a claimed run. Only a child needs its root and parent: their rows are as wide as the run's."""
-    wanted = {key for key in (run.root_id, run.parent_id) if key is not None}
+def _with_relatives(claimed: Sequence[tuple[Run, datetime | None]], owner: str) -> list[Lease]:
+    """The leases of claimed runs, each with the end of the lease before it. Only children need their roots and parents:
+    these rows are as wide as the run's."""
+    wanted = {key for run, _ in claimed for key in (run.root_id, run.parent_id) if key is not None}
     above = Run.objects.in_bulk(wanted) if wanted else {}
-    run.root = above.get(run.root_id)
-    run.parent = above.get(run.parent_id)
-    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at)
+    for run, _ in claimed:
+        run.root = above.get(run.root_id)
+        run.parent = above.get(run.parent_id)
+    return [Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=ended) for run, ended in claimed]
 
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
@@ -111,22 +118,30 @@ _ALLOWED = f"(%(suspects)s::boolean OR crashes + (status = 'running')::int < {SU
 _KNOWN = f"(%(agents)s::jsonb IS NULL OR agent_version IS NOT NULL OR agent IN ({_AGENTS})) AND {_ALLOWED}"
 _KEY = "CASE WHEN agent_version IS NULL THEN agent ELSE '' END"  # the expression of the index of ready runs
 _LOCK = "FOR NO KEY UPDATE SKIP LOCKED"
-# Agents in the order of their earliest runs: no run of another agent is read.
-_HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} AND {_ALLOWED} ORDER BY claim_at, id LIMIT 1"
-_PARTS = {
-    "expired": f"id FROM ravi_run WHERE {_EXPIRED} AND {_KNOWN} ORDER BY lease_expires_at LIMIT 1 {_LOCK}",
-    "timed": f"id FROM ravi_run WHERE {_TIMED} AND {_KNOWN} ORDER BY wake_at LIMIT 1 {_LOCK}",
-    "ready": f"""first.id FROM (
-      SELECT known.agent FROM ({_AGENTS} UNION ALL SELECT '') AS known
-      CROSS JOIN LATERAL (SELECT claim_at {_HEAD}) AS head ORDER BY head.claim_at
-    ) AS known CROSS JOIN LATERAL (SELECT id {_HEAD} {_LOCK}) AS first LIMIT 1""",  # noqa: S608
+_HEAD = f"FROM ravi_run WHERE {_KEY} = known.agent AND {_READY} AND {_ALLOWED} ORDER BY claim_at, id LIMIT"
+_OVERDUE = {
+    "expired": f"FROM ravi_run WHERE {_EXPIRED} AND {_KNOWN} ORDER BY lease_expires_at, id",
+    "timed": f"FROM ravi_run WHERE {_TIMED} AND {_KNOWN} ORDER BY wake_at, id",
 }
+_SUSPECTED = f"crashes + (status = 'running')::int >= {SUSPECT} AS suspected"
+# The earliest ready runs are counted by agent. Then so many runs of each agent are locked: a run that another claim has
+# locked is replaced by the agent's next one, and no run of an unknown agent is read.
+_FIRST = f"""SELECT first.* FROM (
+    SELECT agent, count(*) AS share
+    FROM (
+      SELECT known.agent, head.* FROM ({_AGENTS} UNION ALL SELECT '') AS known
+      CROSS JOIN LATERAL (SELECT claim_at, id {_HEAD} (SELECT room FROM rest)) AS head
+      ORDER BY head.claim_at, head.id LIMIT (SELECT room FROM rest)
+    ) AS head GROUP BY agent
+  ) AS known
+  CROSS JOIN LATERAL (SELECT id, {_SUSPECTED}, claim_at {_HEAD} known.share {_LOCK}) AS first
+  ORDER BY first.claim_at, first.id"""  # noqa: S608
 
 
 def _claim_postgres(
-    part: str, owner: str, known: list[str] | None, suspects: bool, run_id: UUID | str | None = None
-) -> Lease | None:
-    """Pick and claim a run in one statement, which returns the claimed row with its session."""
+    part: str, owner: str, known: list[str] | None, suspects: bool, run_id: UUID | str | None = None, room: int = 1
+) -> list[Lease]:
+    """Pick and claim runs in one statement, which returns the claimed rows with their sessions."""
     params: dict[str, str | None] = {
         "now": postgres.present(),
         "owner": owner,
@@ -134,17 +149,18 @@ def _claim_postgres(
         "release": str(conf.RELEASE),
         "agents": postgres.texts(known),
         "suspects": str(suspects),
+        "room": str(room),
         "run": None if run_id is None else str(run_id),
     }
-    told = outbox.is_on()
+    told, own = outbox.is_on(), len(Run._meta.concrete_fields)
+    claimed = []
     for row in postgres.execute(_STATEMENTS[part, told], params):
-        own = len(Run._meta.concrete_fields)
         run = postgres.instance(Run, row[:own])
         run.session = postgres.instance(Session, row[own:-1])
-        if told and run.crashes:
-            outbox.hint_on_commit()
-        return _with_relatives(run, owner, row[-1])
-    return None
+        claimed.append((run, row[-1]))
+    if told and any(run.crashes for run, _ in claimed):
+        outbox.hint_on_commit()
+    return _with_relatives(claimed, owner)
 
 
 # A worker that was seen after the end of its lease lives: the run did not crash it.
@@ -154,12 +170,22 @@ _CRASHED = """status = 'running' AND NOT EXISTS (
 
 
 def _statement(part: str, told: bool) -> str:
-    """`part`: "one" claims the run with an id, "expired" the first expired one, "any" the first of any part."""
-    picked, which = "", "id = %(run)s::uuid"
+    """`part`: "one" claims the run with an id, "expired" runs with an expired lease, "any" the first of any part."""
+    picked, which, order = "", "id = %(run)s::uuid", ""
     if part != "one":
-        parts = _PARTS.values() if part == "any" else [_PARTS[part]]
-        found = " UNION ALL ".join(f"SELECT id FROM (SELECT {one}) AS part" for one in parts)  # noqa: S608
-        picked, which = f"picked AS MATERIALIZED ({found} LIMIT 1), ", "id IN (SELECT id FROM picked)"
+        which = "id IN (SELECT id FROM allowed)"
+        order = "JOIN allowed ON allowed.id = taken.id ORDER BY place"
+        picked = f"""overdue AS MATERIALIZED (
+  {" UNION ALL ".join(_overdue(one) for one in (_OVERDUE if part == "any" else [part]))} LIMIT %(room)s::int
+), rest AS (
+  SELECT %(room)s::int - count(*) AS room FROM overdue
+), picked AS MATERIALIZED (
+  SELECT *, row_number() OVER () AS place FROM (
+    SELECT * FROM overdue {f"UNION ALL SELECT id, suspected FROM ({_FIRST}) AS first" if part == "any" else ""}
+  ) AS found
+), allowed AS MATERIALIZED (
+  SELECT id, place FROM picked WHERE NOT suspected OR place = (SELECT min(place) FROM picked WHERE suspected)
+), """  # noqa: S608
     return f"""
 WITH {picked}taken AS (
   UPDATE ravi_run SET
@@ -172,7 +198,11 @@ WITH {picked}taken AS (
 ){_TOLD % {"which": which} if told else ""}
 SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")},
   (SELECT lease_expires_at FROM ravi_run before WHERE before.id = taken.id)
-FROM taken JOIN ravi_session session ON session.id = taken.session_id"""  # noqa: S608
+FROM taken JOIN ravi_session session ON session.id = taken.session_id {order}"""  # noqa: S608
+
+
+def _overdue(part: str) -> str:
+    return f"SELECT * FROM (SELECT id, {_SUSPECTED} {_OVERDUE[part]} LIMIT %(room)s::int {_LOCK}) AS part"  # noqa: S608
 
 
 # `before` is the run when the statement began. The statement may have waited for the row since: only the row's own
@@ -215,12 +245,14 @@ def ready() -> QuerySet[Run]:
 
 def timed() -> QuerySet[Run]:
     """Suspended runs with a due timer, the longest overdue first."""
-    return Run.objects.filter(_may_go_on(), status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at")
+    return Run.objects.filter(_may_go_on(), status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at", "id")
 
 
 def expired() -> QuerySet[Run]:
     """Running runs with an expired lease."""
-    return Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by("lease_expires_at")
+    return Run.objects.filter(status=Status.RUNNING, lease_expires_at__lt=clock.now()).order_by(
+        "lease_expires_at", "id"
+    )
 
 
 def skip_locked(rows: QuerySet[Run]) -> QuerySet[Run]:

@@ -14,7 +14,17 @@ from ravi_django.models import Blob, InboxMessage, Run, Status, WorkerProcess
 from ravi_django.testing import ScriptedModel, journal_of, warm
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import CodeAgent, auntil, code, drive, in_background, leased, make_run, on_postgresql
+from tests.support.runs import (
+    CodeAgent,
+    auntil,
+    claim_next,
+    code,
+    drive,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+)
 from tests.support.tool_calls import calling
 from tests.support.world import Engine, Runtime
 
@@ -109,8 +119,8 @@ def expire(lease):
 def test_a_process_that_found_nothing_looks_no_more_after_each_run(monkeypatch):
     code(ask, model=ScriptedModel(["hello"]))
     looks = []
-    claim_next = world.claim_next
-    world.patch(monkeypatch, "claim_next", lambda *args, **kwargs: looks.append(1) or claim_next(*args, **kwargs))
+    claim = world.claim_batch
+    world.patch(monkeypatch, "claim_batch", lambda *args, **kwargs: looks.append(1) or claim(*args, **kwargs))
 
     async def story(engine):
         for _ in range(3):
@@ -253,7 +263,7 @@ def test_a_lost_lease_counts_a_crash_unless_its_worker_was_seen_later(clock, own
     world.worker_seen("w1", 1)
     assert WorkerProcess.objects.get().seen_at == clock.now
     clock.advance(60)
-    claimed = world.claim_next("w2", ["test/code"]) if look else world.claim(lease.run_id, "w2")
+    claimed = claim_next("w2", ["test/code"]) if look else world.claim(lease.run_id, "w2")
     assert claimed.run.crashes == crashes
 
 

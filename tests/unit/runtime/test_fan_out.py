@@ -34,7 +34,7 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
     unhinted,
     waiting_runs,
 )
-from tests.support.runs import CodeAgent, code, make_run, until
+from tests.support.runs import CodeAgent, claim_next, code, make_run, until
 from tests.support.world import being_changed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -102,7 +102,7 @@ def test_a_run_that_a_delivery_wakes_does_not_go_before_a_new_chat(clock, ada, w
         waits_elsewhere(owner=ada)
     (woken,) = deliver(publish("hello")).woken
     chat = make_run("test/chat")
-    assert [world.claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
+    assert [claim_next("w", ["test/chat", FEED]).run_id for _ in range(2)] == [chat.id, woken]
 
 
 def test_the_newest_run_elsewhere_that_waits_for_items_becomes_its_home(ada):

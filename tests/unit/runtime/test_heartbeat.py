@@ -17,7 +17,17 @@ from ravi_django.conf import conf
 from ravi_django.models import Run
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import auntil, code, in_background, leased, make_run, on_postgresql, uncommitted, until
+from tests.support.runs import (
+    auntil,
+    claim_next,
+    code,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    uncommitted,
+    until,
+)
 from tests.support.tool_calls import calling
 from tests.support.world import Engine, Entry
 
@@ -172,7 +182,7 @@ def test_a_long_transaction_that_has_signalled_runs_keeps_nobody_from_them():
     with uncommitted(lambda: [signal(run_id, "go") for run_id in (working.run_id, waiting.id)]):
         beat = in_background(world.heartbeat, "w", [(working.run_id, 1)]).result(BOUND_S)
         hinted = in_background(world.due_for_hint, 10).result(BOUND_S)
-        claimed = in_background(world.claim_next, "w", ["test/code"]).result(BOUND_S)
+        claimed = in_background(claim_next, "w", ["test/code"]).result(BOUND_S)
     assert beat == {working.run_id: "ok"}
     assert hinted == [waiting.id]
     assert claimed is not None

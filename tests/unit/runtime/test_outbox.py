@@ -20,6 +20,7 @@ from tests.support.patience import BOUND_S
 from tests.support.runs import (
     CodeAgent,
     asked,
+    claim_next,
     code,
     drive,
     in_background,
@@ -153,7 +154,7 @@ def test_each_crash_is_told_once(hints: list[int], how: str, clock: FakeClock) -
     run = leased().run
     for _ in range(2):
         clock.advance(100)
-        found = world.claim(run.id, "next") if how == "claim" else world.claim_next("next", ["test/code"])
+        found = world.claim(run.id, "next") if how == "claim" else claim_next("next", ["test/code"])
         assert found
     assert not world.claim(run.id, "other")
     world.requeue(found)

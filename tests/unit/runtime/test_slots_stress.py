@@ -15,7 +15,7 @@ from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Run, Session, Status
 from tests.support import world
 from tests.support.patience import seconds
-from tests.support.runs import on_postgresql
+from tests.support.runs import claim_next, on_postgresql
 from tests.support.trees import ended, root, spawn, suspended
 from tests.support.world import Entry, with_retry
 
@@ -175,7 +175,7 @@ def _end(lease):
 
 
 def _one_step(lease, dice, outcomes):
-    mine = world.claim_next("worker", ["test/child"])
+    mine = claim_next("worker", ["test/child"])
     spawner = mine if mine is not None and mine.run.depth < 3 and dice.random() < 0.5 else lease
     try:
         spawn(spawner, dice.choice([Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL]))

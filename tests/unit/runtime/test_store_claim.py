@@ -13,7 +13,15 @@ from ravi_django.kernel import Priority
 from ravi_django.models import Run, Status
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.runs import (
+    claim_next,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    until,
+)
 from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +45,7 @@ def test_a_leased_run_is_not_claimable(clock):
     world.claim(run.id, "w1")
 
     assert world.claim(run.id, "w2") is None
-    assert world.claim_next("w2", [run.agent]) is None
+    assert claim_next("w2", [run.agent]) is None
 
 
 @on_postgresql
@@ -74,11 +82,11 @@ def test_one_of_eight_that_race_gets_the_run():
 def test_workers_that_look_at_once_get_different_runs():
     runs = [make_run() for _ in range(6)]
 
-    looks = [in_background(world.claim_next, f"w{number}", ["test/code"]) for number in range(6)]
+    looks = [in_background(claim_next, f"w{number}", ["test/code"]) for number in range(6)]
     found = [lease.run_id for look in looks if (lease := look.result(BOUND_S)) is not None]
 
     assert len(set(found)) == len(found)
-    while (lease := world.claim_next("late", ["test/code"])) is not None:
+    while (lease := claim_next("late", ["test/code"])) is not None:
         found.append(lease.run_id)
     assert sorted(found) == sorted(run.id for run in runs)
 
@@ -92,7 +100,7 @@ def test_a_run_that_is_not_pending_is_not_claimable(status):
     Run.objects.filter(id=run.id).update(status=status)
 
     assert world.claim(run.id, "w") is None
-    assert world.claim_next("w", [run.agent]) is None
+    assert claim_next("w", [run.agent]) is None
 
 
 @pytest.mark.sqlite
@@ -102,9 +110,9 @@ def test_a_run_is_not_claimable_before_its_wake_time(clock):
 
     clock.advance(59.9)
     assert world.claim(run.id, "w") is None
-    assert world.claim_next("w", [run.agent]) is None
+    assert claim_next("w", [run.agent]) is None
     clock.advance(0.1)
-    lease = world.claim_next("w", [run.agent])
+    lease = claim_next("w", [run.agent])
 
     assert lease is not None
     assert lease.run.wake_at is None
@@ -115,20 +123,20 @@ def test_the_most_urgent_run_comes_first_and_the_oldest_of_equals_until_one_has_
     order = [Priority.NORMAL, Priority.BACKGROUND, Priority.CRITICAL, Priority.LOW, Priority.HIGH, Priority.NORMAL]
     runs = [make_run(priority=priority.value) for priority in order]
 
-    taken = [world.claim_next("w", ["test/code"]).run_id for _ in runs]
+    taken = [claim_next("w", ["test/code"]).run_id for _ in runs]
 
     assert taken == [runs[number].id for number in (2, 4, 0, 5, 3, 1)]
     Run.objects.update(status=Status.COMPLETED)
     old, *_ = make_run(priority=Priority.BACKGROUND.value), clock.advance(121)
     new = make_run()
-    assert [world.claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
+    assert [claim_next("w", ["test/code"]).run_id for _ in range(2)] == [old.id, new.id]
 
 
 def test_runs_of_agents_that_the_worker_does_not_know_are_left_alone():
     run = make_run("test/other")
 
-    assert world.claim_next("w", ["test/code"]) is None
-    assert world.claim_next("w", []) is None
+    assert claim_next("w", ["test/code"]) is None
+    assert claim_next("w", []) is None
     assert world.claim(run.id, "w", ["test/code"]) is None
     assert world.claim(run.id, "w", ["test/code", "test/other"]) is not None
 
@@ -141,10 +149,77 @@ def test_an_expired_lease_and_a_due_timer_come_before_what_is_ready(clock):
     clock.advance(conf.LEASE_S + 1)
     ready = make_run(priority=Priority.CRITICAL.value)
 
-    taken = [world.claim_next("w", ["test/code"]).run_id for _ in range(3)]
+    taken = [claim_next("w", ["test/code"]).run_id for _ in range(3)]
 
     assert taken == [dead.id, timer.id, ready.id]
-    assert world.claim_next("w", ["test/code"]) is None
+    assert claim_next("w", ["test/code"]) is None
+
+
+# ------------------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.sqlite
+def test_a_batch_is_in_the_order_of_all_agents_runs_and_no_larger_than_the_room(clock):
+    dead, timer = make_run(), make_run()
+    leased(dead)
+    world.suspend(leased(timer), [], seen=0, waits=[], wake_at=clock.now)
+    clock.advance(conf.LEASE_S + 1)
+    ready = []
+    for agent in ("test/a", "test/b", "test/b", "test/a", "test/none", "test/a"):
+        ready.append(make_run(agent))
+        clock.advance(1)
+    expected = [run.id for run in (dead, timer, *ready) if run.agent != "test/none"]
+
+    batches = [world.claim_batch("w", ["test/code", "test/a", "test/b"], room) for room in (1, 4, 5, 5)]
+
+    assert [[lease.run_id for lease in batch] for batch in batches] == [expected[:1], expected[1:5], expected[5:], []]
+    assert all(
+        lease.run.lease_owner == "w" and lease.epoch == lease.run.lease_epoch for batch in batches for lease in batch
+    )
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_second_batch_at_the_same_time_takes_the_next_runs():
+    runs = [make_run(agent).id for _ in range(5) for agent in ("test/a", "test/b")]
+
+    with transaction.atomic():
+        first = world.claim_batch("w1", ["test/a", "test/b"], 4)
+        second = in_background(world.claim_batch, "w2", ["test/a", "test/b"], 4).result(BOUND_S)
+
+    assert [lease.run_id for lease in first] == runs[:4]
+    assert [lease.run_id for lease in second] == runs[4:8]
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("dies_as", [Status.PENDING, Status.RUNNING])
+def test_a_batch_has_one_run_whose_workers_died_at_most(clock, dies_as):
+    suspects = [make_run() for _ in range(3)]
+    crashes = 2 if dies_as == Status.PENDING else 1
+    for place, run in enumerate(suspects):
+        ended = clock.now - timedelta(seconds=3 - place)
+        Run.objects.filter(id=run.id).update(status=dies_as, crashes=crashes, lease_expires_at=ended)
+    calm = [make_run().id for _ in range(3)]
+
+    first = [lease.run_id for lease in world.claim_batch("w", ["test/code"], 5)]
+    rest = [lease.run_id for lease in world.claim_batch("w", ["test/code"], 5, suspects=False)]
+
+    assert first[0] == suspects[0].id
+    assert sorted(first[1:] + rest) == calm
+
+
+@pytest.mark.sqlite
+def test_a_worker_that_dies_before_it_starts_its_batch_loses_nothing(clock):
+    runs = [make_run().id for _ in range(6)]
+    batch = world.claim_batch("dead", ["test/code"], 6)
+    assert world.claim_batch("w", ["test/code"], 6) == []
+
+    clock.advance(conf.LEASE_S + 1)
+    again = world.claim_batch("w", ["test/code"], 6)
+
+    assert sorted(lease.run_id for lease in again) == runs
+    assert {(lease.epoch, lease.run.crashes) for lease in again} == {(2, 1)}
+    assert {lease.expired_at for lease in again} == {lease.run.lease_expires_at for lease in batch}
 
 
 def _woken(run):
@@ -279,7 +354,7 @@ STATES = [  # seconds from now
 
 
 def all_claimed(agents, suspects=True):
-    return [lease.run_id for lease in iter(lambda: world.claim_next("w", agents, suspects), None)]
+    return [lease.run_id for lease in iter(lambda: claim_next("w", agents, suspects), None)]
 
 
 @pytest.mark.parametrize("vendor", [None, "another"])

@@ -76,14 +76,15 @@ def scans_of(plan):
 
 def scans_of_a_look(agents):
     with CaptureQueriesContext(connection) as captured:
-        lease = world.claim_next("w", agents)
+        leases = world.claim_batch("w", agents, 16)
     with transaction.atomic(), connection.cursor() as cursor:
-        if lease is not None:
-            Run.objects.filter(id=lease.run_id).update(status="pending")
+        Run.objects.filter(id__in=[lease.run_id for lease in leases]).update(status="pending")
         cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + captured[0]["sql"])
         ((found,),) = cursor.fetchall()
         transaction.set_rollback(True)
-    return lease, list(scans_of((json.loads(found) if isinstance(found, str) else found)[0]["Plan"]))
+    return [lease.run_id for lease in leases], list(
+        scans_of((json.loads(found) if isinstance(found, str) else found)[0]["Plan"])
+    )
 
 
 LOOKS = {"ravi_run_leased", "ravi_run_timers", "ravi_run_ready"}
@@ -94,13 +95,13 @@ def test_a_look_reads_no_run_of_agents_that_the_worker_does_not_know(busy_site):
     Run.objects.filter(status="running").update(lease_expires_at="2099-01-01T00:00:00Z")
     mine = make_run("test/mine")
 
-    lease, scans = scans_of_a_look(["test/mine", "test/none"])
-    assert lease.run_id == mine.id
+    claimed, scans = scans_of_a_look(["test/mine", "test/none"])
+    assert claimed == [mine.id]
     assert {index for index, _ in scans} == {*LOOKS, "ravi_run_pkey"}
     assert [vain for _, vain in scans if vain] == []
 
-    lease, scans = scans_of_a_look(["test/none"])
-    assert lease is None
+    claimed, scans = scans_of_a_look(["test/none"])
+    assert claimed == []
     assert {index for index, _ in scans} == LOOKS
     assert [vain for _, vain in scans if vain] == []
 

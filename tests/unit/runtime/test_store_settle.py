@@ -9,7 +9,15 @@ from ravi_django.kernel import IllegalTransitionError, Usage
 from ravi_django.models import ACTIVE, TERMINAL, JournalEntry, Run, Session, Status, uuid7
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import in_background, leased, make_run, on_postgresql, somebody_waits_for_a_lock, until
+from tests.support.runs import (
+    claim_next,
+    in_background,
+    leased,
+    make_run,
+    on_postgresql,
+    somebody_waits_for_a_lock,
+    until,
+)
 from tests.support.world import Entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite]
@@ -120,7 +128,7 @@ def test_of_runs_submitted_at_once_one_is_active_and_each_gets_its_turn():
 
     assert sorted(run.status for run in runs) == ["pending", *["queued"] * 5]
     for _ in runs:
-        lease = world.claim_next("w", ["test/code"])
+        lease = claim_next("w", ["test/code"])
         world.finish(lease, Status.COMPLETED, [])
     assert {status_of(run) for run in runs} == {Status.COMPLETED}
 

@@ -30,7 +30,7 @@ from ravi_django.models import ACTIVE, TERMINAL, Session, Signal, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.cases import sizes
-from tests.support.runs import make_run, message, on_postgresql
+from tests.support.runs import claim_next, make_run, message, on_postgresql
 from tests.support.store_model import Row, StoreModel, check_row, check_sessions, may_write, read, unchanged
 from tests.support.world import Entry, Lease, NewTurn
 
@@ -151,10 +151,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def claim_next(self, worker: str) -> None:
         claimable = self.claimable()
-        lease = world.claim_next(worker, ["test/code"])
+        lease = claim_next(worker, ["test/code"])
         assert lease is not None
         assert lease.run_id in claimable
-        assert claimable != [lease.run_id] or world.claim_next("another", ["test/code"]) is None
+        assert claimable != [lease.run_id] or claim_next("another", ["test/code"]) is None
         self._had(lease)
 
     def _had(self, lease: Lease | None) -> None:

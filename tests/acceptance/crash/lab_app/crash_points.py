@@ -117,13 +117,13 @@ def _around(point: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _around_claim(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def wrapper(part: str, owner: str, known: Any, suspects: bool, run_id: Any = None) -> Any:
+    def wrapper(part: str, owner: str, known: Any, suspects: bool, run_id: Any = None, **kwargs: Any) -> Any:
         for tree_id in _trees("claim", run_id) if run_id is not None else _armed_and_pending():
             hit("claim.before", tree_id)
-        lease = function(part, owner, known, suspects, run_id)
-        if lease is not None:  # a claim that came too late is none
+        leases = function(part, owner, known, suspects, run_id, **kwargs)
+        for lease in leases:  # a claim that came too late has none
             hit("claim.after", lease.run.tree_id)
-        return lease
+        return leases
 
     return wrapper
 
