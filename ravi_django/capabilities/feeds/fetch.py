@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -28,6 +28,7 @@ from ravi_django.capabilities.net.outbound import (
 
 MAX_REDIRECTS = 5
 MAX_URL = 2000
+MAX_IDLE = 1000  # queues of servers, before idle ones are removed
 AGE_S = 3600.0  # the largest max-age that is used, in seconds
 AFTER_S = 24 * 3600.0  # the largest Retry-After that is used, in seconds
 TURN_S = 60.0  # the longest time that a fetch waits for its turns, at all servers of its redirects
@@ -50,6 +51,15 @@ class Fetched:
     modified: str = ""
     max_age: float = 0.0  # seconds, at most an hour
     moved: str = ""  # the feed's new permanent address
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The requests to one server."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    free_at: float = 0.0  # by the loop's clock
+    users: int = 0  # requests that wait or run
 
 
 class Fetcher:
@@ -77,7 +87,9 @@ class Fetcher:
         self._timeout_s = timeout_s
         self._lookups = Lookups(8, room=max(at_once, 8))
         self._resolve = resolver or self._lookups.addresses
-        self._turns = _Turns(at_once, gap_s)
+        self._room = asyncio.Semaphore(at_once)
+        self._gap_s = gap_s
+        self._queues: dict[str, _Queue] = {}
 
     async def fetch(self, url: str, *, etag: str = "", modified: str = "") -> Fetched:
         """GET the feed, with the `etag` and `modified` of the last response. Raises SourceError; NotItsTurn when no
@@ -123,7 +135,7 @@ class Fetcher:
     async def _turn(self, server: str, patience_s: float, *, is_first: bool) -> AsyncIterator[None]:
         waiting = asyncio.timeout(patience_s)
         try:
-            async with waiting, self._turns.turn(server):
+            async with waiting, self._alone(server):
                 waiting.reschedule(None)
                 yield
         except TimeoutError:
@@ -131,6 +143,26 @@ class Fetcher:
                 raise
             text = f"other requests to {server} took more than {TURN_S:g} s; the poll is retried later"
             raise (NotItsTurn if is_first else SourceError)(text) from None
+
+    @asynccontextmanager
+    async def _alone(self, server: str) -> AsyncIterator[None]:
+        """One request at a time to one server. A request that waits for its server takes no slot from the others."""
+        loop = asyncio.get_running_loop()
+        queue = self._queues.setdefault(server, _Queue())
+        queue.users += 1
+        try:
+            async with queue.lock:
+                await asyncio.sleep(max(0.0, queue.free_at - loop.time()))
+                try:
+                    async with self._room:
+                        yield
+                finally:
+                    queue.free_at = loop.time() + self._gap_s
+        finally:
+            queue.users -= 1
+            if len(self._queues) > MAX_IDLE:
+                now, queues = loop.time(), self._queues.items()
+                self._queues = {name: one for name, one in queues if one.users or one.free_at >= now}
 
     async def _read(self, response: Any, url: str, moved: str) -> Fetched:
         status, headers = response.status_code, response.headers
@@ -183,50 +215,3 @@ def _retry_after(header: str) -> float | None:
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return min(max((when - datetime.now(UTC)).total_seconds(), 0.0), AFTER_S)
-
-
-# ------------------------------------------------------------------------------------------------- turns
-
-
-class _Queue:
-    """The requests to one server."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.free_at = 0.0  # by the loop's clock
-        self.users = 0
-
-
-class _Turns:
-    """One request at a time to one server, a gap between two, and `at_once` in all. A request that waits for its server
-    takes no slot from the others."""
-
-    def __init__(self, at_once: int, gap_s: float) -> None:
-        self._room = asyncio.Semaphore(at_once)
-        self._gap_s = gap_s
-        self._queues: dict[str, _Queue] = {}
-
-    @asynccontextmanager
-    async def turn(self, server: str) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        queue = self._queues.setdefault(server, _Queue())
-        queue.users += 1
-        try:
-            async with queue.lock:
-                await asyncio.sleep(max(0.0, queue.free_at - loop.time()))
-                try:
-                    async with self._room:
-                        yield
-                finally:
-                    queue.free_at = loop.time() + self._gap_s
-        finally:
-            queue.users -= 1
-            if not queue.users:
-                self._forget(loop.time())
-
-    def _forget(self, now: float) -> None:
-        """Remove idle servers when there are more than 1000."""
-        if len(self._queues) > 1000:
-            idle = [name for name, queue in self._queues.items() if not queue.users and queue.free_at < now]
-            for name in idle:
-                del self._queues[name]

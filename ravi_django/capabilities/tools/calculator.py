@@ -197,25 +197,16 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
+_OF_MATH = (
+    "floor", "ceil", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "degrees",
+    "radians",
+)  # fmt: skip
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "round": _round,
     "min": lambda *numbers: min(numbers),
     "max": lambda *numbers: max(numbers),
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "log2": math.log2,
-    "log10": math.log10,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
-    "degrees": math.degrees,
-    "radians": math.radians,
+    **{name: getattr(math, name) for name in _OF_MATH},
     "factorial": _factorial,
 }

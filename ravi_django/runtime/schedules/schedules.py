@@ -15,7 +15,7 @@ from django.db import IntegrityError
 from ravi_django import access
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, NotFoundError, Priority
-from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.checks import check_text, check_whole
 from ravi_django.models import Run, Schedule, Session, Source
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
@@ -51,8 +51,8 @@ def timetable(row: Schedule) -> Timetable:
 def check(row: Schedule) -> None:
     """Check a schedule before it is saved. Raises InvalidInputError with `field`, AgentNotFoundError and
     SessionNotFoundError."""
-    if not isinstance(row.name, str) or not row.name.strip() or len(row.name) > 200 or "\0" in row.name:
-        raise InvalidInputError("name must be a text of 1 to 200 characters", field="name")
+    if not check_text("name", row.name, 200).strip():
+        raise InvalidInputError("name must not be blank", field="name")
     agent = address_of(row.agent)
     found = specs.find(agent)
     if not isinstance(row.input, str):
