@@ -1,4 +1,4 @@
-"""The audit log: who did what through which agent, append-only. It outlives the journals."""
+"""The audit log: what users did through which agent. Append-only; it outlives the journals."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class AuditRecord(Owned):
     event = models.CharField(max_length=40, help_text=_("run, model or tool"))
     name = models.CharField(max_length=200, blank=True, default="", help_text=_("Model or tool"))
     agent = models.CharField(max_length=302)
-    run_id = models.UUIDField(help_text="Plain: the record stays when the run is deleted")
+    run_id = models.UUIDField(help_text="No foreign key: the record stays when the run is deleted")
     session_id = models.UUIDField()
     detail = models.JSONField(default=dict, blank=True)
 

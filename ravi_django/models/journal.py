@@ -15,18 +15,18 @@ class Phase(models.TextChoices):
 class JournalEntry(models.Model):
     """One row of a run's journal: append-only, `seq` without gaps. The lease holder writes it by `journal/fence.py`."""
 
-    id = models.UUIDField(primary_key=True, default=uuid7, help_text="From the writer: makes a repeated append visible")
+    id = models.UUIDField(primary_key=True, default=uuid7, help_text="Set by the writer: detects a repeated append")
     # No constraint: the statement that inserts has just updated the run.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="journal", db_index=False, db_constraint=False)
     seq = models.BigIntegerField()
     generation = models.IntegerField(default=0)
-    path = models.CharField(max_length=500, help_text="Where in the agent's code: the same on every replay")
+    path = models.CharField(max_length=500, help_text="The place in the agent's code, the same on every replay")
     attempt = models.IntegerField(default=1)
     phase = models.CharField(max_length=10, choices=Phase.choices, default=Phase.RESULT)
     kind = models.CharField(max_length=40, help_text="llm.call, tool.call, run.started, …")
     name = models.CharField(max_length=200, blank=True, default="", help_text="Logical model name or tool name")
     request = models.JSONField(null=True)
-    digests = models.JSONField(null=True, help_text="Of instructions, tool schemas, options and the view sent")
+    digests = models.JSONField(null=True, help_text="Digests of instructions, tool schemas, options and messages")
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     input_tokens = models.IntegerField(null=True)
@@ -86,7 +86,7 @@ class Blob(models.Model):
     size = models.BigIntegerField(help_text="Bytes, before compression")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     erase_at = models.DateTimeField(
-        null=True, editable=False, help_text="A row with it was erased: deleted from then on, unless another row has it"
+        null=True, editable=False, help_text="Deleted from this time on, unless another row refers to it"
     )
 
     class Meta:

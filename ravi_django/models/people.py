@@ -43,7 +43,7 @@ class HumanRequest(Owned):
     choices = models.JSONField(null=True, blank=True)
     tool = models.CharField(max_length=200, blank=True, default="")
     arguments = models.JSONField(null=True, blank=True)
-    details = models.JSONField(null=True, blank=True, help_text="context, free_text; questions by key, of several")
+    details = models.JSONField(null=True, blank=True, help_text="context, free_text, and several questions by key")
     arguments_hash = models.CharField(max_length=64, blank=True, default="", db_default="", help_text="SHA-256")
     risk = models.CharField(max_length=10, blank=True, default="")
     signal = models.CharField(
@@ -54,7 +54,7 @@ class HumanRequest(Owned):
     to = models.CharField(max_length=220, blank=True, default="", db_default="", help_text="The present address")
     steps = models.JSONField(null=True, blank=True, help_text="All steps in their order: to, within (seconds)")
     level = models.SmallIntegerField(default=0, db_default=0, help_text="The index of the present step")
-    escalates_at = models.DateTimeField(null=True, blank=True, help_text="When the next step is asked instead")
+    escalates_at = models.DateTimeField(null=True, blank=True, help_text="When the request moves to the next step")
     asked_at = models.DateTimeField(
         null=True, blank=True, help_text="When the present address was asked; empty: at the opening"
     )
@@ -63,7 +63,7 @@ class HumanRequest(Owned):
 
     not_before = models.DateTimeField(null=True, blank=True, help_text="An earlier answer is refused")
     expires_at = models.DateTimeField(null=True, blank=True)
-    answer = models.JSONField(null=True, blank=True, help_text="action, and what came with it")
+    answer = models.JSONField(null=True, blank=True, help_text="The action, with its arguments or text")
     answered_by = user_key()
     answered_at = models.DateTimeField(null=True, blank=True)
     woke = models.BooleanField(default=True, help_text="False until the run is woken for the answer")

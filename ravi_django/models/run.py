@@ -85,7 +85,7 @@ class Run(Owned):
         help_text="The release whose workers may claim it before `wake_at`",
     )
     wake_seq = models.BigIntegerField(
-        default=0, db_default=0, help_text="Rises with every wake-up: a suspension names the last one it saw"
+        default=0, db_default=0, help_text="Rises with every wake-up: a run does not suspend if it has changed"
     )
     paused_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable until it is resumed")
 

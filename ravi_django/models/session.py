@@ -30,7 +30,7 @@ class Session(Owned):
     )
     erasure = models.ForeignKey(  # no constraint: the erasure is deleted after its sessions
         "ravi.Erasure", null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+", editable=False,
-        db_index=False, db_constraint=False, help_text="Set: the sweep deletes it",
+        db_index=False, db_constraint=False, help_text="Set when the sweep has to delete the session",
     )  # fmt: skip
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
@@ -73,7 +73,7 @@ class Turn(models.Model):
     content = models.JSONField(help_text="Content blocks")
     name = models.CharField(max_length=100, blank=True, default="")
     keeps = models.IntegerField(
-        null=True, blank=True, help_text="Of a summary: the number of turns right before it that it does not replace"
+        null=True, blank=True, help_text="In a summary: the number of turns directly before it that it keeps"
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -84,7 +84,7 @@ class Turn(models.Model):
             models.UniqueConstraint(fields=["run", "index"], name="ravi_turn_run_index"),
         ]
         indexes = [
-            # Has only summaries: finds the last one of a conversation.
+            # Only summaries: finds the last one of a conversation.
             models.Index(
                 fields=["session", "-position"], condition=models.Q(keeps__isnull=False), name="ravi_turn_summary"
             )

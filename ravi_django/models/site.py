@@ -40,7 +40,7 @@ class Ticket(models.Model):
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    credential = models.JSONField(null=True, help_text="The credential of its owner: a socket belongs to that")
+    credential = models.JSONField(null=True, help_text="The owner's credential; the socket closes when it ends")
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ class Follow(Owned):
     dropped = models.PositiveIntegerField(
         default=0,
         editable=False,
-        help_text="Items above the limit of waiting ones; the next delivery reports the number",
+        help_text="Items dropped above the limit; the next delivery reports their number",
     )
 
     objects = OwnedQuerySet.as_manager()

@@ -85,10 +85,10 @@ class SourceItem(models.Model):
     seen_at = models.DateTimeField(db_default=Now(), editable=False)
     changed_at = models.DateTimeField(null=True, blank=True)
     signed_at = models.DateTimeField(
-        null=True, editable=False, help_text="When its present text was signed: an older text is no edit"
+        null=True, editable=False, help_text="When its text was signed; texts that are older are ignored"
     )
     untold = models.JSONField(
-        null=True, editable=False, help_text="A save of a model, {pk, created}, that is not delivered yet: no item"
+        null=True, editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}"
     )
 
     class Meta:

@@ -50,9 +50,9 @@ class Ask(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7)
     asker = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="asks", db_index=False)
     generation = models.IntegerField(default=0)
-    path = models.CharField(max_length=500, help_text="Where the asker's code asks")
+    path = models.CharField(max_length=500, help_text="The place of the ask in the asker's code")
     target = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="asked", db_index=False)
-    message_id = models.CharField(max_length=64, blank=True, default="", help_text="Empty: waits for the end alone")
+    message_id = models.CharField(max_length=64, blank=True, default="", help_text="Empty: waits only for the end")
     deadline = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(  # noqa: DJ001 - null while open
         max_length=20, choices=AskKind.choices, null=True, blank=True

@@ -61,7 +61,7 @@ class NewTurn:
 
     @property
     def keeps(self) -> int | None:
-        """Of a summary: the number of turns right before it that it does not replace."""
+        """In a summary: the number of turns directly before it that it keeps."""
         return keeps_of(self.message)
 
 

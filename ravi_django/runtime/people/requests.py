@@ -158,7 +158,7 @@ def place_at(request: HumanRequest, level: int, begins: datetime) -> None:
 
 
 def end_of(request: HumanRequest, level: int, begins: datetime) -> datetime | None:
-    """When the next step is asked instead. After the last step the request expires."""
+    """When the request moves to the next step. After the last step the request expires."""
     steps = request.steps or []
     within = steps[level]["within"]
     return None if level == len(steps) - 1 or not within else begins + timedelta(seconds=within)
