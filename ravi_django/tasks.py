@@ -92,8 +92,8 @@ def relay_events() -> None:
     relay_safely()
 
 
-@shared_task(name="ravi.tell_saves")
-def tell_saves(source_id: str) -> None:
+@shared_task(name="ravi.deliver_saves")
+def deliver_saves(source_id: str) -> None:
     """Deliver the saves of a model that wait for a source's agent."""
     from ravi_django.runtime.sources.saves import run
 

@@ -1,5 +1,5 @@
 """Sources of items for agents: feeds, webhooks, directories, saved models and the event bus.
 
-Owns Source and SourceItem. It must survive a death between reading and delivering: each item is delivered once. Read
+Owns Source and SourceItem. It must survive a crash between reading and delivering: each item is delivered once. Read
 `poll.py` first.
 """

@@ -25,7 +25,7 @@ from ravi_django.runtime.sources.items import TODAY
 from ravi_django.runtime.sources.rows import MOVED, STATE
 from ravi_django.users import permits
 
-Fault = tuple[str, str]  # the field, and what is wrong with it in words
+Fault = tuple[str, str]  # the field, and its error as text
 
 OPTIONS_BYTES = 64 * 1024
 LEAST_S = 60  # between two polls of another server
@@ -39,21 +39,21 @@ def faults_of(source: Source) -> Iterator[Fault]:
     """The faults of a source that a user has entered."""
     options = source.options
     if not isinstance(options, dict):
-        yield "options", 'a JSON object like {"edits": true}'
+        yield "options", 'Enter a JSON object like {"edits": true}.'
         return
     yield from _agent(source)
     yield from _options(typed(options))
     yield from _names(source.kind, typed(options))
     if source._state.adding:
         for name in written(options):
-            yield "options", f"{name} is written here, by polls and deliveries: leave it out"
+            yield "options", f"{name} is set by polls and deliveries; leave it out"
     try:
         check_name(source.signal)
     except InvalidInputError as error:
         yield "signal", str(error)
     least = LEAST_S if source.kind in (Source.Kind.FEED, Source.Kind.ADAPTER) else 1
     if source.kind in POLLED and (source.every_s is None or source.every_s < least):
-        yield "every_s", f"{least} seconds or more"
+        yield "every_s", f"Enter {least} or more seconds."
     if source.kind in _OF_KIND:
         yield from _OF_KIND[source.kind](source)
 
@@ -72,7 +72,7 @@ def _agent(source: Source) -> Iterator[Fault]:
     try:
         found = specs.find(source.agent)
     except AgentNotFoundError:
-        yield "agent", f"There is no agent {source.agent}, or it is switched off."
+        yield "agent", f"There is no agent {source.agent}, or it is disabled."
         return
     metadata = source.options.get("metadata", {})
     if not isinstance(metadata, dict):
@@ -86,7 +86,7 @@ def _agent(source: Source) -> Iterator[Fault]:
 
 def _options(options: dict[str, Any]) -> Iterator[Fault]:
     for place in secret_names(options):
-        yield "options", f"{place} looks like a key or a password, and options are shown: keep it in the environment"
+        yield "options", f"{place} looks like a key or a password; options are visible, so keep it in the environment"
     if not isinstance(options.get("edits", False), bool):
         yield "options", f"edits must be true or false, not {options['edits']!r}"
     if not _is_number(options.get("max_items_a_day", 1)):
@@ -101,7 +101,7 @@ def _names(kind: str, options: dict[str, Any]) -> Iterator[Fault]:
     known = (*EVERYWHERE, *_NAMES[kind])
     for name in options:
         if name not in known:
-            yield "options", f"there is no option {name} of a {kind}; there are: {', '.join(known)}"
+            yield "options", f"a {kind} has no option {name}; its options are: {', '.join(known)}"
 
 
 def _is_number(value: Any, most: float = math.inf) -> bool:
@@ -117,14 +117,14 @@ def _feed(source: Source) -> Iterator[Fault]:
     except ValueError:
         is_web = False
     if not is_web or any(char.isspace() for char in source.location):
-        yield "location", "The feed's address: https://example.com/feed.xml"
+        yield "location", "Enter the feed's URL, like https://example.com/feed.xml."
     elif parts.username is not None or parts.password is not None:
-        yield "location", "An address without a name and password: it is shown here."
+        yield "location", "Enter a URL without a user name and password: it is visible here."
 
 
 def _webhook(source: Source) -> Iterator[Fault]:
     if source.location:
-        yield "location", "Leave it empty: the address to post to is made here."
+        yield "location", "Leave it empty: the webhook's URL is created here."
     secret = source.secret if source._state.adding else ""  # a saved one is encrypted
     if secret and ("," in secret or not SECRET_LEAST <= len(secret) <= SECRET_MOST):
         wanted = f"{SECRET_LEAST} to {SECRET_MOST} characters and no comma (it has {len(secret)} characters)"
@@ -139,10 +139,10 @@ def _model(source: Source) -> Iterator[Fault]:
     model = named.get(source.location.lower())
     if model is None:
         known = ", ".join(sorted(model._meta.label for model in named.values())) or "none"
-        yield "location", f"A model that RAVI['SOURCE_MODELS'] names; those are: {known}"
+        yield "location", f"Choose a model of RAVI['SOURCE_MODELS']: {known}"
         return
     if source.owner is not None and not permits(source.owner, saves.permission_of(model)):
-        yield "location", f"The owner may not see {model._meta.label}: {saves.permission_of(model)}"
+        yield "location", f"The owner needs the permission {saves.permission_of(model)}."
     yield from (("options", fault) for fault in saves.field_faults(model, source.options.get("fields")))
 
 
@@ -230,5 +230,5 @@ def _home(session: Session | UUID | None, user: Any, tenant: str) -> Session | N
     owner_id = getattr(user, "pk", None)
     found: Session | None = Session.objects.filter(id=wanted, owner_id=owner_id, tenant=tenant).first()
     if found is None:
-        raise InvalidInputError("session: there is no such session of this owner and tenant", field="session")
+        raise InvalidInputError("session: this owner and tenant have no such session", field="session")
     return found

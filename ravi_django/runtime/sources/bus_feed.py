@@ -27,11 +27,11 @@ async def feed_agent(
     after: str | None = None,
 ) -> str:
     """Send a run, such as an InformationAgent's, each event of these types as a signal, once. The signal's payload is
-    the event as JSON. Events about runs of its tree, or of its agent, are left out, or each would cause the next.
+    the event as JSON. Events about runs of its tree, or of its agent, are skipped: otherwise each would cause the next.
 
     While the run has RAVI["SOURCE_UNREAD"] of these signals unread, the events wait on the bus.
 
-    The default group is `agent:<run>`, so that it goes on where it was after a restart. Returns the subscription's id;
+    The default group is `agent:<run>`, so that a restart continues at the same event. Returns the subscription's id;
     events for a run that has ended are ignored.
     """
     run_id = str(run.id if isinstance(run, Run) else run)

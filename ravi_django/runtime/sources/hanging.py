@@ -28,7 +28,7 @@ async def on_own_thread(key: Hashable, function: Callable[[], T], within_s: floa
     ends no other begins under its key in this process: a call that hangs costs one thread, not one per try."""
     with _lock:
         if key in _at_work:
-            raise Hangs("an earlier call still hangs in it; check the disk or the server that it is on")
+            raise Hangs("an earlier call still hangs; check its disk or server")
         _at_work.add(key)
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
@@ -41,7 +41,7 @@ async def on_own_thread(key: Hashable, function: Callable[[], T], within_s: floa
     try:
         await asyncio.wait({answer}, timeout=within_s)
         if not answer.done():
-            raise Hangs(f"there was no answer within {within_s:g} s; check the disk or the server that it is on")
+            raise Hangs(f"no answer within {within_s:g} s; check its disk or server")
         return answer.result()
     finally:
         answer.cancel()

@@ -18,8 +18,8 @@ from ravi_django.runtime.journal.entries import storable
 A_DAY = 2_000  # items, new or edited, of feeds and webhooks
 TODAY = "told_today"  # the option that counts them: {date, items}
 ENOUGH = (
-    "as many of its items were told today, new or edited, as its option max_items_a_day allows; the rest is taken "
-    "tomorrow, if still there"
+    "the source has reached its option max_items_a_day for today; the rest is delivered tomorrow if the source "
+    "still has it"
 )
 SEEN_S = 24 * 3600.0  # between two writes of `seen_at`
 ROWS = 5_000  # deleted in one transaction, at most
@@ -31,14 +31,14 @@ def items_known(source: Source, items: Sequence[Item]) -> dict[str, SourceItem]:
 
 
 def items_seen(rows: Collection[SourceItem]) -> None:
-    """Note that they are still in the source: no query unless the last note is a day old."""
+    """Record that they are still in the source. No query unless the last record is a day old."""
     before = (clock.fixed() or timezone.now()) - timedelta(seconds=SEEN_S)
     if old := [row.id for row in rows if row.seen_at < before]:
         SourceItem.objects.filter(id__in=old).update(seen_at=clock.now())
 
 
 def is_outdated(row: SourceItem, signed_at: datetime | None) -> bool:
-    """Whether the row has a text that was signed later: an old delivery that is repeated is no edit."""
+    """Whether the row's text was signed later: a repeated old webhook request is not an edit."""
     return signed_at is not None and row.signed_at is not None and signed_at < row.signed_at
 
 
@@ -78,12 +78,12 @@ def item_body(source: Source, item: Item, revision: int) -> dict[str, Any]:
 def room_today(source: Source) -> int | None:
     """How many more of its items may be delivered today (UTC); None: no limit."""
     most = most_a_day(source)
-    return None if most is None else max(0, most - _told_today(source))
+    return None if most is None else max(0, most - _delivered_today(source))
 
 
-def count_today(source: Source, told: int) -> None:
-    if told and most_a_day(source) is not None:
-        counted = {"date": _today(), "items": _told_today(source) + told}
+def count_today(source: Source, delivered: int) -> None:
+    if delivered and most_a_day(source) is not None:
+        counted = {"date": _today(), "items": _delivered_today(source) + delivered}
         source.options = {**source.options, TODAY: counted}
         Source.objects.filter(id=source.id).update(options=source.options)
 
@@ -93,7 +93,7 @@ def most_a_day(source: Source) -> int | None:
     return _count(source.options.get("max_items_a_day")) or default
 
 
-def _told_today(source: Source) -> int:
+def _delivered_today(source: Source) -> int:
     counted = source.options.get(TODAY)
     is_today = isinstance(counted, dict) and counted.get("date") == _today()
     return _count(counted.get("items")) if is_today else 0

@@ -20,14 +20,14 @@ from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.sources import rows as source_rows, telling, unread
+from ravi_django.runtime.sources import delivery, rows as source_rows, unread
+from ravi_django.runtime.sources.delivery import UNREAD, UNREAD_S
 from ravi_django.runtime.sources.hanging import run_alone
 from ravi_django.runtime.sources.pollers import Polling, pollers
-from ravi_django.runtime.sources.telling import UNREAD, UNREAD_S
 
 log = logging.getLogger("ravi.sources")
 
-BOUND_S = 50.0  # no poll begins later in a task; those that have begun finish while the next task begins
+BOUND_S = 50.0  # a task begins no poll later; its running polls finish while the next task begins
 LOOK_S = 2.0  # between two looks for more due sources
 WHOLE_S = 190.0  # of one poll, plus RAVI["SOURCE_TIMEOUT_S"]
 LEASE_S = 60.0  # a poller that is killed holds its sources for so long
@@ -66,9 +66,9 @@ def sweep_unread() -> list[UUID]:
     begun = []
     for source_id in unread.left_unread(AT_ONCE):
         try:
-            run_id = telling.tell_unread(source_id)
+            run_id = delivery.deliver_unread(source_id)
         except Exception as error:
-            log.warning("source %s: its unread items wait: %s", source_id, error, extra={"action": "sources.unread"})
+            log.warning("source %s: no run for unread items: %s", source_id, error, extra={"action": "sources.unread"})
             continue
         if run_id is not None:
             begun.append(run_id)
@@ -87,7 +87,7 @@ class _Polls:
         self._room = 4 * int(conf.SOURCE_CONCURRENCY)  # some wait for their turn at a server
         self._pollers = pollers()
         self._asked: Counter[str] = Counter()  # requests of these polls, by server
-        self._held: dict[UUID, Source] = {}  # that are being read
+        self._held: dict[UUID, Source] = {}  # sources of running polls
         self._renewing = asyncio.Lock()
         self._made = 0
 
@@ -124,7 +124,7 @@ class _Polls:
         return stopped_s is not None and stopped_s >= float(conf.DRAIN_S)
 
     async def _claimed(self, room: int) -> list[Source]:
-        """More sources, when there is room for many: each look is a query."""
+        """Claim more sources if there is room for many: each claim is a query."""
         wanted = min(room, self._room if self._left is None else self._left)
         if self._left == 0 or time.monotonic() > self._give_up or background.stopped_s(self._begun) is not None:
             self.takes_no_more()
@@ -146,18 +146,17 @@ class _Polls:
         return taken
 
     async def _renew(self) -> None:
-        """Renew the leases of the sources that are being read. A delivery is shorter than a lease, and an item is
-        delivered once all the same."""
+        """Renew the leases of the sources of running polls. Without a lease, an item is still delivered once."""
         while True:
             await asyncio.sleep(LEASE_S / RENEWALS)
             async with self._renewing:
                 try:
                     await self._database.call(source_rows.renew_sources, list(self._held.values()), LEASE_S)
                 except Exception as error:
-                    log.warning("the sources are held no longer: %s", error, extra={"action": "sources.not_renewed"})
+                    log.warning("the leases were not renewed: %s", error, extra={"action": "sources.not_renewed"})
 
     async def _let_go(self, source: Source) -> None:
-        """Renew its lease no more."""
+        """Stop renewing its lease."""
         async with self._renewing:
             self._held.pop(source.id, None)
 
@@ -166,7 +165,7 @@ class _Polls:
         server = _server(source)
         with _servers_lock:
             if server and (self._asked[server] >= PER_HOST or _servers[server] > self._asked[server]):
-                return False  # an earlier task in this process still asks it
+                return False  # an earlier task in this process still sends it requests
             self._asked[server] += 1
             _servers[server] += 1
         return True
@@ -177,7 +176,7 @@ class _Polls:
             _servers[_server(source)] -= 1
 
     def _leave_all(self) -> None:
-        """Also of sources that were taken and, after an error, never polled."""
+        """Also for sources that were claimed but not polled because of an error."""
         global _servers
         with _servers_lock:
             _servers -= self._asked  # keeps what is above 0
@@ -201,7 +200,7 @@ class _Polls:
         finally:
             self._leave(source)
             await self._let_go(source)
-        if not await self._database.call(_tell, source, polled):
+        if not await self._database.call(_deliver, source, polled):
             return
         if polled.after is not None:
             note = await self._polling.on_thread(source, polled.after, within_s=AFTER_S)
@@ -209,7 +208,7 @@ class _Polls:
         await self._database.call(_read, source, polled)
 
     async def _within_bounds(self, source: Source) -> Polled:
-        """Do not wait for an adapter that ignores its cancellation."""
+        """Do not wait for an adapter that ignores cancellation."""
         polling = asyncio.ensure_future(self._pollers[source.kind](source, self._polling))
         try:
             done, _ = await asyncio.wait({polling}, timeout=self._whole_s)
@@ -220,11 +219,11 @@ class _Polls:
         return polling.result()
 
     async def _written(self, source: Source, write: Callable[..., object], *args: object) -> None:
-        """An error here fails only this source, which is due again when its lease ends."""
+        """An error here affects only this source, which is due again when its lease ends."""
         try:
             await self._database.call(write, *args)
         except Exception:
-            log.exception("source %s: how its poll ended is lost", source.id, extra={"action": "sources.not_written"})
+            log.exception("source %s: its poll was not written", source.id, extra={"action": "sources.not_written"})
 
 
 def _server(source: Source) -> str:
@@ -236,15 +235,15 @@ def _server(source: Source) -> str:
         return ""
 
 
-def _tell(source: Source, polled: Polled) -> bool:
-    """Deliver the items before the poll is recorded: a poll that dies in between is repeated. False: the rest of the
-    items comes later."""
-    told = telling.tell(source, polled.items)
-    if told.again_in_s:
-        source_rows.put_off([source], _spread(told.again_in_s), told.error)
+def _deliver(source: Source, polled: Polled) -> bool:
+    """Deliver the items before the poll is recorded, so that a crash in between repeats the poll. Returns False if
+    the rest of the items is delivered later."""
+    result = delivery.deliver(source, polled.items)
+    if result.again_in_s:
+        source_rows.put_off([source], _spread(result.again_in_s), result.error)
         return False
-    if told.error:
-        raise SourceError(told.error)
+    if result.error:
+        raise SourceError(result.error)
     return True
 
 
@@ -255,7 +254,9 @@ def _read(source: Source, polled: Polled) -> None:
 
 def _failed(source: Source, error: SourceError) -> None:
     every_s = max(source.every_s, 1)
-    pause = max(every_s, min(every_s * 2.0 ** min(source.failures, 20), BACK_S))  # not more often than one that works
+    pause = max(
+        every_s, min(every_s * 2.0 ** min(source.failures, 20), BACK_S)
+    )  # not more often than a poll that works
     source_rows.source_failed(source, str(error), _spread(max(pause, error.retry_after or 0.0)), gone=error.gone)
     log.info("source %s: %s", source.id, error, extra={"action": "sources.no_items"})
 

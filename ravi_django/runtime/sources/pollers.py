@@ -60,7 +60,7 @@ class Polling:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            raise NotItsTurn(f"too much else was read for {WAIT_S:g} s") from None
+            raise NotItsTurn(f"other feeds were being parsed for {WAIT_S:g} s") from None
 
     def close(self) -> None:
         self.fetcher.close()

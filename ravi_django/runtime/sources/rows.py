@@ -1,7 +1,7 @@
-"""Which source is polled next, and what a poll found.
+"""Claim the sources that are due, and write the results of polls.
 
-A poller holds the source for a while: `polling_until` is its lease, and its result is written only if that time is
-unchanged. If a poller is killed, the items it delivered stay delivered, and the source is due again after that time.
+`polling_until` is a poller's lease of the source. A result is written only if that time is unchanged. If a poller is
+killed, the items it delivered stay delivered, and the source is due again after that time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def any_source_due(kinds: Collection[str]) -> bool:
 
 
 def claim_sources(kinds: Collection[str], limit: int, lease_s: float) -> list[Source]:
-    """Take up to `limit` due sources for `lease_s` seconds, without those that another poller is taking."""
+    """Lease up to `limit` due sources for `lease_s` seconds, without those that another poller is claiming."""
     with transaction.atomic():
         rows = _due(kinds).select_for_update(skip_locked=True, no_key=True)
         oldest = F("next_at").asc(nulls_first=True)
@@ -46,7 +46,7 @@ def claim_sources(kinds: Collection[str], limit: int, lease_s: float) -> list[So
 
 
 def renew_sources(sources: Sequence[Source], lease_s: float) -> None:
-    """Hold sources for longer, those that no other poller has taken; the new time goes into their `polling_until`."""
+    """Renew the leases that no other poller has taken over. The new time goes into `polling_until` of `sources`."""
     with transaction.atomic():
         rows = Source.objects.select_for_update(no_key=True).filter(_held(*sources)).order_by("id")
         ids = list(rows.values_list("id", flat=True))
@@ -57,7 +57,7 @@ def renew_sources(sources: Sequence[Source], lease_s: float) -> None:
 
 
 def put_off(sources: Sequence[Source], seconds: float, error: str = "") -> int:
-    """Give sources back unpolled, due again in so many seconds. An `error` here counts as no failure."""
+    """End the leases without a poll; the sources are due again in `seconds`. An `error` here is not a failure."""
     words = {"error": _storable(error)} if error else {}
     return Source.objects.filter(_held(*sources)).update(polling_until=None, next_at=clock.after(seconds), **words)
 
@@ -74,7 +74,7 @@ def _held(*sources: Source) -> Q:
 
 
 def source_polled(source: Source, polled: Polled, next_in_s: float) -> bool:
-    """Write a poll whose items were delivered. False when another poller has the lease now, and repeats the poll."""
+    """Write a poll whose items were delivered. False: another poller has the lease now, and repeats the poll."""
     changes: dict[str, Any] = {"failures": 0, "error": _storable(polled.note)}
     if polled.etag is not None:
         changes["etag"] = polled.etag
@@ -88,7 +88,7 @@ def source_polled(source: Source, polled: Polled, next_in_s: float) -> bool:
 
 
 def source_failed(source: Source, error: str, next_in_s: float, *, gone: bool = False) -> bool:
-    """Write a poll that failed, or whose items could not be delivered: the next poll brings them again."""
+    """Write a poll that failed, or whose items could not be delivered: the next poll reads them again."""
     off = {"enabled": False} if gone else {}
     return _end(source, next_in_s, {}, {"failures": F("failures") + 1, "error": _storable(error), **off})
 

@@ -1,10 +1,10 @@
-"""Saves of a site's models that sources wait for: noted in the saver's transaction, delivered to agents after it.
+"""Saves of a site's models as items: noted in the transaction of the save, delivered to agents after it.
 
-A note is a row of its own: savers do not wait for each other. The delivery deletes its notes in the same transaction
-and reads the rows as they are then.
+A note is a row of its own, so that saves do not wait for each other. The delivery deletes its notes in its own
+transaction and reads the saved rows as they are at that time.
 
 A model that RAVI["SOURCE_MODELS"] does not name has no `post_save` receiver, and its saves cost nothing. For a named
-model each process asks at most every 5 seconds which sources there are.
+model, each process reads its sources at most every 5 seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.sources.telling import BATCH, tell
+from ravi_django.runtime.sources.delivery import BATCH, deliver
 from ravi_django.runtime.sources.unread import full_sources
 from ravi_django.users import permits
 
@@ -43,7 +43,7 @@ KEPT_S = 7 * 86400.0  # for a note that cannot be delivered
 DECLARED_S = 5.0  # until a process knows of a source that another process has added
 LATE_S = 10.0  # the hint of an older note was lost
 AT_ONCE = 20  # sources of one sweep
-TASK = "ravi.tell_saves"
+TASK = "ravi.deliver_saves"
 _UID = "ravi.model_sources"
 
 _declared: tuple[float, dict[str, tuple[UUID, ...]]] = (float("-inf"), {})
@@ -85,7 +85,7 @@ def _kept(source_ids: Iterable[UUID], using: str) -> list[UUID]:
 _KEEP = f"SELECT id FROM {Source._meta.db_table} WHERE id = ANY(%s) AND enabled ORDER BY id FOR KEY SHARE SKIP LOCKED"  # noqa: S608
 
 
-def with_untold(older_than_s: float, limit: int) -> list[UUID]:
+def with_undelivered(older_than_s: float, limit: int) -> list[UUID]:
     """Enabled sources with a note that is older, without those whose run has too much unread. Of too many sources a
     random choice, so that those that fail cannot block the others."""
     rows = SourceItem.objects.filter(untold__isnull=False, seen_at__lt=clock.after(-older_than_s))
@@ -95,7 +95,7 @@ def with_untold(older_than_s: float, limit: int) -> list[UUID]:
     return [source_id for source_id in found if source_id not in full][:limit]
 
 
-def tell_saves(source_id: UUID) -> int:
+def deliver_saves(source_id: UUID) -> int:
     """Deliver a batch of notes and delete them, in one transaction and under the source's lock. Returns their number; 0
     when there are none, or when they cannot be delivered: then they are kept for a week."""
     with transaction.atomic():
@@ -107,19 +107,19 @@ def tell_saves(source_id: UUID) -> int:
         if not notes:
             return 0
         try:
-            is_told = not tell(source, _read(source, notes)).error
+            is_delivered = not deliver(source, _read(source, notes)).error
         except Unreadable as refusal:
-            heard(source.id, f"{refusal}; what is saved meanwhile is kept for 7 days")
-            is_told = False
-        if not is_told:
+            record_result(source.id, f"{refusal}; saves are kept for 7 days")
+            is_delivered = False
+        if not is_delivered:
             SourceItem.objects.filter(source=source, untold__isnull=False, seen_at__lt=clock.after(-KEPT_S)).delete()
             return 0
         SourceItem.objects.filter(id__in=[note.id for note in notes]).delete()
-        heard(source.id)
+        record_result(source.id)
     return len(notes)
 
 
-def heard(source_id: UUID, error: str = "") -> None:
+def record_result(source_id: UUID, error: str = "") -> None:
     """Write the result of a source that is not polled."""
     Source.objects.filter(id=source_id).update(checked_at=clock.now(), error=error, failures=int(bool(error)))
 
@@ -137,7 +137,7 @@ def faults() -> Iterator[str]:
         return
     for name in conf.SOURCE_MODELS:
         if not _models_of(name):
-            yield f" names {name!r}, which is no model of an installed app that can be told of"
+            yield f" names {name!r}: no installed model or app, or one that cannot be a source"
 
 
 def field_faults(model: type[models.Model], names: Any) -> Iterator[str]:
@@ -151,7 +151,7 @@ def field_faults(model: type[models.Model], names: Any) -> Iterator[str]:
     for name in names:
         if name not in there:
             known = ", ".join(there)
-            yield f"{model._meta.label} has no field {name!r} that can be told of; there are: {known}"
+            yield f"{model._meta.label} has no field {name!r} for sources; the fields are: {known}"
 
 
 def _models_of(name: Any) -> list[type[models.Model]]:
@@ -212,7 +212,7 @@ def _sources_of(label: str) -> tuple[UUID, ...]:
                 for source_id, location in rows.values_list("id", "location"):
                     known[location.lower()] = (*known.get(location.lower(), ()), source_id)
         except DatabaseError as error:  # the app's tables are not there yet
-            log.warning("which models sources wait for is not known: %s", error, extra={"action": "saves.unknown"})
+            log.warning("cannot read the sources of models: %s", error, extra={"action": "saves.unknown"})
         _declared = (time.monotonic() + DECLARED_S, known)
     return known.get(label, ())
 
@@ -251,15 +251,15 @@ class _Hint:
 
 def run(source_id: UUID | str) -> int:
     """Deliver all saves of a source that wait. Returns their number."""
-    told = 0
-    while found := tell_saves(UUID(str(source_id))):
-        told += found
-    return told
+    delivered = 0
+    while found := deliver_saves(UUID(str(source_id))):
+        delivered += found
+    return delivered
 
 
 def sweep() -> int:
     """Repeat lost hints. Returns the number of sources."""
-    late = with_untold(LATE_S, AT_ONCE)
+    late = with_undelivered(LATE_S, AT_ONCE)
     for source_id in late:
         background.hint(TASK, str(source_id))
     return len(late)
@@ -269,7 +269,7 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
     """One item for each row that was saved, as it is now, however often it was saved."""
     model = named_models().get(source.location.lower())
     if model is None:
-        raise Unreadable(f"RAVI['SOURCE_MODELS'] names no model {source.location}; name it there, or another here")
+        raise Unreadable(f"RAVI['SOURCE_MODELS'] does not name {source.location}; add it, or choose another model")
     if source.owner is not None and not permits(source.owner, permission_of(model)):
         raise Unreadable(f"the owner, {source.owner}, may not see {model._meta.label}: {permission_of(model)}")
     saves: dict[str, tuple[bool, int]] = {}
@@ -283,7 +283,7 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
         with transaction.atomic():  # a query of the site's own `__str__` may fail
             return [_item(row, chosen, *saves[str(row.pk)]) for row in _rows(model, saves)]
     except Exception as error:
-        log.warning("source %s: read one by one: %s", source.id, error, extra={"action": "saves.one_by_one"})
+        log.warning("source %s: reading one by one: %s", source.id, error, extra={"action": "saves.one_by_one"})
     return [_item_or_less(row, chosen, *saves[str(row.pk)]) for row in _rows(model, saves)]
 
 

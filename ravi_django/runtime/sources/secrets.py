@@ -1,6 +1,6 @@
 """Secrets of webhooks, encrypted with keys that are derived from SECRET_KEY and SECRET_KEY_FALLBACKS.
 
-A row holds at most two, the newest first, so that a sender can change its secret without a gap.
+A row holds at most two secrets, the newest first, so that a sender can change its secret without interruption.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ravi_django.models import Source
 
 
 def seal(text: str) -> str:
-    """Encrypt with the key of SECRET_KEY; the answer is ASCII without a comma."""
+    """Encrypt with the key of SECRET_KEY. Returns ASCII without a comma."""
     return _keys().encrypt(text.encode()).decode()
 
 
 def opened(sealed: str) -> str | None:
-    """The text; None when neither SECRET_KEY nor a fallback opens it."""
+    """The text, or None if neither SECRET_KEY nor a fallback decrypts it."""
     try:
         return _keys().decrypt(sealed.encode()).decode()
     except InvalidToken:
@@ -46,12 +46,12 @@ def _derive(key: str | bytes) -> bytes:
 
 
 VALID = 2
-CLOSED = "No key opens the secret: put the old SECRET_KEY into SECRET_KEY_FALLBACKS, or make another secret."
+CLOSED = "The secret cannot be decrypted: add the old SECRET_KEY to SECRET_KEY_FALLBACKS, or create another secret."
 _NOBODYS = base64.urlsafe_b64encode(b"\x80" + bytes(88)).decode()  # the check of an unknown source takes as long
 
 
 def secrets_of(source: Source | None) -> list[str]:
-    """The secrets of an enabled webhook, else none. A secret that no key opens is an error of its source."""
+    """The secrets of an enabled webhook, else none. A secret that cannot be decrypted sets the source's `error`."""
     if source is None or source.kind != Source.Kind.WEBHOOK or not source.enabled or not source.secret:
         opened(_NOBODYS)
         return []
@@ -62,8 +62,8 @@ def secrets_of(source: Source | None) -> list[str]:
 
 
 def rekey() -> tuple[int, list[UUID]]:
-    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the ids of those that no key
-    opens: they stay as they are."""
+    """Encrypt every secret with the key of SECRET_KEY. Returns the number of rows, and the ids of those that
+    cannot be decrypted: they stay unchanged."""
     written, closed = 0, []
     for source_id in list(Source.objects.exclude(secret="").order_by("id").values_list("id", flat=True)):
         with transaction.atomic():

@@ -1,4 +1,4 @@
-"""Items that runs have not read: how many there are, and how they move from an ended run to the next."""
+"""Items that runs have not read: count them, and move them from an ended run to the next."""
 
 from __future__ import annotations
 

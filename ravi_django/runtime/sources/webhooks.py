@@ -19,9 +19,9 @@ from ravi_django.models import Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import links
-from ravi_django.runtime.sources.saves import heard
+from ravi_django.runtime.sources.delivery import Delivery, deliver
+from ravi_django.runtime.sources.saves import record_result
 from ravi_django.runtime.sources.secrets import VALID, lock_hook, seal, secrets_of
-from ravi_django.runtime.sources.telling import Told, tell
 
 
 class UnsignedError(Exception):
@@ -29,15 +29,15 @@ class UnsignedError(Exception):
 
 
 class NotTakenError(Exception):
-    """The item cannot be delivered now, and the source's `error` says why: the sender should try again."""
+    """The items cannot be delivered now, and the source's `error` gives the reason. The sender should try again."""
 
     def __init__(self, again_in_s: float = 0.0) -> None:
         self.again_in_s = again_in_s  # 0: not known
         super().__init__()
 
 
-def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[int, Told]:
-    """Deliver what was posted to the source's agent: the number of items in the body, and the result.
+def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[int, Delivery]:
+    """Deliver the items of a webhook request to the source's agent. Returns their number and the result.
 
     Raises UnsignedError; InvalidInputError and InputTooLargeError, which name the field; NotTakenError.
     """
@@ -50,16 +50,16 @@ def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[i
     if not signatures.is_signed(scheme, headers, body, known, now) or source is None:
         raise UnsignedError
     items = fields.items_in(_parsed(body), source.options)
-    told = tell(source, items, signed_at=signatures.signed_at(scheme, headers))
-    if told.error:
-        raise NotTakenError(told.again_in_s)
-    heard(source.id)
-    return len(items), told
+    result = deliver(source, items, signed_at=signatures.signed_at(scheme, headers))
+    if result.error:
+        raise NotTakenError(result.again_in_s)
+    record_result(source.id)
+    return len(items), result
 
 
 def make_secret(source: Source | UUID) -> str:
-    """A new secret of a webhook; it is not shown again. The one before it stays valid until the next call, or
-    `forget_old_secret`. Raises NotFoundError when the source is no webhook."""
+    """Create a secret of a webhook; it is not shown again. The previous one stays valid until the next call, or
+    `forget_old_secret`. Raises NotFoundError if the source is no webhook."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         row = lock_hook(_id(source))
@@ -71,7 +71,7 @@ def make_secret(source: Source | UUID) -> str:
 
 
 def forget_old_secret(source: Source | UUID) -> bool:
-    """End the time in which two secrets are valid. False: there was only one."""
+    """Revoke the older of two valid secrets. Returns False if there was only one."""
     with transaction.atomic():
         row = lock_hook(_id(source))
         if row is None or "," not in row.secret:
@@ -81,7 +81,7 @@ def forget_old_secret(source: Source | UUID) -> bool:
 
 
 def path_of(source: Source | UUID) -> str:
-    """The URL's path to post to; empty where the app's URLs are not mounted."""
+    """The path of the webhook's URL; empty if the app's URLs are not mounted."""
     try:
         return links.path_to("source-hook", id=_id(source))
     except NoReverseMatch:

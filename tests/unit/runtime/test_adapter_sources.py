@@ -171,7 +171,7 @@ def test_what_is_written_here_is_not_typed() -> None:
     register_source_adapter("x", Counting())
     for kind, location in (("feed", "https://example.com/feed.xml"), ("adapter", "x")):
         for name in world.WRITTEN_HERE:
-            with case(kind, name), refused("options", f"{name} is written here"):
+            with case(kind, name), refused("options", f"{name} is set by polls"):
                 world.add_source(kind, location, "test/code", options={name: {}})
 
 

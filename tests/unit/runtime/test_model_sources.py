@@ -124,7 +124,7 @@ def test_a_lost_hint_is_found_by_the_sweep():
         assert world.model_sources_sweep() == 0, "its own hint may be on its way"
         clock.advance(world.LATE_S + 1)
         assert world.model_sources_sweep() == 1
-    assert hinted == [("ravi.tell_saves", str(source.id))]
+    assert hinted == [("ravi.deliver_saves", str(source.id))]
 
 
 def test_a_row_that_cannot_be_read_does_not_hold_up_the_others(monkeypatch):
@@ -283,7 +283,7 @@ def test_a_save_whose_process_is_killed_is_found_and_told_once(monkeypatch: pyte
     assert world.model_sources_sweep() == 0, "a hint may be on its way"
     world.patch(monkeypatch, "LATE_S", -1.0)
     assert world.model_sources_sweep() == 1
-    assert hinted == [("ravi.tell_saves", str(source.id))]
+    assert hinted == [("ravi.deliver_saves", str(source.id))]
     assert [world.model_sources_run(source.id), world.model_sources_run(source.id)] == [1, 0]
     assert [row["extra"]["created"] for row in told()] == [True]
 
@@ -294,7 +294,7 @@ def test_a_save_is_told_when_it_has_committed():
     with transaction.atomic():
         row = invoice()
         assert hinted == []
-    assert hinted == [("ravi.tell_saves", str(source.id))]
+    assert hinted == [("ravi.deliver_saves", str(source.id))]
     assert told() == []
     assert world.model_sources_run(source.id) == 1
 
@@ -323,7 +323,7 @@ def test_what_is_rolled_back_was_never_told_and_many_saves_of_a_transaction_are_
             invoice(f"KEPT-{number}")
 
     assert SourceItem.objects.count() == 5
-    assert hinted == [("ravi.tell_saves", str(source.id))]
+    assert hinted == [("ravi.deliver_saves", str(source.id))]
     assert world.model_sources_run(source.id) == 5
     assert customers() == [f"KEPT-{number}" for number in range(5)]
 

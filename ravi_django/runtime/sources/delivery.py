@@ -22,82 +22,82 @@ from ravi_django.runtime.sources import items as source_items
 from ravi_django.runtime.sources.unread import Unread, carry, full_sources, take_first, unread_in
 
 BATCH = 200  # items of one transaction
-UNREAD = "its run has as many items unread as RAVI['SOURCE_UNREAD'] allows; more are taken when it has read some"
+UNREAD = "its run has reached RAVI['SOURCE_UNREAD'], the limit of unread items; it gets more when it has read some"
 UNREAD_S = 60.0  # until the next try
 ENOUGH_S = 3600.0
-GONE = "it was switched off or deleted meanwhile"
+GONE = "the source was disabled or deleted in the meantime"
 TRIES = 4  # a run that was found may end before it is locked
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Delivery:
     """The result for a source's items."""
 
     new: int = 0
     changed: int = 0
     runs_to_hint: tuple[UUID, ...] = ()  # hinted on commit already
-    error: str = ""  # why not all were delivered: nothing is recorded of the others, and they should come again
-    again_in_s: float = 0.0  # with an error that is no failure: seconds until the next try
+    error: str = ""  # why some were not delivered; these are not recorded, and the caller delivers them again
+    again_in_s: float = 0.0  # seconds until the next try, with an error that does not count as a failure
 
 
 class _NotHere(Exception):
-    """The run that was found, or the room for a new one, is gone: look again."""
+    """The run that was found has ended, or a new one would be queued: look again."""
 
 
-def tell(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime | None = None) -> Told:
+def deliver(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime | None = None) -> Delivery:
     """Record the new ones of `items`, oldest first, and deliver them to the source's agent in the same transaction: as
     a Signal of the source's name to its live run, else to one new run whose first message is the first item. One
     transaction for 200 items, or the caller's.
 
-    A delivered item is never delivered again. Edits are, when the source's option `edits` is true (for models it is by
-    default), unless they were signed (`signed_at`) before the recorded text. When the agent is unknown or disabled, the
-    owner is not active, the run has too much unread or the source has brought enough for a day, nothing more is
-    recorded, and the source's `error` gives the reason.
+    A delivered item is never delivered again. Edits are delivered if the source's option `edits` is true (the default
+    for models), unless they were signed (`signed_at`) before the recorded text. Nothing more is recorded, and the
+    source's `error` gives the reason, if the agent is unknown or disabled, the owner is not active, the run has too
+    many unread items, or the source has reached its limit for the day.
     """
     source_id = source if isinstance(source, UUID) else source.id
-    told = Told()
+    result = Delivery()
     once = list({item.identity: item for item in items}.values())
     for start in range(0, len(once), BATCH):
-        more = _tell_batch(source_id, once[start : start + BATCH], signed_at)
-        runs = tuple(dict.fromkeys((*told.runs_to_hint, *more.runs_to_hint)))
-        told = replace(more, new=told.new + more.new, changed=told.changed + more.changed, runs_to_hint=runs)
-        if told.error:
+        more = _deliver_batch(source_id, once[start : start + BATCH], signed_at)
+        runs = tuple(dict.fromkeys((*result.runs_to_hint, *more.runs_to_hint)))
+        result = replace(more, new=result.new + more.new, changed=result.changed + more.changed, runs_to_hint=runs)
+        if result.error:
             break
-    return told
+    return result
 
 
-def _tell_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime | None) -> Told:
+def _deliver_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime | None) -> Delivery:
     with transaction.atomic():
-        # One at a time per source: of two that bring the same item the second finds its row.
+        # One delivery per source at a time: if two have the same item, the second finds its row.
         source = _locked(source_id)
         if source is None:
-            return Told(error=GONE)
+            return Delivery(error=GONE)
         known = source_items.items_known(source, items)
         source_items.items_seen(known.values())
         news = [item for item in items if item.identity not in known]
         edits = [item for item in items if item.identity in known and known[item.identity].digest != item.digest]
         edits = [item for item in edits if not source_items.is_outdated(known[item.identity], signed_at)]
         if not news and not edits:
-            return Told()
+            return Delivery()
         addressee = _addressee(source)
         if isinstance(addressee, str):
             return _refused(source, addressee)
         if full_sources([source.id]):
             return _refused(source, UNREAD, UNREAD_S)
-        are_edits_told = source.options.get("edits", source.kind == Source.Kind.MODEL) is True
+        with_edits = source.options.get("edits", source.kind == Source.Kind.MODEL) is True
         room = source_items.room_today(source)
         news, left = _within(room, news)
-        if are_edits_told:  # those beyond the limit are not recorded: they are edits tomorrow too
+        if with_edits:  # those beyond the limit are not recorded, so that tomorrow they still count as edits
             edits, later = _within(None if room is None else room - len(news), edits)
             left += later
         source_items.record_items(source, news, signed_at)
         source_items.record_edits([known[item.identity] for item in edits], edits, signed_at)
         bodies = [source_items.item_body(source, item, 1) for item in news]
-        if are_edits_told:
+        if with_edits:
             bodies += [source_items.item_body(source, item, known[item.identity].revision) for item in edits]
         source_items.count_today(source, len(bodies))
-        runs = (_deliver(source, addressee.version, bodies),) if bodies else ()
-        refused = _refused(source, source_items.ENOUGH, ENOUGH_S) if left else Told()
+        runs = (_deliver_to_run(source, addressee.version, bodies),) if bodies else ()
+        refused = _refused(source, source_items.ENOUGH, ENOUGH_S) if left else Delivery()
         return replace(refused, new=len(news), changed=len(edits), runs_to_hint=runs)
 
 
@@ -105,9 +105,9 @@ def _within(room: int | None, items: list[Item]) -> tuple[list[Item], list[Item]
     return (items, []) if room is None else (items[:room], items[room:])
 
 
-def _refused(source: Source, error: str, again_in_s: float = 0.0) -> Told:
+def _refused(source: Source, error: str, again_in_s: float = 0.0) -> Delivery:
     Source.objects.filter(id=source.id).update(error=error)
-    return Told(error=error, again_in_s=again_in_s)
+    return Delivery(error=error, again_in_s=again_in_s)
 
 
 def _locked(source_id: UUID) -> Source | None:
@@ -115,9 +115,9 @@ def _locked(source_id: UUID) -> Source | None:
     return rows.filter(id=source_id, enabled=True).first()
 
 
-def tell_unread(source_id: UUID) -> UUID | None:
-    """Begin a run for the unread items of the source's last one; None when there are none, or when no run can begin.
-    The source's `error` gives the reason then."""
+def deliver_unread(source_id: UUID) -> UUID | None:
+    """Begin a run for the unread items of the source's last run. Returns None if there are none, or if no run can
+    begin: then the source's `error` gives the reason."""
     with transaction.atomic():
         source = _locked(source_id)
         if source is None or source.home_id is None:
@@ -134,18 +134,18 @@ def tell_unread(source_id: UUID) -> UUID | None:
 
 
 def _addressee(source: Source) -> Any:
-    """The agent for a new run, or a text that says why there can be none."""
+    """The agent for a new run, or the reason why there cannot be one."""
     from ravi_django.runtime.catalog import specs
 
     if source.owner is not None and not source.owner.is_active:
-        return f"the owner, {source.owner}, is not active; give the source to another, or switch it off"
+        return f"the owner, {source.owner}, is not active; choose another owner, or disable the source"
     try:
         found = specs.find(source.agent)
         found.check_variables(_metadata(source))
     except AgentNotFoundError:
-        return f"there is no agent {source.agent}, or it is switched off; register it, or name another"
+        return f"there is no agent {source.agent}, or it is disabled; register or enable it, or choose another"
     except InvalidInputError as error:
-        return f"agent {source.agent} cannot be run with the option metadata: {error}"
+        return f"agent {source.agent} does not accept the option metadata: {error}"
     return found
 
 
@@ -154,7 +154,7 @@ def _metadata(source: Source) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
+def _deliver_to_run(source: Source, version: int | None, bodies: list[dict[str, Any]]) -> UUID:
     for _ in range(TRIES):
         try:
             with transaction.atomic():  # a rollback releases the locks: the next try holds none
@@ -174,8 +174,8 @@ def _deliver(source: Source, version: int | None, bodies: list[dict[str, Any]]) 
 
 
 def _live(source: Source) -> UUID | None:
-    """The locked run that gets the items. Outside of the source's session it is one that waits for this signal, and its
-    session becomes the source's."""
+    """Lock the run that gets the items. A run outside of the source's session must wait for this signal; its session
+    becomes the source's."""
     found = None
     if source.home_id is not None:
         here = _runs(source).filter(session_id=source.home_id, status__in=ACTIVE)
