@@ -99,6 +99,5 @@ class SourceError(Exception):
         super().__init__(message)
 
 
-class NotItsTurn(SourceError):
-    """No request was sent, because earlier requests to the same server took too long. The poll is retried later and
-    does not count as a failure."""
+class PollDelayed(SourceError):
+    """The poll could not start in time, because earlier ones took too long. It is retried later and is no failure."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ravi_django.capabilities.feeds.adapter import NotItsTurn, SourceError
+from ravi_django.capabilities.feeds.adapter import PollDelayed, SourceError
 from ravi_django.capabilities.net.addresses import networks
 from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
@@ -92,7 +92,7 @@ class Fetcher:
         self._queues: dict[str, _Queue] = {}
 
     async def fetch(self, url: str, *, etag: str = "", modified: str = "") -> Fetched:
-        """GET the feed, with the `etag` and `modified` of the last response. Raises SourceError; NotItsTurn when no
+        """GET the feed, with the `etag` and `modified` of the last response. Raises SourceError; PollDelayed when no
         request was sent."""
         import httpx
 
@@ -142,7 +142,7 @@ class Fetcher:
             if not waiting.expired():
                 raise
             text = f"other requests to {server} took more than {TURN_S:g} s; the poll is retried later"
-            raise (NotItsTurn if is_first else SourceError)(text) from None
+            raise (PollDelayed if is_first else SourceError)(text) from None
 
     @asynccontextmanager
     async def _alone(self, server: str) -> AsyncIterator[None]:

@@ -70,7 +70,7 @@ def missing_key(error: Exception, model: str, variables: Sequence[str]) -> Model
     return ModelError(f"model {model} has no API key: {how}{more}", type="MissingKeyError", status=401)
 
 
-def is_of_address(error: Exception) -> bool:
+def is_fetch_error(error: Exception) -> bool:
     """Whether litellm or the provider failed to fetch an image or a document by its URL."""
     if "ImageFetchError" in {cls.__name__ for cls in type(error).__mro__}:  # litellm's own
         return True

@@ -32,7 +32,7 @@ def window(litellm: Any, model: str) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
-def takes_schema(litellm: Any, model: str) -> bool:
+def supports_schema(litellm: Any, model: str) -> bool:
     if listed(litellm, model).get("supports_response_schema"):
         return True
     try:
@@ -49,7 +49,7 @@ def missing_variables(litellm: Any, model: str, api_base: str | None) -> list[st
     return sorted(litellm.validate_environment(model=model, api_base=api_base)["missing_keys"])
 
 
-def sees(litellm: Any, model: str) -> bool:
+def accepts_images(litellm: Any, model: str) -> bool:
     """Whether the model accepts images; True if unknown."""
     entry = listed(litellm, model)
     return not entry or bool(entry.get("supports_vision"))

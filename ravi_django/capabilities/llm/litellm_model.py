@@ -14,7 +14,7 @@ from typing import Any
 
 from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.errors import Keys, is_of_address, missing_key, translate_error
+from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.capabilities.llm.loading import aload_litellm, load_litellm
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
@@ -134,7 +134,7 @@ class LiteLLMModel:
 
     async def supports_schema(self) -> bool:
         """Whether `response_format` may hold a JSON schema."""
-        return knowledge.takes_schema(await aload_litellm(), self.name)
+        return knowledge.supports_schema(await aload_litellm(), self.name)
 
     @asynccontextmanager
     async def _open(
@@ -143,7 +143,7 @@ class LiteLLMModel:
         try:
             stream = await litellm.acompletion(**self._request(litellm, messages, options))
         except Exception as error:
-            if not is_of_address(error):
+            if not is_fetch_error(error):
                 raise
             # The URL stays in the conversation: every later call would fail too.
             without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
@@ -161,7 +161,7 @@ class LiteLLMModel:
                 dialect=knowledge.dialect(litellm, self.name),
                 thinking=self._signs_thinking,
                 addresses=self._addresses,
-                sees=knowledge.sees(litellm, self.name),
+                tool_images=knowledge.accepts_images(litellm, self.name),
             )
         return self._form
 

@@ -45,7 +45,7 @@ class Form:
     dialect: Dialect = "any"
     thinking: bool = False  # signed reasoning is sent back
     addresses: Addresses = "public"
-    sees: bool = True  # accepts images and documents that its tools return
+    tool_images: bool = True  # images and documents that its tools return are sent
 
 
 _ANY = Form()
@@ -100,7 +100,7 @@ def _converted(message: ChatMessage, form: Form, key: str) -> tuple[list[WireMes
 
 
 def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
-    if message.role is not Role.TOOL or form.dialect == "anthropic" or not form.sees:
+    if message.role is not Role.TOOL or form.dialect == "anthropic" or not form.tool_images:
         return []
     media: list[dict[str, Any]] = []
     for block in message.content:
@@ -165,7 +165,7 @@ def _signed_thinking(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:
 
 def _result(result: ToolResultBlock, form: Form) -> str | list[dict[str, Any]]:
     text = _result_text(result)
-    if form.dialect == "anthropic" and form.sees and (media := media_of(result.content, form)):
+    if form.dialect == "anthropic" and form.tool_images and (media := media_of(result.content, form)):
         return [*([{"type": "text", "text": text}] if text else []), *media]
     return text
 

@@ -38,7 +38,7 @@ def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:
     """The locked schedule with its owner and session, and the present time. None when another scheduler has locked it,
     or it is not due any more."""
     rows = _due().filter(id=schedule_id).annotate(present=clock.now())
-    row = _free(rows).select_related("owner", "session").first()
+    row = _lock_unlocked(rows).select_related("owner", "session").first()
     return None if row is None else (row, vars(row)["present"])
 
 
@@ -52,34 +52,34 @@ def advance(row: Schedule, next_at: datetime | None, due_at: datetime | None, la
     return bool(rows.update(next_at=next_at, due_at=due_at, seen_at=None, last_at=last_at))
 
 
-def put_off(row: Schedule, error: str, seconds: float, seen_at: datetime) -> None:
+def postpone(row: Schedule, error: str, seconds: float, seen_at: datetime) -> None:
     """Try the schedule again after `seconds`, here or on another host: its rule is invalid on this one."""
     rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
     rows.update(due_at=clock.after(seconds), seen_at=Coalesce("seen_at", Value(seen_at)), error=error)
 
 
-def leave(begun: datetime) -> None:
+def mark_seen(begun: datetime) -> None:
     """Mark the remaining due schedules as seen by a sweep, so that their wait for the next sweep is not counted as
     downtime. Skips rows that are locked where the database supports it; elsewhere all lock in one order."""
     can_tell = connection.features.has_select_for_update_skip_locked
     while True:
         with transaction.atomic():
             rows = _due().filter(seen_at=None)
-            found = _free(rows.order_by("due_at")) if can_tell else rows.order_by("id").select_for_update()
+            found = _lock_unlocked(rows.order_by("due_at")) if can_tell else rows.order_by("id").select_for_update()
             ids = list(found.values_list("id", flat=True)[:ROWS])
             Schedule.objects.filter(id__in=ids).update(seen_at=Greatest("due_at", Value(begun)))
         if len(ids) < ROWS:
             break
 
 
-def _free(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+def _lock_unlocked(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
     """Lock the rows and skip those that others have locked."""
     if not connection.features.has_select_for_update_skip_locked:
         return rows
     return rows.select_for_update(skip_locked=True, of=("self",), no_key=True)
 
 
-def seen(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
+def recorded(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
     """Which of these ticks are recorded already."""
     return set(ScheduleTick.objects.filter(schedule=row, at__in=ticks).order_by().values_list("at", flat=True))
 

@@ -58,13 +58,13 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
         begun = begun or page[0][2]
         for _, schedule_id, _ in page:
             if left <= 0 or time.monotonic() >= ends:
-                schedule_rows.leave(begun)
+                schedule_rows.mark_seen(begun)
                 return hinted
             if schedule_id in seen:  # it has more ticks to catch up with, in the next sweep
                 continue
             seen.add(schedule_id)
             try:
-                taken = see_to(schedule_id, left, begun, agents)
+                taken = handle(schedule_id, left, begun, agents)
             except Exception as error:
                 is_all = False
                 log.warning("schedule %s: left to the next sweep: %s", schedule_id, error, extra=_FAILED)
@@ -73,7 +73,7 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
             left -= max(len(taken), 1)
         page = schedule_rows.due(BATCH, page[-1]) if len(page) >= min(BATCH, limit) else []
     if not is_all and begun is not None:
-        schedule_rows.leave(begun)
+        schedule_rows.mark_seen(begun)
     return hinted
 
 
@@ -81,14 +81,14 @@ _FAILED = {"action": "tick.failed"}
 Agents = dict[str, specs.Found]
 
 
-def see_to(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:
+def handle(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:
     """Submit the due ticks of one schedule, at most `room` runs. The sweep has `begun` then. Returns the new runs."""
     with transaction.atomic():
         found = schedule_rows.read_due(schedule_id)
-        return [] if found is None else take(*found, room, begun, agents)
+        return [] if found is None else handle_row(*found, room, begun, agents)
 
 
-def take(row: Schedule, present: datetime, room: int, begun: datetime, agents: Agents) -> list[Run]:
+def handle_row(row: Schedule, present: datetime, room: int, begun: datetime, agents: Agents) -> list[Run]:
     """The same for a row that was read before, in the caller's transaction. Does nothing when the row has changed."""
     seen_at = min(row.seen_at or present, begun)
     try:
@@ -96,12 +96,12 @@ def take(row: Schedule, present: datetime, room: int, begun: datetime, agents: A
         part = _choose(row, times, present, min(room, PER_SCHEDULE), seen_at)
     except InvalidInputError as error:
         log.warning("schedule %s: %s", row.id, error, extra={"action": "tick.put_off"})
-        schedule_rows.put_off(row, str(error)[:ERROR], RETRY_S, seen_at)
+        schedule_rows.postpone(row, str(error)[:ERROR], RETRY_S, seen_at)
         return []
     due_at = None if part.following is None else times.due(part.following)
     if not schedule_rows.advance(row, part.following, due_at, part.last):
         return []
-    before = schedule_rows.seen(row, [*part.ticks, *(tick.at for tick in part.skipped)])
+    before = schedule_rows.recorded(row, [*part.ticks, *(tick.at for tick in part.skipped)])
     made = [_submit(row, at, part.missed, agents) for at in part.ticks if at not in before]
     schedule_rows.record(row, [*(tick for tick in part.skipped if tick.at not in before), *(done for done, _ in made)])
     return [run for _, run in made if run is not None]
@@ -120,20 +120,20 @@ class Part:
 
 def _choose(row: Schedule, times: Timetable, present: datetime, room: int, seen_at: datetime) -> Part:
     first = row.next_at or row.due_at or present
-    come = times.come(first, present, MOST)
-    if not come:  # the jitter was raised directly in the database
+    due = times.due_by(first, present, MOST)
+    if not due:  # the jitter was raised directly in the database
         return Part((), 0, row.last_at or first, first)
     if row.catch_up == Schedule.CatchUp.ALL:
-        ticks, rest = come[:room], come[room:]
-        skipped = _skipped(row, times, first, come[0], f"they were more than {MOST}")
+        ticks, rest = due[:room], due[room:]
+        skipped = _skipped(row, times, first, due[0], f"they were more than {MOST}")
         return Part(ticks, 0, ticks[-1], rest[0] if rest else times.after(ticks[-1]), skipped)
-    following = times.after(come[-1])
+    following = times.after(due[-1])
     if row.catch_up == Schedule.CatchUp.ONE:
-        return Part(come[-1:], len(come) - 1, come[-1], following)
+        return Part(due[-1:], len(due) - 1, due[-1], following)
     oldest = seen_at - timedelta(seconds=grace_s())
-    ticks = [at for at in come[-room:] if times.due(at) >= oldest]
-    skipped = _skipped(row, times, first, ticks[0] if ticks else come[-1] + MOMENT, "they were missed")
-    return Part(ticks, 0, come[-1], following, skipped)
+    ticks = [at for at in due[-room:] if times.due(at) >= oldest]
+    skipped = _skipped(row, times, first, ticks[0] if ticks else due[-1] + MOMENT, "they were missed")
+    return Part(ticks, 0, due[-1], following, skipped)
 
 
 def _skipped(row: Schedule, times: Timetable, first: datetime, end: datetime, why: str) -> Sequence[ScheduleTick]:

@@ -77,7 +77,7 @@ class Timetable:
             seconds=int(room * _share(f"{self.seed}:{tick.astimezone(UTC).isoformat()}") * 1e3) / 1e3
         )
 
-    def come(self, first: datetime, moment: datetime, most: int) -> list[datetime]:
+    def due_by(self, first: datetime, moment: datetime, most: int) -> list[datetime]:
         """The latest `most` ticks that are due by `moment`, in order. `first` counts as one even when the rule does not
         give it."""
         if first > moment:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError
+from ravi_django.capabilities.feeds.adapter import PollDelayed, Polled, SourceError
 from ravi_django.capabilities.feeds.fetch import TURN_S
 from ravi_django.conf import conf
 from ravi_django.models import Source
@@ -185,7 +185,7 @@ class _Polls:
     async def _poll(self, source: Source) -> None:
         try:
             await self._polled(source)
-        except NotItsTurn:
+        except PollDelayed:
             await self._written(source, source_rows.put_off, [source], _spread(TURN_S))
         except SourceError as error:
             await self._written(source, _failed, source, error)

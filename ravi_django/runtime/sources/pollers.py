@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError, check_polled, find_source_adapter
+from ravi_django.capabilities.feeds.adapter import PollDelayed, Polled, SourceError, check_polled, find_source_adapter
 from ravi_django.capabilities.feeds.drop import MOST, Drop, DropError, Taken
 from ravi_django.capabilities.feeds.fetch import Fetcher
 from ravi_django.capabilities.feeds.parse import NEWEST, parse
@@ -51,7 +51,7 @@ class Polling:
             raise SourceError(str(error)) from None
 
     async def on_parser(self, source: Source, function: Callable[..., T], *args: Any) -> T:
-        """`on_thread` for CPU work: two at a time. Raises NotItsTurn when it cannot begin within 60 seconds."""
+        """`on_thread` for CPU work: two at a time. Raises PollDelayed when it cannot begin within 60 seconds."""
         waiting = asyncio.timeout(WAIT_S)
         try:
             async with waiting, self._parsers:
@@ -60,7 +60,7 @@ class Polling:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            raise NotItsTurn(f"other feeds were being parsed for {WAIT_S:g} s") from None
+            raise PollDelayed(f"other feeds were being parsed for {WAIT_S:g} s") from None
 
     def close(self) -> None:
         self.fetcher.close()

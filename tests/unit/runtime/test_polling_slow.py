@@ -11,7 +11,7 @@ import pytest
 
 from ravi_django import tasks
 from ravi_django.capabilities.feeds import Item, fetch
-from ravi_django.capabilities.feeds.adapter import NotItsTurn, Polled, SourceError
+from ravi_django.capabilities.feeds.adapter import PollDelayed, Polled, SourceError
 from ravi_django.models import Source
 from tests.support import world
 from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss, serving  # noqa: F401
@@ -127,7 +127,7 @@ def test_one_that_hears_of_no_end_is_given_up(polls: Polls, monkeypatch: pytest.
 
 
 def test_one_whose_turn_did_not_come_is_put_off_and_one_that_fails_is_asked_no_more_often(polls: Polls) -> None:
-    polls.errors = {"behind": NotItsTurn("too much else is asked of it"), "weekly": SourceError("away")}
+    polls.errors = {"behind": PollDelayed("too much else is asked of it"), "weekly": SourceError("away")}
     behind = a_source("behind", failures=2, error="as it was", etag="old")
     weekly = a_source("weekly", every_s=7 * 86400, failures=3)
 
@@ -268,5 +268,5 @@ def test_a_turn_that_does_not_come_is_waited_for_so_long(
         first, behind = asyncio.run(both(moves))
 
     assert first.body == rss("one")
-    assert type(behind) is (SourceError if by_redirect else NotItsTurn), "it was asked itself, and led there"
+    assert type(behind) is (SourceError if by_redirect else PollDelayed), "it was asked itself, and led there"
     assert "took more than 0.3 s" in str(behind)

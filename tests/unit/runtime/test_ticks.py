@@ -152,12 +152,12 @@ def test_the_ticks_that_have_come_are_all_or_the_latest():
     times = cron("*/10 * * * *")
     first, now = utc(2026, 1, 1), utc(2026, 1, 1, 5, 5)
 
-    assert times.come(first, now, 1000) == [first + timedelta(minutes=10 * n) for n in range(31)]
-    assert times.come(first, now, 2) == [utc(2026, 1, 1, 4, 50), utc(2026, 1, 1, 5)]
-    assert times.come(utc(2026, 1, 1, 5), now, 5) == [utc(2026, 1, 1, 5)]
-    assert times.come(utc(2026, 1, 1, 6), now, 5) == []
+    assert times.due_by(first, now, 1000) == [first + timedelta(minutes=10 * n) for n in range(31)]
+    assert times.due_by(first, now, 2) == [utc(2026, 1, 1, 4, 50), utc(2026, 1, 1, 5)]
+    assert times.due_by(utc(2026, 1, 1, 5), now, 5) == [utc(2026, 1, 1, 5)]
+    assert times.due_by(utc(2026, 1, 1, 6), now, 5) == []
     gone = utc(2026, 1, 1, 11)  # a first tick that the rule knows no more, as after an update of the time zones
-    assert cron("0 12 * * *").come(gone, utc(2026, 1, 1, 11, 1), 10) == [gone]
+    assert cron("0 12 * * *").due_by(gone, utc(2026, 1, 1, 11, 1), 10) == [gone]
 
 
 @settings(max_examples=20)
@@ -169,7 +169,7 @@ def test_what_has_come_is_what_counting_gives(times, span_s, most, jitter):
     now = times.due(first) + timedelta(seconds=span_s)
     counted = [at for at in times.next(first - timedelta(seconds=1), 700) if times.due(at) <= now]
 
-    found = times.come(first, now, most)
+    found = times.due_by(first, now, most)
 
     assert found == counted[-most:]
 
@@ -179,8 +179,8 @@ def test_years_of_downtime_are_not_counted_through(monkeypatch):
     after = Timetable.after
     monkeypatch.setattr(Timetable, "after", lambda self, at: asked.append(at) or after(self, at))
 
-    assert len(cron("* * * * *").come(utc(2000, 1, 1), utc(2026, 1, 1), 100)) == 100
-    assert len(every(1).come(utc(2030, 1, 1), utc(2090, 1, 1), 100)) == 100
+    assert len(cron("* * * * *").due_by(utc(2000, 1, 1), utc(2026, 1, 1), 100)) == 100
+    assert len(every(1).due_by(utc(2030, 1, 1), utc(2090, 1, 1), 100)) == 100
     assert len(asked) < 1000
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm.errors import is_of_address
+from ravi_django.capabilities.llm.errors import is_fetch_error
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.capabilities.llm.wire import Form, is_public, to_wire
 from ravi_django.kernel import (
@@ -169,7 +169,7 @@ def test_what_is_not_public_is_text():
         with case(words, status, found):
             error = Exception(words)
             error.status_code = status
-            assert is_of_address(error) is found
+            assert is_fetch_error(error) is found
 
 
 def image_of(server: OpenAIServer) -> list[ChatMessage]:

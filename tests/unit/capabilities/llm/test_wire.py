@@ -162,7 +162,7 @@ def test_media_of_tools():
     # a model that sees nothing is told in words
     for dialect in ["openai", "anthropic"]:
         with case(dialect):
-            (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(dialect=dialect, sees=False))
+            (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(dialect=dialect, tool_images=False))
             assert wired["content"] == "[image: a chart]"
     # a data address is not told in words
     inline = ImageBlock(url="data:image/png;base64,QUJD")
