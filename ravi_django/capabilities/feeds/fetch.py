@@ -18,10 +18,10 @@ from ravi_django.capabilities.net.outbound import (
     Lookups,
     Resolver,
     Target,
-    Unreachable,
     answered,
     bounded,
     checked_address,
+    failures_as,
     joined,
     parsed,
 )
@@ -94,18 +94,10 @@ class Fetcher:
     async def fetch(self, url: str, *, etag: str = "", modified: str = "") -> Fetched:
         """GET the feed, with the `etag` and `modified` of the last response. Raises SourceError; PollDelayed when no
         request was sent."""
-        import httpx
-
         conditions = {"If-None-Match": etag, "If-Modified-Since": modified}
         headers = _HEADERS | {name: value for name, value in conditions.items() if value}
-        try:
+        with failures_as(SourceError, self._timeout_s):
             return await self._follow(url, headers)
-        except Unreachable as error:
-            raise SourceError(str(error)) from None
-        except TimeoutError:
-            raise SourceError(f"there was no complete response within {self._timeout_s:g} s") from None
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise SourceError(f"the server could not be reached: {error or type(error).__name__}") from None
 
     async def _follow(self, url: str, headers: dict[str, str]) -> Fetched:
         asked, moved, for_good = url, "", True

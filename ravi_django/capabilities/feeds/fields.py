@@ -35,8 +35,8 @@ def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
     if isinstance(entries, Mapping):
         entries = [entries]
     elif not isinstance(entries, list):
-        what = f"{place} must be an object or an array of objects" if place else "must be a JSON object or an array"
-        raise InvalidInputError(f"the body's {what}" if place else f"the body {what}", field=place or "body")
+        name = f"the body's {place}" if place else "the body"
+        raise InvalidInputError(f"{name} must be a JSON object or an array of objects", field=place or "body")
     if len(entries) > MOST:
         raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST}", field=place or "body")
     prefix = f"{place}." if place else ""

@@ -9,9 +9,9 @@ import socket
 import ssl
 import threading
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,21 @@ class Target:
     url: httpx.URL
     host: str  # the name in the certificate
     address: str
+
+
+@contextmanager
+def failures_as(kind: type[Exception], timeout_s: float) -> Iterator[None]:
+    """Raise the failures of a request as `kind`."""
+    import httpx
+
+    try:
+        yield
+    except Unreachable as error:
+        raise kind(str(error)) from None
+    except TimeoutError:
+        raise kind(f"there was no complete response within {timeout_s:g} s") from None
+    except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+        raise kind(f"the server could not be reached: {error or type(error).__name__}") from None
 
 
 def parsed(text: str, longest: int) -> tuple[httpx.URL, str, int]:
@@ -118,21 +133,18 @@ def trust() -> ssl.SSLContext:
 
 
 class Lookups:
-    """DNS lookups in a few threads of their own, so that slow name servers do not block the event loop's threads."""
+    """DNS lookups in separate threads, so that slow name servers do not block the event loop's threads."""
 
     def __init__(self, threads: int = LOOKUP_THREADS, room: int = 0) -> None:
         self._threads = ThreadPoolExecutor(threads, "ravi-lookup")
         self._room = threading.Semaphore(room or threads * 4)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        return [str(address[4][0]) for address in await self.run(host, port)]
-
-    async def run(self, host: str, port: int) -> Any:
         if not self._room.acquire(blocking=False):
             raise Unreachable("too many hosts are being looked up at once; try again later")
         lookup = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         lookup.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(lookup)
+        return [str(address[4][0]) for address in await asyncio.wrap_future(lookup)]
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

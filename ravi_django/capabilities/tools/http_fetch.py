@@ -14,11 +14,11 @@ from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
     Resolver,
     Target,
-    Unreachable,
     answered,
     bounded,
     checked_address,
     codec,
+    failures_as,
     joined,
     parsed,
     resolve,
@@ -77,17 +77,9 @@ class HttpFetchTool(FunctionTool):
         """
         if method not in self._methods:
             raise ToolArgumentsError(f"{method} is not allowed here; use {' or '.join(self._methods)}", field="method")
-        import httpx
-
-        try:
+        with failures_as(ToolRefused, self._timeout_s):
             async with asyncio.timeout(self._timeout_s):
                 return await self._follow(url, method)
-        except Unreachable as error:
-            raise ToolRefused(str(error)) from None
-        except TimeoutError:
-            raise ToolRefused(f"there was no complete response within {self._timeout_s:g} s") from None
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise ToolRefused(f"the server could not be reached: {error or type(error).__name__}") from None
 
     async def _follow(self, url: str, method: str) -> str:
         asked = url

@@ -420,10 +420,10 @@ def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
 
     async def story():
         lookups = outbound.Lookups(2)
-        asking = [asyncio.ensure_future(lookups.run("slow.example", 443)) for _ in range(8)]
+        asking = [asyncio.ensure_future(lookups.addresses("slow.example", 443)) for _ in range(8)]
         await asyncio.sleep(0)
         with pytest.raises(outbound.Unreachable, match="too many hosts are being looked up"):
-            await lookups.run("slow.example", 443)
+            await lookups.addresses("slow.example", 443)
         free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), BOUND_S)
         for waiting in asking:
             waiting.cancel()
@@ -431,7 +431,7 @@ def test_names_that_are_never_answered_take_no_thread_of_the_loop(monkeypatch):
         held.set()
         while True:  # those that had not begun left at once, the others when they were answered
             try:
-                return free, await asyncio.wait_for(lookups.run("slow.example", 443), BOUND_S)
+                return free, await asyncio.wait_for(lookups.addresses("slow.example", 443), BOUND_S)
             except outbound.Unreachable:
                 await asyncio.sleep(0)
 
