@@ -35,7 +35,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.rollups.counting import starts
 
 LIVE = [status for status in Status if status not in TERMINAL]
-USERS = 20  # those with the highest cost
+USERS = 10  # those with the highest cost
 REQUESTS = 10  # the oldest
 DAYS = (1, 7, 30, 90)
 
@@ -141,8 +141,8 @@ def read(wanted: Wanted, requests: QuerySet[HumanRequest] | None = None) -> Dash
     """The dashboard. `requests` are the rows that the reader may see."""
     now = clock.fixed() or timezone.now()
     hourly = wanted.days == 1 and not wanted.user
-    begin = _day(now, 1 - wanted.days)
-    found = Dashboard(begin, _local(now), {at: Figures() for at in _slots(begin, _day(now, 1), hourly)}, hourly)
+    begin = day_of(now, 1 - wanted.days)
+    found = Dashboard(begin, _local(now), {at: Figures() for at in _slots(begin, day_of(now, 1), hourly)}, hourly)
     _read_slots(found, wanted)
     _read_parts(found, wanted)
     found.users = _users(wanted, begin)
@@ -177,10 +177,10 @@ def _of_agent_and_model(rows: QuerySet[Any], wanted: Wanted) -> QuerySet[Any]:
 def _read_slots(found: Dashboard, wanted: Wanted) -> None:
     """The period and the one before, by hour or day."""
     span = Rollup.Span.HOUR if found.hourly else Rollup.Span.DAY
-    rows = _rollups(wanted, _day(found.begin, -wanted.days), span)
+    rows = _rollups(wanted, day_of(found.begin, -wanted.days), span)
     if found.hourly:  # of the day before, only the hours that have come today too
         gone = found.now.astimezone(UTC) - found.begin.astimezone(UTC)
-        rows = rows.filter(Q(start__gte=found.begin) | Q(start__lt=_day(found.begin, -1) + gone))
+        rows = rows.filter(Q(start__gte=found.begin) | Q(start__lt=day_of(found.begin, -1) + gone))
     rows = _of_agent_and_model(rows, wanted).values("start", "outcome", "bucket", is_call=_IS_CALL)
     for row in rows.annotate(**_SUMS):
         if row["start"] < found.begin:
@@ -282,7 +282,7 @@ def _local(at: datetime) -> datetime:
     return timezone.localtime(at, timezone.get_default_timezone())
 
 
-def _day(at: datetime, later: int) -> datetime:
+def day_of(at: datetime, later: int) -> datetime:
     """The beginning of a day in the site's zone, so many days later."""
     day = _local(at).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=later)
     return timezone.make_aware(day, timezone.get_default_timezone())
@@ -292,4 +292,4 @@ def _slots(begin: datetime, end: datetime, hourly: bool) -> Iterator[datetime]:
     at = begin
     while at < end:
         yield at
-        at = _local(at.astimezone(UTC) + timedelta(hours=1)) if hourly else _day(at, 1)
+        at = _local(at.astimezone(UTC) + timedelta(hours=1)) if hourly else day_of(at, 1)

@@ -9,16 +9,16 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connection
 from hypothesis import given, strategies as st
 
 from ravi_django.kernel import Usage
-from ravi_django.models import HumanRequest, Run, Status, SweepState, WorkerProcess
+from ravi_django.models import HumanRequest, Status, SweepState, WorkerProcess
 from ravi_django.models.rollup import BOUNDS
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.cases import queries_of, sizes
+from tests.support.many_runs import fill
 from tests.support.runs import leased, make_run, on_postgresql
 from tests.support.trees import ended
 from tests.support.world import Entry, Wanted
@@ -114,36 +114,3 @@ def test_many_runs_take_five_queries(runs):
         print(f"{runs} runs, {days} days: {time.perf_counter() - begun:.2f} s")
     found = world.read_dashboard(wanted)
     assert (found.total.runs.total, found.live["suspended"]) == (runs - runs // 100, runs // 100)
-
-
-def fill(runs):
-    """Runs of 90 days, five agents and 200 users, one in a hundred suspended, and their rollups, by SQL."""
-    columns = [field.column for field in Run._meta.concrete_fields]
-    values = dict(zip(columns, columns, strict=True)) | {
-        "id": "gen_random_uuid()",
-        "agent": "'test/agent' || n %% 5",
-        "status": "CASE WHEN n %% 100 = 0 THEN 'suspended' WHEN n %% 37 = 0 THEN 'failed' ELSE 'completed' END",
-        "finished_at": "CASE WHEN n %% 100 > 0 THEN now() - make_interval(secs => n * 89.0 * 86400 / %s) END",
-        "parent_id": "CASE WHEN n %% 100 = 0 THEN id END",
-        "started_at": "now()",
-        "published_at": "now()",
-    }
-    run = make_run()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO ravi_run ({', '.join(columns)}) SELECT {', '.join(values.values())}"
-            " FROM ravi_run, generate_series(1, %s) n",
-            [runs, runs],
-        )
-        Run.objects.filter(id=run.id).update(status=Status.COMPLETED)
-        for span, user in (("hour", "''"), ("day", "(n % 200)::text")):
-            for model, outcome in (("''", "status"), ("'gpt' || n % 3", "'ok'")):
-                cursor.execute(
-                    'INSERT INTO ravi_rollup (span, start, tenant, agent, model, "user", outcome, bucket, count,'
-                    " input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, unpriced)"
-                    f" SELECT '{span}', date_trunc('{span}', finished_at, 'UTC'), '', agent, {model}, {user},"
-                    f" {outcome}, 5 + n % 6, count(*), sum(100), 0, sum(10), 0, sum(0.01), 0"
-                    " FROM (SELECT *, row_number() OVER () AS n FROM ravi_run) AS numbered"
-                    " WHERE finished_at IS NOT NULL GROUP BY 1, 2, 4, 5, 6, 7, 8"
-                )
-        cursor.execute("ANALYZE ravi_run, ravi_rollup")
