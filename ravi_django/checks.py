@@ -21,9 +21,10 @@ SQLITE_LINE = (
     'DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", '
     '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}'
 )
-_CHOICES = {
+_CHOICES: dict[str, tuple[Any, ...]] = {
     "ENGINE": ("ravi.E003", "celery", "inline"),
     "REPLAY": ("ravi.E004", "lenient", "strict"),
+    "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
 }
 _ABOVE_0 = (
@@ -63,7 +64,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     ]
     for name, (id, *values) in _CHOICES.items():
         if getattr(conf, name) not in values:
-            quoted = [f'"{value}"' for value in values]
+            quoted = [f'"{value}"' if value else "None" for value in values]
             found.append(_wrong(name, f"Use {' or '.join(quoted)}.", id))
     try:
         retention()

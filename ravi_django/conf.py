@@ -30,6 +30,8 @@ DEFAULTS: dict[str, Any] = {
     "MAX_RUNS": 500,
     # Seconds by which a run precedes one of the next lower priority.
     "PRIORITY_HEAD_START_S": 60.0,
+    # A run with more open runs of its "owner", or of its "tenant", is claimed later. None: not.
+    "FAIR_BY": "owner",
     "DB_THREADS": 4,
     "TOOL_THREADS": 32,
     # --- retries

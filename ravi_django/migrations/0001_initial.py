@@ -820,6 +820,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='run',
+            index=models.Index(django.db.models.functions.comparison.Coalesce(django.db.models.functions.comparison.Cast('owner', models.TextField()), models.Value('')), models.F('priority'), condition=models.Q(('status__in', ['pending', 'running'])), name='ravi_run_open_owner'),
+        ),
+        migrations.AddIndex(
+            model_name='run',
+            index=models.Index(condition=models.Q(('status__in', ['pending', 'running'])), fields=['tenant', 'priority'], name='ravi_run_open_tenant'),
+        ),
+        migrations.AddIndex(
+            model_name='run',
             index=models.Index(condition=models.Q(('status', 'running')), fields=['lease_expires_at'], name='ravi_run_leased'),
         ),
         migrations.AddIndex(

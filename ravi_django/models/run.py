@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models import Case, Q, Value, When
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.supervision import Priority
@@ -153,6 +153,17 @@ class Run(Owned):
                 "id",
                 condition=Q(status="pending"),
                 name="ravi_run_ready",
+            ),
+            models.Index(  # counts the open runs of an owner; those without an owner have the key ""
+                Coalesce(Cast("owner", models.TextField()), Value("")),
+                "priority",
+                condition=Q(status__in=["pending", "running"]),
+                name="ravi_run_open_owner",
+            ),
+            models.Index(
+                fields=["tenant", "priority"],
+                condition=Q(status__in=["pending", "running"]),
+                name="ravi_run_open_tenant",
             ),
             models.Index(fields=["lease_expires_at"], condition=Q(status="running"), name="ravi_run_leased"),
             models.Index(fields=["wake_at"], condition=Q(status="suspended"), name="ravi_run_timers"),

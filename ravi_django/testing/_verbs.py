@@ -41,6 +41,7 @@ runtime.catalog.registry: registry_access=_access agents_by_address=_agents DEFA
 runtime.catalog.rows: sync_after_migrate sync_agents
 runtime.catalog.specs: build_model check_spec specs_find=find bodies_forget=forget specs_load=load save_spec
     uses_litellm
+runtime.db.claim_order: claim_at MOST_OPEN
 runtime.db.clock: clock_after=after clock_fixed=fixed now schedules_present=present
 runtime.db.connections: OWN_CONNECTIONS_SHAPES=SHAPES
 runtime.db.postgres: postgres_execute=execute

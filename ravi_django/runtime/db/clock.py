@@ -10,9 +10,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.formats import get_format
 
-from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.models import Run
 
 
 class Clock(Protocol):
@@ -57,8 +55,6 @@ def stamp(row: Any) -> Any:
     """Set those times of a new row that are not the database's default."""
     if (present := fixed()) is not None:
         row.created_at = present
-    if isinstance(row, Run):
-        row.claim_at = after(-row.priority * conf.PRIORITY_HEAD_START_S)
     return row
 
 

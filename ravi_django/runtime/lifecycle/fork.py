@@ -16,7 +16,7 @@ from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
-from ravi_django.runtime.db import clock
+from ravi_django.runtime.db import claim_order
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
@@ -103,7 +103,7 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
             next_seq=point + 2,
             event_mark=0,  # no number of its stream was ever used
         )
-        clock.stamp(new).save(force_insert=True)
+        claim_order.stamp(new).save(force_insert=True)
         inbox = _copy_inbox(source, new, point)
         _copy_journal(past, new, inbox)
         result = {"run": str(source.id), "seq": point, "origins": _origins(source, point)}

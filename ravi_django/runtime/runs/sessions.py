@@ -11,11 +11,11 @@ from django.db.models import Exists, OuterRef, QuerySet
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import SessionNotFoundError
 from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status
-from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
-from ravi_django.runtime.runs.waking import ageing, claim_at_sql, ready
+from ravi_django.runtime.runs.waking import ready
 
 
 def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:
@@ -39,7 +39,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
             create_session(session)
         elif is_locked:
             _note_agent(run)
-        clock.stamp(run).save(force_insert=True)
+        claim_order.stamp(run).save(force_insert=True)
         InboxMessage.objects.create(run=run, message_id=message["id"], body=message)
         outbox.write(outbox.of_submit(run, message))
         run.refresh_from_db(fields=["created_at", "claim_at"])
@@ -66,9 +66,9 @@ def _note_agent(run: Run) -> None:
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
     """One statement. A run that another submit has written already is no error of it: that would break the caller's
     transaction."""
-    row = clock.stamp(run)
+    row = claim_order.stamp(run)
     columns, values, params = postgres.insertable(row)
-    params |= ageing() | {"message_id": message["id"], "body": encode(message).decode()}
+    params |= claim_order.parameters() | {"message_id": message["id"], "body": encode(message).decode()}
     if session is None and not is_locked:
         params["session"] = str(run.session_id)
         beside = "SELECT created_at, updated_at FROM ravi_session WHERE id = %(session)s::uuid"
@@ -80,13 +80,16 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, i
         names, its, more = postgres.insertable(clock.stamp(session))
         params |= more
         beside = f"INSERT INTO ravi_session ({names}) SELECT {its} FROM run RETURNING created_at, updated_at"  # noqa: S608
+    claim_at = claim_order.in_sql(
+        "%(run_priority)s::int", "%(run_owner_id)s::text", "%(run_tenant)s::text", "%(run_id)s::uuid"
+    )
     told = outbox.of_submit(run, message)
     if told:
         params |= {"topic": outbox.TOPIC, "event": encode(outbox.body(told[0])).decode()}
     rows = postgres.execute(
         f"""
 WITH run AS (
-  INSERT INTO ravi_run ({columns}, claim_at) VALUES ({values}, {claim_at_sql("%(run_priority)s::int")})
+  INSERT INTO ravi_run ({columns}, claim_at) VALUES ({values}, {claim_at})
   ON CONFLICT DO NOTHING RETURNING id, created_at, claim_at
 ), session AS (
   {beside}

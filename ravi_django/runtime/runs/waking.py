@@ -8,12 +8,9 @@ from uuid import UUID
 
 from django.db.models import Case, F, Value, When
 
-from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Run, Status
-from ravi_django.runtime.db import clock, postgres
-from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
@@ -21,25 +18,13 @@ from ravi_django.runtime.journal.lease import Lease
 T = TypeVar("T")
 
 RELEASED: dict[str, Any] = {"lease_owner": "", "lease_expires_at": None, "for_release": "", "counted": False}
-URGENT = max(Priority).value
 
 
-def ready(delay_s: float = 0.0, most: int = URGENT) -> dict[str, Any]:
-    """The changes that make a run pending, and claimable after `delay_s`. `claim_at` is that time minus the head start
-    of the run's priority, which counts as at most `most`."""
-    starts = {one: clock.after(delay_s - min(one, most) * conf.PRIORITY_HEAD_START_S) for one in Priority}
-    claim_at = Case(*(When(priority=one.value, then=start) for one, start in starts.items()), default=clock.now())
+def ready(delay_s: float = 0.0, most: int = claim_order.URGENT) -> dict[str, Any]:
+    """The changes that make a run pending, and claimable after `delay_s`. Its priority counts as at most `most`."""
     due = clock.after(delay_s) if delay_s > 0 else None
+    claim_at = claim_order.of_row(delay_s, most)
     return {"status": Value(Status.PENDING.value), "wake_at": due, "claim_at": claim_at}
-
-
-def claim_at_sql(priority: str) -> str:
-    """`claim_at` of a run that becomes ready now, in SQL. Takes the parameters of `ageing`."""
-    return f"({NOW} - {priority} * make_interval(secs => %(head_start_s)s::float8))"
-
-
-def ageing(most: int = URGENT) -> dict[str, str | None]:
-    return {"now": postgres.present(), "head_start_s": repr(float(conf.PRIORITY_HEAD_START_S)), "most": str(most)}
 
 
 def touch(run_ids: Iterable[UUID]) -> None:
@@ -48,16 +33,17 @@ def touch(run_ids: Iterable[UUID]) -> None:
         Run.objects.filter(id=run_id).update(**woken())
 
 
-def woken(most: int = URGENT) -> dict[str, Any]:
+def woken(most: int = claim_order.URGENT) -> dict[str, Any]:
     changes = {
         name: Case(When(status=Status.SUSPENDED, then=to), default=F(name)) for name, to in ready(0, most).items()
     }
     return {"wake_seq": F("wake_seq") + 1, "hints": 0, "hint_after": None, **changes}
 
 
-# The same in SQL. Takes the parameters of `ageing`.
+# The same in SQL. Takes the parameters of `claim_order.parameters`.
+_CLAIM_AT = claim_order.in_sql("least(ravi_run.priority, %(most)s::int)")
 WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
-  claim_at = CASE WHEN status = 'suspended' THEN {claim_at_sql("least(priority, %(most)s::int)")} ELSE claim_at END,
+  claim_at = CASE WHEN status = 'suspended' THEN {_CLAIM_AT} ELSE claim_at END,
   wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
   status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END"""
 

@@ -15,9 +15,9 @@ from uuid import UUID
 from ravi_django.conf import conf
 from ravi_django.models import ACTIVE, Follow, Publication
 from ravi_django.runtime.catalog import registry
-from ravi_django.runtime.db import postgres
+from ravi_django.runtime.db import claim_order, postgres
 from ravi_django.runtime.db.postgres import NOW, as_text, cast
-from ravi_django.runtime.runs.waking import WOKEN, ageing
+from ravi_django.runtime.runs.waking import WOKEN
 from ravi_django.runtime.social.delivery_rows import PRIORITY, SIGNAL, Letter, json_text
 from ravi_django.runtime.social.followers import OPEN
 
@@ -38,7 +38,7 @@ def tell_at_home(publication: Publication, letter: Letter, limit: int, active: b
     """Deliver to those of the next followers that may get it at once, and whose run is live in their home. `active`:
     users have the column is_active. `by_access`: of follows with an owner, only those of agents that every user may
     run."""
-    params = ageing(PRIORITY) | {
+    params = claim_order.parameters(PRIORITY) | {
         "topic": publication.topic,
         "tenant": publication.tenant,
         "upto": str(publication.upto) if publication.upto else None,
@@ -46,7 +46,7 @@ def tell_at_home(publication: Publication, letter: Letter, limit: int, active: b
         "limit": str(limit),
         "code": postgres.texts(list(registry._agents)),
         "open": postgres.texts([place for place in list(registry._agents) if registry.access_of(place) == OPEN]),
-        "most": str(int(conf.FEED_UNREAD)),
+        "unread": str(int(conf.FEED_UNREAD)),
         "by": str(letter.by) if letter.by else None,
         "sender": sender_of(publication),
         "owner": as_text(_OWNER, publication.owner_id),
@@ -96,7 +96,7 @@ WITH next AS MATERIALIZED (
     AND r.owner_id IS NOT DISTINCT FROM held.owner_id
     AND r.id IS DISTINCT FROM %(by)s::uuid
     AND (SELECT count(*) FROM ravi_signal s
-      WHERE s.run_id = r.id AND s.consumed_at IS NULL AND s.name = '{SIGNAL}') < %(most)s::bigint
+      WHERE s.run_id = r.id AND s.consumed_at IS NULL AND s.name = '{SIGNAL}') < %(unread)s::bigint
   ORDER BY r.id
   FOR NO KEY UPDATE OF r SKIP LOCKED
 ), sent AS (

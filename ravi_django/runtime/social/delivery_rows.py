@@ -13,11 +13,11 @@ from django.db.models.expressions import DatabaseDefault
 
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import Follow, InboxMessage, Run, Session, Signal, Status
-from ravi_django.runtime.db import clock, postgres
+from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW, as_text, cast
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
-from ravi_django.runtime.runs.waking import WOKEN, ageing, claim_at_sql, woken
+from ravi_django.runtime.runs.waking import WOKEN, woken
 
 SIGNAL = "new_feed_item"
 PRIORITY = Priority.LOW  # a person who waits comes before ten thousand feeds
@@ -64,7 +64,7 @@ def tell(told: Sequence[Told]) -> list[UUID]:
         return _tell_by_orm(told)
     places, letters = _letters([one.letter for one in told])
     rows = [[one.run_id, places[one.letter.id]] for one in told]
-    params = ageing(PRIORITY) | {"rows": json_text(rows), "letters": letters}
+    params = claim_order.parameters(PRIORITY) | {"rows": json_text(rows), "letters": letters}
     return [run_id for run_id, status in postgres.execute(_TELL, params) if status == Status.PENDING]
 
 
@@ -82,7 +82,7 @@ def begin(begun: Sequence[Begun]) -> list[UUID]:
         for one in begun
     ]
     sql, params = _begin_statement()
-    postgres.execute(sql, params | ageing() | {"rows": json_text(rows), "letters": letters})
+    postgres.execute(sql, params | claim_order.parameters() | {"rows": json_text(rows), "letters": letters})
     return [one.run_id for one in begun if one.status == Status.PENDING]
 
 
@@ -147,7 +147,7 @@ def _begin_statement() -> tuple[str, dict[str, str | None]]:
             "status": "g.status",
             "metadata": "f.metadata",
             "agent_version": "g.version",
-            "claim_at": claim_at_sql("%(run_priority)s::int"),
+            "claim_at": claim_order.in_sql("%(run_priority)s::int", "f.owner_id", "f.tenant", "g.run_id"),
         },
     )
     sessions, session_values, more = _columns(
@@ -229,7 +229,7 @@ def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
     for agent in {follows[one.follow_id].agent for one in begun if not one.fresh}:
         spoken = [one.session_id for one in begun if not one.fresh and follows[one.follow_id].agent == agent]
         Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
-    Run.objects.bulk_create(clock.stamp(_run(one, follows[one.follow_id])) for one in begun)
+    Run.objects.bulk_create(claim_order.stamp(_run(one, follows[one.follow_id])) for one in begun)
     InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in begun)
     return [one.run_id for one in begun if one.status == Status.PENDING]
 

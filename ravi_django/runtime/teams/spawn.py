@@ -16,7 +16,7 @@ from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message
 from ravi_django.kernel.supervision import Priority, SpawnBudget
 from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
-from ravi_django.runtime.db import clock
+from ravi_django.runtime.db import claim_order
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.facts import Paused
@@ -176,7 +176,7 @@ def write_spawn(
         create_session(child.session)
         if message is None:
             child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
-        clock.stamp(child).save(force_insert=True)
+        claim_order.stamp(child).save(force_insert=True)
         if message is not None:
             InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
 

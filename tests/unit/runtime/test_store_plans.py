@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from django.db import connection, transaction
@@ -118,6 +119,16 @@ def test_the_sweep_finds_runs_by_the_partial_indexes(busy_site):
     assert "Seq Scan on ravi_run" not in orphans, orphans
     (unpublished,) = plans_of(world.unpublished, 50, 10)
     assert_indexed(unpublished, "ravi_run_unpublished")
+
+
+@pytest.mark.parametrize("fair_by", ["owner", "tenant"])
+def test_a_new_run_counts_the_open_ones_by_a_partial_index(busy_site, settings, fair_by):
+    settings.RAVI = {**settings.RAVI, "FAIR_BY": fair_by}
+
+    plans = plans_of(partial(make_run, tenant="another"))
+    (plan,) = [plan for plan in plans if "Insert on ravi_run" in plan]
+
+    assert_indexed(plan, f"ravi_run_open_{fair_by}")
 
 
 def test_a_worker_reaches_its_own_runs_by_the_primary_key(busy_site):
