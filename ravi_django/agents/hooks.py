@@ -45,7 +45,7 @@ class Hooks:
     def add(self, listener: Any) -> None:
         found = dict(_functions(listener))
         if not found:
-            raise TypeError(f"{listener!r} listens to nothing; give it methods such as on_run_start, or a mapping")
+            raise TypeError(f"{listener!r} has no hooks; add methods such as on_run_start, or pass a mapping")
         for event, function in found.items():
             self._by_event.setdefault(event, []).append(function)
 
@@ -90,7 +90,7 @@ def _functions(listener: Any) -> Iterable[tuple[HookEvent, Hook]]:
     if isinstance(listener, Mapping):
         for event, function in listener.items():
             if not callable(function):
-                raise TypeError(f"a hook is a function of a HookCall, not {function!r}")
+                raise TypeError(f"a hook must be a function of a HookCall, not {function!r}")
             yield _event(event), function
         return
     everything = getattr(listener, "on_event", None)
@@ -104,4 +104,4 @@ def _event(name: Any) -> HookEvent:
     try:
         return HookEvent(name)
     except ValueError:
-        raise TypeError(f"there is no hook event {name!r}; there are {', '.join(HookEvent)}") from None
+        raise TypeError(f"unknown hook event {name!r}; the events are {', '.join(HookEvent)}") from None

@@ -34,7 +34,7 @@ async def instructions_text(ctx: RunContext, instructions: Instructions, agent_i
     if inspect.isawaitable(text):
         text = await text
     if not isinstance(text, str):
-        raise InvalidInputError(f"{name}: instructions are text, not {text!r:.200}", field="system_instructions")
+        raise InvalidInputError(f"{name}: instructions must be text, not {text!r:.200}", field="system_instructions")
     return text
 
 

@@ -14,12 +14,12 @@ RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes that the ru
 def checked_names(names: Any) -> frozenset[str]:
     """Validate an agent's `public_signals`. Raises InvalidInputError."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidInputError(f"public_signals is a set of names, not {names!r}", field="public_signals")
+        raise InvalidInputError(f"public_signals must be a set of names, not {names!r}", field="public_signals")
     found = list(names)
     for name in found:
         if check_text("public_signals", name, 200).startswith(RESERVED):
             raise InvalidInputError(
-                f"public_signals: {name!r} begins with a reserved prefix: {', '.join(RESERVED)}", field="public_signals"
+                f"public_signals: {name!r} has a reserved prefix: {', '.join(RESERVED)}", field="public_signals"
             )
     return frozenset(found)
 

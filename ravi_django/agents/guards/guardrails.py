@@ -103,7 +103,7 @@ def named(name: str | None, *functions: Check | None) -> str:
 
 def one_of(value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise InvalidInputError(f"on_trip is {' or '.join(map(repr, allowed))}, not {value!r}", field="on_trip")
+        raise InvalidInputError(f"on_trip must be {' or '.join(map(repr, allowed))}, not {value!r}", field="on_trip")
     return value
 
 
@@ -241,7 +241,7 @@ class ToolGuardrail(FunctionMiddleware):
         on_trip: str = "error",
     ) -> None:
         if check_arguments is None and check_result is None:
-            raise InvalidInputError("give it check_arguments or check_result", field="check_arguments")
+            raise InvalidInputError("pass check_arguments or check_result", field="check_arguments")
         self._before = check_arguments and checked(check_arguments, "check_arguments")
         self._after = check_result and checked(check_result, "check_result")
         self.tools = None if tools is None else frozenset([tools] if isinstance(tools, str) else tools)

@@ -154,13 +154,13 @@ def custom(patterns: Mapping[str, str | re.Pattern[str]]) -> list[Pattern]:
     for label, expression in patterns.items():
         field = f"patterns.{label}"
         if not isinstance(label, str) or not _LABEL.fullmatch(label) or label[-1].isdigit():
-            raise InvalidInputError(f"a pattern's name is like 'order no', not {label!r}", field="patterns")
+            raise InvalidInputError(f"a pattern needs a name like 'order no', not {label!r}", field="patterns")
         if label in PATTERNS:
             raise InvalidInputError(f"{label!r} is a built-in pattern; choose another name", field=field)
         try:
             regex = re.compile(expression)
         except (re.error, TypeError) as error:
-            raise InvalidInputError(f"{label!r} is no regular expression: {error}", field=field) from None
+            raise InvalidInputError(f"{label!r} is not a valid regular expression: {error}", field=field) from None
         if regex.match("") is not None:
             raise InvalidInputError(f"{label!r} matches the empty text; require a character", field=field)
         found.append(Pattern(label, regex))
@@ -173,5 +173,5 @@ def chosen(kinds: object) -> list[Pattern]:
         return list(_ALL)
     wanted = [kinds] if isinstance(kinds, str) else list(kinds)  # type: ignore[call-overload]
     if unknown := [kind for kind in wanted if kind not in PATTERNS]:
-        raise InvalidInputError(f"there is no kind {unknown[0]!r}; there are {', '.join(PATTERNS)}", field="kinds")
+        raise InvalidInputError(f"unknown kind {unknown[0]!r}; the kinds are {', '.join(PATTERNS)}", field="kinds")
     return [pattern for pattern in _ALL if pattern.label in wanted]

@@ -39,9 +39,9 @@ class ContextConfig:
         retention: HistoryRetention | str = HistoryRetention.PERMANENT,
     ) -> None:
         if isinstance(history, type) or (history is not None and not callable(getattr(history, "append_many", None))):
-            raise TypeError(f"not a history provider: {history!r}; write e.g. ContextConfig(InMemoryHistoryProvider())")
+            raise TypeError(f"not a history provider: {history!r}; use ContextConfig(InMemoryHistoryProvider())")
         if isinstance(pipeline, type) or (pipeline is not None and not callable(getattr(pipeline, "compact", None))):
-            raise TypeError(f"not a compaction pipeline: {pipeline!r}; write CompactionPipeline(…) of strategies")
+            raise TypeError(f"not a compaction pipeline: {pipeline!r}; pass a CompactionPipeline(…) of strategies")
         self.history = history
         self.pipeline: CompactionStrategy = (
             CompactionPipeline(SlidingWindowCompaction()) if pipeline is None else pipeline

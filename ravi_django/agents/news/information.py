@@ -42,7 +42,7 @@ class InformationAgent(NewsAgent):
     ) -> None:
         super().__init__("information", key, instructions, "Summarizes what it is given.", **options)
         if self.model is None and handle is None and type(self).process is InformationAgent.process:
-            raise InvalidInputError("model: without one, give a handle, or override process", field="model")
+            raise InvalidInputError("model is missing; pass a model or a handle, or override process", field="model")
         self.output_topic = None if output_topic is None else topic_of(output_topic, "output_topic")
         self.source_signal = checked_signal(source_signal)
         self.handle = handle

@@ -171,8 +171,8 @@ def checked_signal(value: Any) -> str:
     check_text("source_signal", value, 200)
     if value == NEW_ITEM:
         raise InvalidInputError(
-            f"source_signal: {NEW_ITEM} only announces a published message, which an InformationAgent reads anyway; "
-            "leave it out, or choose another name",
+            f"source_signal: {NEW_ITEM} announces published messages, which an InformationAgent always reads; leave "
+            "it out, or choose another name",
             field="source_signal",
         )
     return str(value)

@@ -56,9 +56,9 @@ class PersonalFeedAgent(NewsAgent):
     ) -> None:
         super().__init__("personal_feed", key, instructions, "Judges whether an item is one for its user.", **options)
         if isinstance(follow_topics, str | TopicId):
-            raise InvalidInputError(f"follow_topics are several, not {follow_topics!r}", field="follow_topics")
+            raise InvalidInputError(f"follow_topics must be a list, not {follow_topics!r}", field="follow_topics")
         if not isinstance(preferences, str) or len(preferences) > LONGEST:
-            raise InvalidInputError(f"preferences are a text of at most {LONGEST} characters", field="preferences")
+            raise InvalidInputError(f"preferences must be text of at most {LONGEST} characters", field="preferences")
         found = [topic_of(topic, f"follow_topics.{place}") for place, topic in enumerate(follow_topics)]
         self.follow_topics = tuple(dict.fromkeys(found))
         self.preferences = preferences

@@ -69,7 +69,7 @@ class BaseAgentProxy:
         id: AgentId | str | None = None,
     ) -> None:
         if model is not None and not callable(getattr(model, "stream", None)):
-            raise TypeError(f"model must be a ChatModel, not {model!r}; build one, e.g. LLMFactory(name).build()")
+            raise TypeError(f"model must be a ChatModel, not {model!r}; build one with LLMFactory(name).build()")
         self.id = _address(name) if id is None else AgentId.parse(str(id))
         self.name = name
         self.instructions = instructions
@@ -98,21 +98,19 @@ class BaseAgentProxy:
 
         Errors are raised at the yield.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} needs a method: async def next_turn(self, prompt), with yield"
-        )
+        raise NotImplementedError(f"{type(self).__name__} needs the async generator method next_turn(self, prompt)")
 
     @property
     def ctx(self) -> RunContext:
         """The RunContext of this request: model calls, tools, children, timers. Only inside `next_turn`."""
         if self._ctx is None:
-            raise RuntimeError(f"agent {self.id} has a ctx while it answers a request: use self.ctx inside next_turn")
+            raise RuntimeError(f"agent {self.id} has a ctx only while it answers a request; use it inside next_turn")
         return self._ctx
 
     async def window(self) -> list[ChatMessage]:
         """Messages for a model call: the instructions, the conversation that `context` keeps, and this prompt."""
         if self._thread is None:
-            raise RuntimeError(f"agent {self.id} has a window while it answers a request: use it inside next_turn")
+            raise RuntimeError(f"agent {self.id} has a window only while it answers a request; use it inside next_turn")
         return await self.context.view(self._thread)
 
     def for_request(self) -> Self:
@@ -207,5 +205,5 @@ def _as_text(result: Any) -> str:
 
 def _address(name: str) -> AgentId:
     if not isinstance(name, str) or not name.strip():
-        raise InvalidInputError(f"name is a text, not {name!r}", field="name")
+        raise InvalidInputError(f"name must be a string, not {name!r}", field="name")
     return AgentId("agent", re.sub(r"[^A-Za-z0-9_.:@+-]", "_", name.strip())[:100])

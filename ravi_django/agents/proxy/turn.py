@@ -71,13 +71,13 @@ class ProxyTurn:
             return self._wanted.from_value(result)
         except ResultRejected as error:
             raise ResultInvalidError(
-                f"{self._name} ended its turn with what is no {self._wanted.name}: {error}; "
-                "end it with TurnEnd(…) of such a result"
+                f"{self._name} ended its turn with an invalid {self._wanted.name}: {error}; "
+                "pass a valid result to TurnEnd(…)"
             ) from None
 
     def _output(self, event: ChatOutput) -> None:
         if not isinstance(event.text, str):
-            raise TypeError(f"ChatOutput is of a text, not {event.text!r:.200}")
+            raise TypeError(f"ChatOutput needs a string, not {event.text!r:.200}")
         if not self._goes_on:
             self._said.clear()
             self._goes_on = True
@@ -119,9 +119,9 @@ class ProxyTurn:
             answer = await ask(event.request, choices=event.choices)
             return ResumeWithInput(answer["action"], answer["text"], by=answer["by"])
         if not isinstance(event.request, Mapping) or not event.request:
-            raise InvalidInputError("request is a question, or several as {key: question}", field="request")
+            raise InvalidInputError("request must be one question, or several as {key: question}", field="request")
         if event.choices:
-            raise InvalidInputError("choices go with a single question, not with several", field="choices")
+            raise InvalidInputError("choices are only for a single question", field="choices")
         answers = await asyncio.gather(*(ask(question) for question in event.request.values()))
         answered = {
             key: one["text"] for key, one in zip(event.request, answers, strict=True) if one["action"] == "answer"
@@ -153,7 +153,7 @@ class Steps:
         else:
             if inspect.iscoroutine(made):
                 made.close()
-            raise TypeError(f"{name} is no generator, it gave {made!r:.200}; yield events, at least one TurnEnd")
+            raise TypeError(f"{name} is not a generator, it returned {made!r:.200}; yield events, at least one TurnEnd")
 
     async def run(self, perform: Callable[[Any], Awaitable[Any]]) -> None:
         try:
@@ -183,7 +183,7 @@ class Steps:
         except RuntimeError as error:
             if "ignored GeneratorExit" not in str(error):
                 raise
-            raise TypeError(f"{self._name} yields after its turn has ended; a finally block may not yield") from error
+            raise TypeError(f"{self._name} yielded after its turn had ended; do not yield in finally") from error
 
 
 class _Plain:

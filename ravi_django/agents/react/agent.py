@@ -96,7 +96,7 @@ class ReActAgent:
         public_signals: Iterable[str] | None = None,
     ) -> None:
         if not callable(getattr(model, "stream", None)):
-            raise TypeError(f"model must be a ChatModel, not {model!r}; build one, e.g. LLMFactory(name).build()")
+            raise TypeError(f"model must be a ChatModel, not {model!r}; build one with LLMFactory(name).build()")
         self.id = AgentId("react", key) if id is None else AgentId.parse(str(id))
         self.name = name or self.id.key
         self.model = model
@@ -192,7 +192,7 @@ class ReActAgent:
             if ended:
                 return
         raise BudgetExhaustedError(
-            f"agent {self.id} reached max iterations limit ({self.max_iterations}) without an answer; "
+            f"agent {self.id} reached the limit of {self.max_iterations} iterations without an answer; "
             "raise max_iterations or give it a smaller task"
         )
 

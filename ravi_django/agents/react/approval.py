@@ -66,7 +66,7 @@ class ApprovalGate:
         approvers: Any = None,
     ) -> None:
         if handler is not None and not callable(handler):
-            raise TypeError(f"approval_handler is a function (tool_name, arguments, risk, ctx), not {handler!r}")
+            raise TypeError(f"approval_handler must be a function (tool_name, arguments, risk, ctx), not {handler!r}")
         self.handler = handler
         self.required = Risk.HIGH if required is None else Risk(required)
         self.approvers = Approvers.of(approvers)

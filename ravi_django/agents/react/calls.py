@@ -72,7 +72,7 @@ def _check_choice(agent_id: AgentId, choice: str | None, names: Iterable[str]) -
     if choice is None or choice in ("auto", "none", *(names and ["required"]), *names):
         return
     raise InvalidInputError(
-        f"initial_tool_choice {choice!r} is no tool of {agent_id}; it has {', '.join(names) or 'none'}",
+        f"initial_tool_choice {choice!r} is not a tool of {agent_id}; its tools: {', '.join(names) or 'none'}",
         field="initial_tool_choice",
     )
 

@@ -43,7 +43,7 @@ class SubAgentConfig:
         try:
             Priority(self.priority)
         except ValueError:
-            raise InvalidInputError(f"priority is a Priority, not {self.priority!r}", field="priority") from None
+            raise InvalidInputError(f"priority must be a Priority, not {self.priority!r}", field="priority") from None
         _ = self.address
 
     @property
@@ -124,17 +124,17 @@ def _by_tool_name(sub_agents: Iterable[SubAgentConfig], tools: ToolRegistry) -> 
     found: dict[str, SubAgentConfig] = {}
     for config in sub_agents:
         if not isinstance(config, SubAgentConfig):
-            raise InvalidInputError(f"sub_agents has {config!r}; write SubAgentConfig({config!r})", field="sub_agents")
+            raise InvalidInputError(f"sub_agents has {config!r}; pass SubAgentConfig({config!r})", field="sub_agents")
         name = handoff_name(config.address)
         if (other := found.get(name)) is not None:
             raise InvalidInputError(
-                f"the sub-agents {other.address} and {config.address} would both be the tool {name}; "
-                "give one of them another key",
+                f"the sub-agents {other.address} and {config.address} have the same tool name {name}; change the "
+                "key of one of them",
                 field="sub_agents",
             )
         if tools.get(name) is not None:
             raise InvalidInputError(
-                f"the tool {name} has the name of the sub-agent {config.address}'s; rename it", field="tools"
+                f"the tool name {name} is taken by the sub-agent {config.address}; rename the tool", field="tools"
             )
         found[name] = config
     return found

@@ -137,7 +137,7 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
     except (PydanticUserError, NameError, TypeError, AttributeError) as error:
         words = str(error).splitlines()[0]
         raise InvalidInputError(
-            f"result_model {model!r} cannot be a result: {words}; give a pydantic model, a type or a JSON schema",
+            f"result_model {model!r} cannot be used: {words}; pass a pydantic model, a type or a JSON schema",
             field="result_model",
         ) from error
 
@@ -268,8 +268,8 @@ class Goal:
             return
         if not self._left:
             raise ResultInvalidError(
-                f"the model gave no valid {self._wanted.name}: {error}; look at its answers, then loosen the schema "
-                "or raise result_retries"
+                f"the model returned no valid {self._wanted.name}: {error}; check its answers, then loosen the "
+                "schema or raise result_retries"
             )
         self._left -= 1
 

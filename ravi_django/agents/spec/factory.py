@@ -142,7 +142,7 @@ def _of_a_feed(
 
 def _without_the_run(spec: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(spec, Mapping):
-        raise InvalidInputError(f"a spec is an AgentSpec or a dict, not {spec!r}", field="spec")
+        raise InvalidInputError(f"a spec must be an AgentSpec or a dict, not {spec!r}", field="spec")
     return {name: value for name, value in spec.items() if name not in _OF_THE_RUN}
 
 
@@ -158,7 +158,7 @@ def _as_spec(saved: dict[str, Any], has_instructions: bool) -> dict[str, Any]:
         saved = {name: value for name, value in saved.items() if value is not None}
     if described and not has_instructions and _MADE.match(str(saved.get("system_instructions", ""))):
         raise InvalidInputError(
-            f"system_instructions: {saved['system_instructions']} makes them; pass it as system_instructions=…",
+            f"system_instructions: {saved['system_instructions']} creates them; pass it as system_instructions=…",
             field="system_instructions",
         )
     if "tools" in saved:

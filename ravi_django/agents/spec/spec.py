@@ -155,7 +155,7 @@ def validate_spec(
         checked = spec
     else:
         if not isinstance(spec, Mapping):
-            raise InvalidInputError(f"a spec is an object of {_fields_of('')}, not {spec!r}", field="spec")
+            raise InvalidInputError(f"a spec must be an object with {_fields_of('')}, not {spec!r}", field="spec")
         refuse_unstorable(spec)
         try:
             checked = AgentSpec.model_validate(dict(spec))
@@ -167,7 +167,7 @@ def validate_spec(
     names = [*checked.tool_names, *(sub_agent.tool_name for sub_agent in checked.sub_agents)]
     choices = [*(FREE_CHOICES if names else ("auto", "none")), *names]
     if checked.initial_tool_choice not in (None, *choices):
-        raise _fault("initial_tool_choice", f"{checked.initial_tool_choice!r} is none of {', '.join(choices)}")
+        raise _fault("initial_tool_choice", f"{checked.initial_tool_choice!r} is not one of {', '.join(choices)}")
     Approvers.of(checked.approvers).check_names(names)
     _check_result(checked)
     _check_secrets(checked)
@@ -186,19 +186,19 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
     for place, name in enumerate(spec.tool_names):
         field = f"tool_names.{place}"
         if name in seen:
-            raise _fault(field, f"{name!r} is there already; name each tool once")
+            raise _fault(field, f"{name!r} appears twice; name each tool once")
         if known is not None and name not in known:
             tools = ", ".join(sorted(known)) or "none"
             raise _fault(
                 field,
-                f"there is no tool {name!r}; the tools are: {tools}. Register another with ravi_django.register_tool",
+                f"unknown tool {name!r}; the tools are: {tools}. Register more with ravi_django.register_tool",
             )
         seen.add(name)
     for place, sub_agent in enumerate(spec.sub_agents):
         if sub_agent.tool_name in seen:
             raise _fault(
                 f"sub_agents.{place}",
-                f"{sub_agent.agent} would be the tool {sub_agent.tool_name!r}, which another one is already",
+                f"{sub_agent.agent} would have the tool name {sub_agent.tool_name!r}, which is taken",
             )
         seen.add(sub_agent.tool_name)
 
@@ -207,7 +207,7 @@ def _check_agents(spec: AgentSpec, known: list[str] | None) -> None:
     for place, sub_agent in enumerate(spec.sub_agents):
         if known is not None and sub_agent.agent not in known:
             agents = ", ".join(known) or "none"
-            raise _fault(f"sub_agents.{place}", f"there is no agent {sub_agent.agent!r}; the agents are: {agents}")
+            raise _fault(f"sub_agents.{place}", f"unknown agent {sub_agent.agent!r}; the agents are: {agents}")
 
 
 def _check_result(spec: AgentSpec) -> None:
@@ -224,8 +224,8 @@ def _check_secrets(spec: AgentSpec) -> None:
     defaults = {name: variable.default for name, variable in spec.variables.items()}
     for field in (*secret_names(spec.options.extra, "options.extra"), *secret_names(defaults, "variables")):
         raise InvalidInputError(
-            f"{field} is a key or a password, and a spec is stored and shown; put it into the settings or one of the "
-            "provider's environment variables",
+            f"{field} looks like a key or a password, and a spec is visible; use the settings or the provider's "
+            "environment variables",
             field=field,
         )
 
@@ -235,7 +235,7 @@ def _first_fault(error: ValidationError) -> InvalidInputError:
     place = [str(part) for part in fault["loc"]]
     if fault["type"] == "extra_forbidden":
         *above, name = place
-        return _fault(".".join(place), f"there is no {name!r}; the fields are: {_fields_of(*above)}")
+        return _fault(".".join(place), f"unknown field {name!r}; the fields are: {_fields_of(*above)}")
     if len(place) > 2 and place[0] == "sub_agents" and isinstance(fault["input"], str) and place[2] == "agent":
         place = place[:2]
     return _fault(".".join(place) or "spec", fault["msg"].removeprefix("Value error, "))
@@ -271,11 +271,11 @@ def check_kind(spec: AgentSpec) -> None:
     for field in given:
         if field in _NOT_REACT if allowed is None else field not in allowed:
             raise InvalidInputError(
-                f"{field} is no field of an agent of kind {spec.kind}; leave it out, or choose another kind",
+                f"an agent of kind {spec.kind} has no field {field}; leave it out, or choose another kind",
                 field=field,
             )
     if not spec.model and spec.kind != PERSONAL_FEED:
-        raise InvalidInputError("model is required; name one, as litellm does: openai/gpt-4o-mini", field="model")
+        raise InvalidInputError("model is required; enter a litellm name such as openai/gpt-4o-mini", field="model")
     if spec.output_topic:
         topic_of(spec.output_topic, "output_topic")
     for place, topic in enumerate(spec.follow_topics):
@@ -302,8 +302,8 @@ def check_extras(extras: Mapping[str, Any], field: str) -> None:
     for name in extras:
         if name not in EXTRAS:
             raise InvalidInputError(
-                f"{field}.{name} is no option of a spec; the options are {', '.join(sorted(EXTRAS))}. Hosts and keys "
-                "of a model belong into the settings or the environment",
+                f"{field}.{name} is not an option of a spec; the options are {', '.join(sorted(EXTRAS))}. Set the "
+                "hosts and keys of models in the settings or the environment",
                 field=f"{field}.{name}",
             )
 
@@ -314,8 +314,7 @@ def check_models(names: Sequence[str]) -> None:
         if _ADDRESS.search(name.strip()):
             raise _fault(
                 "model" if place < 0 else f"fallbacks.{place}",
-                f"{name!r} is no name of a model, as provider/model; its host belongs into the settings or the "
-                "environment",
+                f"{name!r} is not a model name like provider/model; set its host in the settings or the environment",
             )
 
 
@@ -324,7 +323,7 @@ def refuse_unstorable(spec: Mapping[str, Any]) -> None:
     for field, text in _texts(spec, "", 0):
         if "\0" in text or (not text.isascii() and text != text.encode(errors="replace").decode()):
             raise InvalidInputError(
-                f"{field} holds a NUL character or half a surrogate pair, which the database cannot store", field=field
+                f"{field} has a NUL character or half a surrogate pair, which the database cannot store", field=field
             )
 
 
@@ -333,7 +332,7 @@ def _texts(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
         yield place, value
     elif isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:
         field = ".".join(place.split(".")[: 2 if place.startswith(("options", "variables")) else 1])
-        raise InvalidInputError(f"{field} is nested more than {MAX_DEPTH} deep; make it flatter", field=field)
+        raise InvalidInputError(f"{field} has more than {MAX_DEPTH} levels of nesting; use fewer", field=field)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield place or "spec", str(key)

@@ -157,7 +157,7 @@ def _content(value: Any, place: int) -> list[ContentBlock]:
         try:
             return blocks_adapter.validate_python(value)
         except ValidationError as error:
-            raise _fault(place, f"content is no list of blocks: {error.errors()[0]['msg']}") from None
+            raise _fault(place, f"content is not a list of blocks: {error.errors()[0]['msg']}") from None
     return [TextBlock(text=to_json(value, fallback=str).decode())]
 
 

@@ -34,7 +34,7 @@ class Approvers:
         if not isinstance(value, Mapping) or set(value) & {"to", "steps"}:
             return cls(rest=Addressees.of(value, "approvers"))
         if not value:
-            raise InvalidInputError("approvers is empty: name somebody, or leave it out", field="approvers")
+            raise InvalidInputError("approvers is empty; enter an address, or leave it out", field="approvers")
         found = {str(key): Addressees.of(to, f"approvers.{key}") for key, to in value.items()}
         return cls({key: to for key, to in found.items() if key != REST}, found.get(REST))
 
@@ -64,7 +64,7 @@ class Approvers:
             if key not in names and key not in RISKS:
                 known = ", ".join(sorted(names)) or "none"
                 raise InvalidInputError(
-                    f"approvers.{key}: it is no risk, no {REST!r} and no tool of the agent; the tools are: {known}",
+                    f"approvers.{key}: not a risk, a tool of the agent or {REST!r}; the tools are: {known}",
                     field=f"approvers.{key}",
                 )
 
@@ -94,14 +94,14 @@ def checked_policy(value: Any, name: str = "") -> str:
     """Raises InvalidInputError unless it is one of POLICIES."""
     if value not in POLICIES:
         whose = f"approval of the tool {name}" if name else "a tool's approval"
-        raise InvalidInputError(f"{whose} is one of {', '.join(POLICIES)}, not {value!r}", field="approval")
+        raise InvalidInputError(f"{whose} must be one of {', '.join(POLICIES)}, not {value!r}", field="approval")
     return str(value)
 
 
 def checked_visible(value: Any) -> str:
     """Raises InvalidInputError unless it is one of VISIBLE."""
     if value not in VISIBLE:
-        raise InvalidInputError(f"a tool's visible is one of 'owner', 'staff', not {value!r}", field="visible")
+        raise InvalidInputError(f"a tool's visible must be 'owner' or 'staff', not {value!r}", field="visible")
     return str(value)
 
 
@@ -109,7 +109,7 @@ def refuse_owner(tool: Tool, to: Addressees | None) -> None:
     """Raises InvalidInputError if the run's owner would approve a call whose arguments are hidden from them."""
     if tool.visible == "staff" and to is not None and any(step.to == OWNER for step in to.steps):
         raise InvalidInputError(
-            f'{tool.name}: visible="staff" hides the arguments from the owner of the run, who is named to approve its '
+            f'{tool.name}: visible="staff" hides the arguments from the owner of the run, who is an approver of its '
             'calls; name other approvers for it, e.g. "staff"',
             field="approvers",
         )

@@ -96,8 +96,8 @@ class DelegateTool(HandoffTool):
 
     def execute(self, **arguments: Any) -> Any:
         raise ToolRefused(
-            f"{self.name} is no tool to call: the orchestrator that has it spawns {self.agent_id} itself; "
-            f"any other agent needs an AgentTool({str(self.agent_id)!r})"
+            f"{self.name} is not callable as a tool: its orchestrator spawns {self.agent_id} itself; another agent "
+            f"needs an AgentTool({str(self.agent_id)!r})"
         )
 
 
@@ -172,7 +172,7 @@ def address_of(agent: Agent | AgentId | str) -> AgentId:
     if isinstance(agent, AgentId | str):
         return agent if isinstance(agent, AgentId) else AgentId.parse(agent)
     if not is_agent(agent):
-        raise InvalidInputError(f"agent is an agent or an address, type/key, not {agent!r}", field="agent")
+        raise InvalidInputError(f"agent must be an agent or an address like type/key, not {agent!r}", field="agent")
     return agent.id
 
 

@@ -50,7 +50,7 @@ class FunctionTool(Tool):
         self.name = getattr(function, "__name__", "") if name is None else name
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise ValueError(
-                f"a tool's name is 1 to 64 letters, digits, _ or -, not {self.name!r}; pass one as @tool(name=…)"
+                f"a tool's name must be 1 to 64 letters, digits, _ or -, not {self.name!r}; set it with @tool(name=…)"
             )
         self.description = docstring.description if description is None else description
         self.parameters = signature.parameters
@@ -60,7 +60,7 @@ class FunctionTool(Tool):
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
         self.check = check
         if check is not None and (not callable(check) or self.promised_effect is not Effect.AT_MOST_ONCE):
-            raise ValueError(f'{self.name}: check= is a function of a tool with effect="at_most_once"')
+            raise ValueError(f'{self.name}: check= must be a function, and needs effect="at_most_once"')
         self.timeout = None if timeout is None else check_seconds("timeout", timeout)
         self.permission = _checked_permission(permission)
         self.max_calls = None if max_calls is None else check_whole("max_calls", max_calls)
@@ -128,7 +128,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if function is not None:
         return FunctionTool(function, **options)
     if unknown := [name for name in options if name not in _OPTIONS]:
-        raise TypeError(f"@tool takes no {unknown[0]!r}; it takes {', '.join(_OPTIONS)}")
+        raise TypeError(f"@tool has no option {unknown[0]!r}; its options are {', '.join(_OPTIONS)}")
     return functools.partial(FunctionTool, **options)
 
 
@@ -141,7 +141,7 @@ def _refuse_function(function: Any) -> None:
     if not callable(function) or inspect.isclass(function):
         raise TypeError(f"@tool takes a function, not {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"tool {function!r} yields; a tool returns one value, e.g. a list")
+        raise TypeError(f"tool {function!r} is a generator; return one value, such as a list")
 
 
 def _choice(kind: Any, field: str, value: Any) -> Any:
@@ -149,7 +149,7 @@ def _choice(kind: Any, field: str, value: Any) -> Any:
         return kind(value)
     except ValueError:
         choices = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"a tool's {field} is one of {choices}, not {value!r}") from None
+        raise ValueError(f"a tool's {field} must be one of {choices}, not {value!r}") from None
 
 
 def _checked_risk(risk: Any) -> tuple[Risk, RiskRule | None]:
@@ -157,7 +157,7 @@ def _checked_risk(risk: Any) -> tuple[Risk, RiskRule | None]:
     if isinstance(risk, str) or not callable(risk):
         return _choice(Risk, "risk", risk), None
     if inspect.iscoroutinefunction(risk) or inspect.isclass(risk):
-        raise TypeError(f"a tool's risk is a word or a sync function of the arguments, not {risk!r}")
+        raise TypeError(f"a tool's risk must be a string or a sync function of the arguments, not {risk!r}")
     return Risk.CRITICAL, risk
 
 
@@ -165,5 +165,5 @@ def _checked_permission(permission: Any) -> str | None:
     if permission is None:
         return None
     if not isinstance(permission, str) or not all(permission.partition(".")):
-        raise ValueError(f'a tool\'s permission looks like "app_label.codename", not {permission!r}')
+        raise ValueError(f'a tool\'s permission must look like "app_label.codename", not {permission!r}')
     return permission

@@ -141,7 +141,7 @@ def check_schema(schema: Schema) -> Any:
 
     kind = validators.validator_for(schema, default=Draft202012Validator)
     if kind is Draft3Validator:
-        raise _no_schema("is of draft 3; write it as a later draft of JSON Schema says")
+        raise _no_schema("is JSON Schema draft 3; use a later draft")
     try:
         kind.check_schema(schema)
         root = {
@@ -150,9 +150,9 @@ def check_schema(schema: Schema) -> Any:
         registry: Registry[Any] = Registry()  # retrieves no documents: a schema may come from a form
         _Walk(root, registry).check()
     except SchemaError as error:
-        raise _no_schema(f"is no JSON schema: {error.message[:200]}") from error
+        raise _no_schema(f"is not a valid JSON schema: {error.message[:200]}") from error
     except RecursionError:
-        raise _no_schema("is nested too deep; make it flatter") from None
+        raise _no_schema("is nested too deeply; use fewer levels") from None
     return _bounded(kind)(root, registry=registry)
 
 
@@ -196,7 +196,7 @@ class _Walk:
             self._seen.add(id(schema))
             _check_words(schema, schema is self._root)
             if self._weigh(schema) > MAX_IN_PLACE:
-                raise _no_schema("refers to itself again and again for one value; make it simpler")
+                raise _no_schema("refers to itself too often for one value; make it simpler")
             waiting += self._targets(schema)
             for word in (*_SAME, *_BELOW):
                 waiting += _inner(word, schema)
@@ -206,7 +206,7 @@ class _Walk:
             return 1
         known = self._weights.get(id(schema), 0)
         if known is None:
-            raise _no_schema("refers to itself without looking further into the value; such a check never ends")
+            raise _no_schema("refers to itself for the same value, so that a check would never end")
         if not known:
             self._weights[id(schema)] = None
             inner = [one for word in _SAME for one in _inner(word, schema)]
@@ -235,18 +235,18 @@ def _inner(word: str, schema: Schema) -> list[Any]:
 
 def _check_words(schema: Schema, is_root: bool) -> None:
     if not is_root and isinstance(schema.get("$schema"), str):
-        raise _no_schema("says $schema again inside; say it once, at the root")
+        raise _no_schema("has a nested $schema; set it only at the root")
     patterns = schema.get("patternProperties")
     named = list(patterns) if isinstance(patterns, dict) else []
     if named and "unevaluatedProperties" in schema:
-        raise _no_schema("has patternProperties beside unevaluatedProperties; say additionalProperties instead")
+        raise _no_schema("has patternProperties and unevaluatedProperties; use additionalProperties instead")
     for pattern in [*named, *([schema["pattern"]] if isinstance(schema.get("pattern"), str) else [])]:
         try:
             _compiled(pattern)
         except PatternError as error:
             raise _no_schema(
-                f"has the pattern {pattern[:100]!r}, which is none that takes linear time: no look-around, no "
-                "back-references, and not too long"
+                f"has the pattern {pattern[:100]!r}, which cannot be matched in linear time: use no look-around and "
+                "no back-references, and a shorter pattern"
             ) from error
 
 

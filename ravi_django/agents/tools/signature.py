@@ -69,7 +69,7 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
         annotation = _resolve(owner, function, parameter)
         if (kind := _hidden_kind(annotation)) is not None:
             if kind in hidden:
-                raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; keep one")
+                raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; remove one")
             hidden[kind] = parameter.name
             continue
         # Our own field names: parameters named `json`, `copy` or `_x` would collide with pydantic's.
@@ -100,11 +100,11 @@ def _refuse_kind(owner: str, parameter: inspect.Parameter) -> None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise TypeError(f"tool {owner}: a model cannot fill in {parameter}; name each argument")
     if parameter.name == "self":
-        raise TypeError(
-            f"tool {owner}: a method needs its object; make the tool of a bound one, FunctionTool(obj.name)"
-        )
+        raise TypeError(f"tool {owner}: a method needs its object; use a bound method, FunctionTool(obj.name)")
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise TypeError(f"tool {owner}: {parameter.name} is positional-only; tools are called by keyword, drop the '/'")
+        raise TypeError(
+            f"tool {owner}: {parameter.name} is positional-only, but tools are called by keyword; remove the '/'"
+        )
 
 
 def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -146,7 +146,7 @@ def _field(parameter: inspect.Parameter, annotation: Any, description: str | Non
     options: dict[str, Any] = {} if described or not description else {"description": description}
     if isinstance(parameter.default, FieldInfo):
         raise TypeError(
-            f"{parameter.name}: write Annotated[{parameter.name}'s type, Field(…)] and a plain default, "
+            f"{parameter.name}: use Annotated[{parameter.name}'s type, Field(…)] and a plain default, "
             "so that the function can also be called from Python"
         )
     default = ... if parameter.default is parameter.empty else parameter.default

@@ -27,7 +27,7 @@ class Toolbox:
             return tools
         if isinstance(tools, Tool) or callable(tools) or isinstance(tools, str) or is_agent(tools):
             name = getattr(tools, "name", None) or getattr(tools, "__name__", None) or tools
-            raise TypeError(f"tools is a list of tools or a Toolbox, not {tools!r}; write [{name}]")
+            raise TypeError(f"tools must be a list or a Toolbox, not {tools!r}; pass [{name}]")
         return cls(tools or ())
 
     def add(self, tool: Any) -> None:
@@ -40,16 +40,14 @@ class Toolbox:
         if inspect.isclass(tool) and issubclass(tool, Tool):
             raise TypeError(f"{tool.__name__} is a class; add an instance of it: {tool.__name__}()")
         if not isinstance(tool, Tool):
-            raise TypeError(
-                f"not a tool: {tool!r}; add a Tool, a function made one by @tool, a plain function, or an agent"
-            )
+            raise TypeError(f"not a tool: {tool!r}; add a Tool, a function, or an agent")
         if not tool.name:
             raise ValueError(f"{type(tool).__name__} has no name; set its `name` attribute")
         other = self._tools.pop(tool.name, None)
         if isinstance(tool, HandoffTool) and isinstance(other, HandoffTool) and other.agent_id != tool.agent_id:
             raise InvalidInputError(
-                f"the agents {other.agent_id} and {tool.agent_id} would both be the tool {tool.name}; "
-                "give one of them another key",
+                f"the agents {other.agent_id} and {tool.agent_id} have the same tool name {tool.name}; change the "
+                "key of one of them",
                 field="tools",
             )
         self._tools[tool.name] = tool

@@ -101,7 +101,7 @@ def _checked(priority: Any) -> Priority | None:
     try:
         return None if priority is None else Priority(priority)
     except ValueError:
-        raise InvalidInputError(f"priority is a Priority, not {priority!r}", field="priority") from None
+        raise InvalidInputError(f"priority must be a Priority, not {priority!r}", field="priority") from None
 
 
 def _too_deep(ctx: RunState) -> SpawnDeniedError | None:

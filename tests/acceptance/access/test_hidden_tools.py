@@ -329,7 +329,7 @@ def test_an_approver_who_is_no_staff_reads_what_they_decide_on(owner: Any, boss:
 def test_an_owner_is_not_made_to_confirm_what_is_hidden(owner: Any, boss: Any, settings: Any) -> None:
     with pytest.raises(ValueError, match=r"crm: .*approvers"):
         tool(visible="staff", approvers=[("staff", 60), "owner"])(crm.function)
-    with pytest.raises(ValueError, match="visible is one of 'owner', 'staff', not 'nobody'"):
+    with pytest.raises(ValueError, match="visible must be 'owner' or 'staff', not 'nobody'"):
         tool(visible="nobody")(crm.function)
     for approvers in ({"crm": "owner"}, {"high": "owner"}):
         with pytest.raises(InvalidInputError, match=r"crm.*visible"):

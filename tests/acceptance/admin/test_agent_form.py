@@ -230,7 +230,7 @@ def test_switching_off_makes_no_version_and_the_address_stays(root, agent) -> No
         ({"result_schema": '{"type": "nonsense"}'}, "result_schema", "result_schema"),
         ({"options_extra": '{"a": ' * 900 + "1" + "}" * 900}, "options_extra", "nested"),
         ({"result_schema": '{"not": ' * 900 + "{}" + "}" * 900}, "result_schema", "nested"),
-        ({"options_extra": '{"base_url": "https://evil.example"}'}, "options_extra", "no option of a spec"),
+        ({"options_extra": '{"base_url": "https://evil.example"}'}, "options_extra", "not an option of a spec"),
         ({"initial_tool_choice": "nothing"}, "initial_tool_choice", "nothing"),
         ({"retention": "forever"}, "retention", "forever"),
         ({"system_instructions": "Hi\n{{ nobody }}"}, "system_instructions", "line 2: 'nobody' is not declared"),

@@ -215,7 +215,7 @@ async def test_only_a_yes_of_the_handler_approves() -> None:
     with pytest.raises(CancellationError):
         await ask(ApprovalGate(failing), FakeContext())
     # handler must be callable
-    with pytest.raises(TypeError, match="approval_handler is a function"):
+    with pytest.raises(TypeError, match="approval_handler must be a function"):
         ApprovalGate("ask bob")
     # a call too deep to be looked at is refused
     deep: Any = 1

@@ -55,7 +55,7 @@ def test_who_is_asked() -> None:
         ([], "approvers", "steps"), ({}, "approvers", "approvers is empty"),
         ({"pay": "finance"}, "approvers.pay", "'finance' is no address"),
         ({"pay": None}, "approvers.pay", "to: Input should be a valid string"),
-        ({"pya": "staff"}, "approvers.pya", "no tool of the agent; the tools are: add, echo, pay, whoami"),
+        ({"pya": "staff"}, "approvers.pya", "the tools are: add, echo, pay, whoami"),
         ([("staff", 0)], "approvers", "within"), (["staff", "group:x"], "approvers", "no time limit"),
         (7, "approvers", "to: Input should be a valid string"),
     ]:  # fmt: skip
@@ -165,7 +165,7 @@ def test_a_rule_computes_the_risk() -> None:
             assert made.risk_for({}) is Risk.CRITICAL
     # what cannot compute a risk is refused
     for risk in [later, Risk, dict]:
-        with case(risk), pytest.raises(TypeError, match="a tool's risk is a word or a sync function"):
+        with case(risk), pytest.raises(TypeError, match="a tool's risk must be a string or a sync function"):
             tool(risk=risk)(_plain)
     # a cap that cannot be is named
     for name, bad in [("max_calls", 0), ("max_calls", True), ("max_calls", 1.5), ("max_result_bytes", -1)]:

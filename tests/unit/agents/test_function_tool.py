@@ -246,11 +246,11 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
                 tool(**options)(plain)
             assert words in str(caught.value)
     for function, words in [
-        (rest, "name each argument"), (keywords, "name each argument"), (positional, "drop the '/'"),
-        (generator, "returns one value"), (two_contexts, "keep one"), (two_inputs, "keep one"),
+        (rest, "name each argument"), (keywords, "name each argument"), (positional, "remove the '/'"),
+        (generator, "return one value"), (two_contexts, "remove one"), (two_inputs, "remove one"),
         (unreadable, "import it at module level"), (no_json, "types that JSON can carry"),
-        (no_schema, "types that JSON can carry"), (method, "bound one"), (field_default, "Annotated"),
-        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "as @tool(name=…)"),
+        (no_schema, "types that JSON can carry"), (method, "bound method"), (field_default, "Annotated"),
+        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "with @tool(name=…)"),
     ]:  # fmt: skip
         with case(function, words):
             with pytest.raises((TypeError, ValueError)) as caught:

@@ -98,7 +98,7 @@ async def test_a_handoff_is_a_result_that_ends_the_message() -> None:
 @pytest.mark.parametrize("other", ["team/writer", "react/writer", "react/wri.ter"])
 def test_two_sub_agents_of_one_tool_name_are_refused(other: str) -> None:
     first = "react/wri_ter" if "." in other else "react/writer"
-    with pytest.raises(InvalidInputError, match=f"{first} and {other} would both be the tool handoff_wri") as caught:
+    with pytest.raises(InvalidInputError, match=f"{first} and {other} have the same tool name handoff_wri") as caught:
         team(first, other)
     assert caught.value.field == "sub_agents"
 
@@ -109,13 +109,13 @@ def test_a_tool_of_a_sub_agents_name_is_refused() -> None:
         return ""
 
     for tools in ([own], [AgentTool("react/writer")]):
-        with pytest.raises(InvalidInputError, match="the tool handoff_writer has the name of the sub-agent") as caught:
+        with pytest.raises(InvalidInputError, match="the tool name handoff_writer is taken by the sub-agent") as caught:
             team("react/writer", tools=tools)
         assert caught.value.field == "tools"
 
 
 def test_a_sub_agent_is_a_config() -> None:
-    with pytest.raises(InvalidInputError, match=r"write SubAgentConfig\('react/writer'\)"):
+    with pytest.raises(InvalidInputError, match=r"pass SubAgentConfig\('react/writer'\)"):
         OrchestratorAgent("boss", model=Model(), sub_agents=["react/writer"])
     # a config is checked
     for fields, field in [

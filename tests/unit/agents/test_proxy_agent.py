@@ -123,7 +123,7 @@ def test_what_may_not_be_yielded_is_refused_at_the_yield_with_what_may(event):
 def test_names_addresses_and_what_cannot_be_one():
     assert BaseAgentProxy("Weather reporter").id == AgentId("agent", "Weather_reporter")
     assert BaseAgentProxy("x", id="flow/weather").id == AgentId("flow", "weather")
-    with pytest.raises(InvalidInputError, match="name is a text"):
+    with pytest.raises(InvalidInputError, match="name must be a string"):
         BaseAgentProxy(" ")
     with pytest.raises(TypeError, match="model must be a ChatModel"):
         BaseAgentProxy("x", model="gpt")
@@ -140,13 +140,13 @@ def test_names_addresses_and_what_cannot_be_one():
     async def story(self, prompt):
         return "hi"
 
-    with pytest.raises(TypeError, match="next_turn is no generator"):
+    with pytest.raises(TypeError, match="next_turn is not a generator"):
         run(of(story))
-    with pytest.raises(NotImplementedError, match="needs a method"):
+    with pytest.raises(NotImplementedError, match="needs the async generator method"):
         run(BaseAgentProxy("generator"))
     # the context is there inside a request alone
     agent = BaseAgentProxy("generator")
-    with pytest.raises(RuntimeError, match=r"use self\.ctx inside next_turn"):
+    with pytest.raises(RuntimeError, match=r"use it inside next_turn"):
         _ = agent.ctx
     with pytest.raises(RuntimeError, match="inside next_turn"):
         asyncio.run(agent.window())
@@ -160,7 +160,7 @@ def test_a_finally_block_may_not_yield():
             yield TurnEnd("two")
 
     ctx = FakeContext()
-    with pytest.raises(TypeError, match="a finally block may not yield"):
+    with pytest.raises(TypeError, match="do not yield in finally"):
         run(of(story), ctx=ctx)
     assert ctx.replies == []
 
@@ -208,7 +208,7 @@ def test_an_invalid_result_is_raised_at_the_end_and_may_be_mended():
 
     agent = of(story, result_model=list[int])
     assert run(agent)[0] == "[1,2]"
-    with pytest.raises(ResultInvalidError, match="ended its turn with what is no"):
+    with pytest.raises(ResultInvalidError, match="ended its turn with an invalid"):
         run(agent, said("raise"))
 
 
@@ -290,7 +290,7 @@ def test_an_agent_given_as_a_tool_becomes_one():
     assert isinstance(made, AgentTool)
     assert (made.name, made.agent, made.agent_id) == ("handoff_poet", poet, poet.id)
     assert made.description.endswith("Writes poems.")
-    with pytest.raises(TypeError, match="tools is a list"):
+    with pytest.raises(TypeError, match="tools must be a list"):
         Toolbox.of(poet)
     # an agent is described by what it says of itself
     for agent, words in [

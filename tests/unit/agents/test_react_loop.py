@@ -75,7 +75,7 @@ async def test_the_models_mistakes_go_back_to_it(asked: Any, words: str) -> None
 
 async def test_the_cap_on_iterations_raises() -> None:
     ctx = FakeContext([call("add", a=1, b=1)], TOOLS)
-    with pytest.raises(BudgetExhaustedError, match=r"react/helper reached max iterations limit \(3\)"):
+    with pytest.raises(BudgetExhaustedError, match=r"react/helper reached the limit of 3 iterations"):
         await run(agent(max_iterations=3), ctx)
     assert (len(ctx.views), ctx.replies) == (3, [])
     # cancellation is seen before the next call
@@ -171,9 +171,9 @@ async def test_an_agent_is_an_agent() -> None:
     ({"max_iterations": 0}, "max_iterations is a whole number from 1"),
     ({"max_iterations": "3"}, "max_iterations is a whole number from 1"),
     ({"max_parallel_tools": 0}, "max_parallel_tools is a whole number from 1"),
-    ({"initial_tool_choice": "search"}, "is no tool of react/helper; it has add, echo, pay, whoami"),
-    ({"initial_tool_choice": "required", "tools": []}, "it has none"), ({"approval_required_risk": "huge"}, "huge"),
-    ({"tools": "calculator"}, "tools is a list"),
+    ({"initial_tool_choice": "search"}, "is not a tool of react/helper; its tools: add, echo, pay, whoami"),
+    ({"initial_tool_choice": "required", "tools": []}, "its tools: none"), ({"approval_required_risk": "huge"}, "huge"),
+    ({"tools": "calculator"}, "tools must be a list"),
 ])  # fmt: skip
 async def test_wrong_options_are_refused_with_the_mend(options: dict[str, Any], words: str) -> None:
     with pytest.raises((TypeError, ValueError, InvalidInputError)) as caught:

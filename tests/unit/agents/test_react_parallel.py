@@ -131,7 +131,7 @@ async def test_instructions_are_made_once_a_run() -> None:
     ctx = FakeContext()
     await run(agent(system_instructions=lambda ctx: ""), ctx)
     assert [turn.role for turn in ctx.views[0]] == ["user"]
-    with pytest.raises(InvalidInputError, match="react/helper: instructions are text, not 7"):
+    with pytest.raises(InvalidInputError, match="react/helper: instructions must be text, not 7"):
         await run(agent(system_instructions=lambda ctx: 7), FakeContext())
     assert agent(system_instructions=by_user).spec()["system_instructions"].endswith("test_react_parallel.by_user>")
 

@@ -164,8 +164,8 @@ def test_what_a_model_is_shown_of_a_type() -> None:
 
 
 @pytest.mark.parametrize(("model", "words"), [
-    ("Parcel", "'Parcel' cannot be a result"), (Point(1), "cannot be a result"),
-    (type("Opaque", (), {}), "cannot be a result"), ({"type": "objekt"}, "is no JSON schema: 'objekt' is not valid"),
+    ("Parcel", "'Parcel' cannot be used"), (Point(1), "cannot be used"),
+    (type("Opaque", (), {}), "cannot be used"), ({"type": "objekt"}, "not a valid JSON schema: 'objekt' is not valid"),
     ({"type": "object", "properties": {"a": {"$ref": "https://example.org/a.json"}}}, "https://example.org/a.json"),
     ({"$ref": "#/$defs/nothing"}, "'#/$defs/nothing'; put that under $defs"),
 ])  # fmt: skip
@@ -216,9 +216,9 @@ def test_patterns_and_unique_items_say_what_they_said() -> None:
             wanted.from_text(json.dumps(wrong))
     # what never comes to an end is refused
     for schema, words in [
-        ({"$ref": "#"}, "never ends"),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "never ends"),
-        ({"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}]}}}, "never ends"),
+        ({"$ref": "#"}, "never end"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "never end"),
+        ({"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}]}}}, "never end"),
         ({"type": "string", "pattern": "(?=a)b"}, "pattern"),
         ({"patternProperties": {"(a)\\1": {}}}, "pattern"),
         ({"pattern": "((a{100}){100}){100}"}, "pattern"),
@@ -228,7 +228,7 @@ def test_patterns_and_unique_items_say_what_they_said() -> None:
         (
             {"$ref": "#/$defs/a0", "$defs": {"a12": {}}}
             | {"$defs": {**{f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(12)}, "a12": {}}},
-            "again and again",
+            "too often",
         ),
     ]:
         with case(schema, words), pytest.raises(InvalidInputError, match=words):

@@ -108,7 +108,7 @@ def test_what_is_nested_without_end_is_refused() -> None:
             for _ in range(900):
                 deep = {"properties": deep}
             value = {"options": {"extra": deep}, "result_schema": deep, "variables": {"a": {"default": deep}}}[field]
-            with pytest.raises(InvalidInputError, match="nested more than") as caught:
+            with pytest.raises(InvalidInputError, match="more than") as caught:
                 validate_spec({"model": "m", field: value})
             assert caught.value.field == place
     # a spec is an object
@@ -116,7 +116,7 @@ def test_what_is_nested_without_end_is_refused() -> None:
         with case(spec), refused("spec"):
             validate_spec(spec)
     # a tool must be there to be required
-    with pytest.raises(InvalidInputError, match="none of auto, none"):
+    with pytest.raises(InvalidInputError, match="not one of auto, none"):
         validate_spec({"model": "m", "initial_tool_choice": "required"})
 
 

@@ -36,7 +36,7 @@ def test_bad_entry_is_refused_with_the_mend() -> None:
             assert words in str(caught.value)
     # of refuses what should have been a list
     for single in [pay, add, "pay"]:
-        with case(single), pytest.raises(TypeError, match=r"write \[(pay|add)\]"):
+        with case(single), pytest.raises(TypeError, match=r"pass \[(pay|add)\]"):
             Toolbox.of(single)
 
     box = Toolbox([pay])
@@ -81,7 +81,7 @@ class Worker:
 def test_two_agents_of_one_tool_name_are_refused() -> None:
     for first, second in [("x/same", "y/same"), ("x/a.b", "x/a:b"), ("x/" + "k" * 70, "x/" + "k" * 71)]:
         with case(first, second):
-            words = f"the agents {first} and {second} would both be the tool {handoff_name(AgentId.parse(first))}"
+            words = f"the agents {first} and {second} have the same tool name {handoff_name(AgentId.parse(first))}"
             with pytest.raises(InvalidInputError, match=words) as caught:
                 Toolbox([Worker(first), Worker(second)])
             assert caught.value.field == "tools"

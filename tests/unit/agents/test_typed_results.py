@@ -181,7 +181,7 @@ async def test_tries_and_iterations_are_counted_apart() -> None:
     assert len(ctx.views) == 5
     # the cap on iterations holds all the same
     ctx = FakeContext(["no"])
-    with pytest.raises(BudgetExhaustedError, match="max iterations"):
+    with pytest.raises(BudgetExhaustedError, match="the limit of"):
         await run(typed(max_iterations=2), ctx)
     assert len(ctx.views) == 2
 

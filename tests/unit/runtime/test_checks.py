@@ -146,5 +146,5 @@ def test_the_docs_payment_is_found_by_its_key(clock, monkeypatch):
 
 
 def test_only_an_at_most_once_tool_has_one():
-    with pytest.raises(ValueError, match="check= is a function of a tool with effect"):
+    with pytest.raises(ValueError, match="check= must be a function, and needs effect"):
         tool(name="pay", effect="idempotent", check=broken)(broken)

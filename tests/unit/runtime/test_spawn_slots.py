@@ -240,7 +240,7 @@ def test_a_child_has_its_parents_priority_unless_another_is_given():
     code(story)
     run = drive(make_run(priority=Priority.HIGH))
     assert run.error["type"] == "InvalidInputError"
-    assert "priority is a Priority, not 'urgent'" in run.error["message"]
+    assert "priority must be a Priority, not 'urgent'" in run.error["message"]
     made = Run.objects.filter(parent=run).order_by("id").values_list("priority", flat=True)
     assert list(made) == [Priority.HIGH, Priority.BACKGROUND, Priority.CRITICAL]
 

@@ -130,7 +130,7 @@ class SummarizationCompaction:
             with ctx.scope(SCOPE):
                 response: ModelResponse = await ctx.llm(request, options=GenerationOptions(), model=model)
         except (ModelError, GuardrailError) as error:
-            log.warning("no summary, showing the newest turns alone: %s", error, extra={"action": "summary.failed"})
+            log.warning("no summary; showing only the newest turns: %s", error, extra={"action": "summary.failed"})
             return "", None
         return response.text.strip(), response
 

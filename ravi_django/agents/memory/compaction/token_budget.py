@@ -33,7 +33,7 @@ class TokenBudgetComposed:
     ) -> None:
         self.strategies = checked(strategies)
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise ValueError(f"fraction is above 0 and at most 1, not {fraction!r}")
+            raise ValueError(f"fraction must be above 0 and at most 1, not {fraction!r}")
         self.fraction = float(fraction)
         self.max_tokens = None if max_tokens is None else check_whole("max_tokens", max_tokens)
         self.model = model
