@@ -22,11 +22,11 @@ MODELS = {
     *(_("source item"), _("source items")),
 }
 FIELDS = {
-    *(_("access"), _("action"), _("address"), _("budget"), _("catch up"), _("changed at"), _("checked at")),
-    *(_("created at"), _("cron"), _("decided by"), _("decided by name"), _("delegate"), _("delivered")),
-    *(_("description"), _("detail"), _("digest"), _("done at"), _("enabled"), _("event"), _("every s")),
-    *(_("failures"), _("followers"), _("id"), _("identity"), _("input"), _("jitter s"), _("key"), _("kind")),
-    *(_("label"), _("last at"), _("location"), _("max cost"), _("max cost usd"), _("max tokens"), _("max turns")),
+    *(_("access"), _("action"), _("address"), _("budget"), _("changed at"), _("checked at")),
+    *(_("created at"), _("cron"), _("decided by"), _("delegate"), _("delivered")),
+    *(_("description"), _("detail"), _("digest"), _("done at"), _("enabled"), _("event")),
+    *(_("failures"), _("followers"), _("id"), _("identity"), _("input"), _("key"), _("kind")),
+    *(_("label"), _("location"), _("max cost"), _("max cost usd"), _("max tokens"), _("max turns")),
     *(_("message id"), _("metadata"), _("name"), _("options"), _("owner"), _("parent agent"), _("priority")),
     *(_("reason"), _("release"), _("request"), _("reserved cost"), _("reserved tokens"), _("reserved turns")),
     *(_("revision"), _("revoked at"), _("revoked by"), _("risk"), _("seen at"), _("signal"), _("since")),
@@ -44,9 +44,9 @@ WORDS = {
     *(_("cancelled"), _("answered"), _("expired"), _("todo"), _("doing"), _("done"), _("alive"), _("late")),
     # kinds and events of requests, and what was decided
     *(_("question"), _("approval"), _("input"), _("uncertain"), _("opened"), _("escalated"), _("reassigned")),
-    *(_("standing"), _("standing_revoked")),
+    *("standing", "standing_revoked"),
     *(_("approve"), _("deny"), _("edit"), _("answer"), _("skip"), _("cancel"), _("resolve")),
-    *(_("happened"), _("run_again"), _("fail")),
+    *(_("happened"), "run_again", _("fail")),
     # risks, effects, priorities
     *(_("safe"), _("high"), _("critical"), _("idempotent"), _("at most once"), _("transactional")),
     *(_("background"), _("low"), _("normal")),
@@ -57,17 +57,24 @@ WORDS = {
     *(_("name"), _("description"), _("kind"), _("fallbacks"), _("system instructions"), _("variables")),
     *(_("tool names"), _("sub agents"), _("approval required risk"), _("approvers"), _("initial tool choice")),
     *(_("public signals"), _("output topic"), _("source signal"), _("follow topics"), _("preferences")),
-    *(_("every s"), _("items per generation"), _("welcome"), _("starter prompts"), _("retention"), _("window")),
+    *("every s", _("items per generation"), _("welcome"), _("starter prompts"), _("retention"), _("window")),
     *(_("max iterations"), _("budget"), _("options"), _("result schema"), _("arguments")),
     # money, see kernel.visible
     *(_("unknown"), _("under $0.000001")),
 }
-_NAMES = MODELS | FIELDS | CHOICES | WORDS
+# What people read instead of a name in the code, or of a word in a row.
+LABELS = {
+    **{"catch up": _("after a downtime"), "decided by name": _("decided by"), "last at": _("last time")},
+    **{"every s": _("interval in seconds"), "jitter s": _("random delay in seconds")},
+    **{"standing": _("sticky decision used"), "standing_revoked": _("sticky decision revoked")},
+    **{"run_again": _("run again")},
+}
+_NAMES = {*MODELS, *FIELDS, *CHOICES, *WORDS, *LABELS}
 
 
 def word(value: str) -> str:
     """Translate a word of a row; other texts stay unchanged."""
-    return gettext(value) if value in WORDS else value
+    return gettext(LABELS.get(value, value)) if value in WORDS else value
 
 
 def translate(models: Iterable[type[Any]]) -> None:
@@ -83,4 +90,4 @@ def translate(models: Iterable[type[Any]]) -> None:
 
 
 def _name(text: Any) -> Any:
-    return gettext_lazy(str(text)) if str(text) in _NAMES else text
+    return gettext_lazy(LABELS.get(str(text), str(text))) if str(text) in _NAMES else text

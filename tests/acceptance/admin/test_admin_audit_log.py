@@ -83,7 +83,7 @@ def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
         return {tuple(re.findall(f"field-{name}[^>]*>([^<]*)<", row)[0] for name in names) for row in rows}
 
     by_ada = {("answered", "ada", "olga")}
-    by_bob = {("answered", "bob", "olga"), ("standing_revoked", "bob", "olga")}
+    by_bob = {("answered", "bob", "olga"), ("sticky decision revoked", "bob", "olga")}
     assert found("ada") == by_ada
     assert found("BO") == by_bob
     assert found("olga") == by_ada | by_bob | {("opened", "—", "olga")}
