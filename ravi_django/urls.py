@@ -20,7 +20,7 @@ from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
 from ravi_django.api.sessions import SessionViewSet
 from ravi_django.api.tickets import TicketsView
 from ravi_django.api.usage import TodayView, UsageViewSet
-from ravi_django.ui.dashboard import dashboard
+from ravi_django.ui.dashboard import DashboardView
 
 app_name = "ravi"
 
@@ -69,7 +69,7 @@ urlpatterns = [
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
-    path("ui/dashboard/", dashboard, name="dashboard"),
+    path("ui/dashboard/", DashboardView.as_view(), name="dashboard"),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
     # All other addresses: the site's 404 page is not JSON.

@@ -10,20 +10,17 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.middleware.csrf import CsrfViewMiddleware
-from django.shortcuts import render, resolve_url
-from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
+from django.shortcuts import render
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from ravi_django.api.base import NothingView
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.kernel.visible import visible
@@ -34,6 +31,7 @@ from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
 from ravi_django.runtime.people import answers, links, rights
 from ravi_django.runtime.people.top_ups import is_top_up
+from ravi_django.ui.access import login_url
 
 NOT_YOURS = gettext_lazy(
     "There is nothing here for you. The link may be incomplete, or the request may be assigned to "
@@ -195,23 +193,6 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     if link.used_at is not None:
         return Standing(200, _("This link has already been used. It was valid for one decision."))
     return Standing(200, is_open=True)
-
-
-def login_url() -> str:
-    """The site's LOGIN_URL; the admin's login if no page is there."""
-    try:
-        url = str(resolve_url(settings.LOGIN_URL))
-        if "://" in url or url.startswith("//"):
-            return url
-        found = resolve("/" + url.partition("?")[0].removeprefix(get_script_prefix()))
-        if getattr(found.func, "view_class", None) is not NothingView:
-            return url
-    except (NoReverseMatch, Resolver404):
-        pass
-    try:
-        return reverse("admin:login")
-    except NoReverseMatch:
-        return str(settings.LOGIN_URL)
 
 
 def _closed(link: RequestLink) -> str:

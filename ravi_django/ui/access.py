@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
+from django.shortcuts import render, resolve_url
+from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
+from django.views import View
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
 
 from ravi_django.users import has, permits
 
-View = Callable[..., HttpResponseBase]
 
-
-def staff_page(permission: str) -> Callable[[View], View]:
+@method_decorator(never_cache, name="dispatch")
+class StaffPage(View):
     """For staff with the permission. Other staff get a 403, other users a 404."""
 
-    def decorate(view: View) -> View:
-        @never_cache
-        @require_safe
-        @wraps(view)
-        def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            user = request.user
-            if not user.is_authenticated:
-                return redirect_to_login(request.get_full_path())
-            if not (has(user, "is_superuser") or has(user, "is_staff")):
-                return problem(request, 404, _("There is no such page."))
-            if not permits(user, permission):
-                words = _("You need the permission %(name)s for this page. An administrator of the site can give it.")
-                return problem(request, 403, words % {"name": permission})
-            return view(request, *args, **kwargs)
+    http_method_names = ["get", "head"]
+    permission = ""
 
-        return checked
-
-    return decorate
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        user = getattr(request, "user", None)
+        if user is None or not user.is_authenticated:
+            return redirect_to_login(request.get_full_path(), login_url())
+        if not (has(user, "is_superuser") or has(user, "is_staff")):
+            return problem(request, 404, _("There is no such page."))
+        if not (has(user, "is_superuser") or permits(user, self.permission)):
+            words = _("You need the permission %(name)s for this page. An administrator of the site can give it.")
+            return problem(request, 403, words % {"name": self.permission})
+        return super().dispatch(request, *args, **kwargs)
 
 
 def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
     return render(request, "ravi/ui/problem.html", {"words": words}, status=status)
+
+
+def login_url() -> str:
+    """The site's LOGIN_URL; the admin's login if no page is there."""
+    try:
+        url = str(resolve_url(settings.LOGIN_URL))
+        if "://" in url or url.startswith("//"):
+            return url
+        found = resolve("/" + url.partition("?")[0].removeprefix(get_script_prefix()))
+        if (found.app_names[-1:], found.url_name) != (["ravi"], "nothing"):
+            return url
+    except (NoReverseMatch, Resolver404):
+        pass
+    try:
+        return reverse("admin:login")
+    except NoReverseMatch:
+        return str(settings.LOGIN_URL)

@@ -28,7 +28,7 @@ from ravi_django.runtime.rollups import reading
 from ravi_django.runtime.rollups.reading import Dashboard, Figures, Tally, Wanted
 from ravi_django.runtime.runs.workers import MISSED
 from ravi_django.ui import charts
-from ravi_django.ui.access import staff_page
+from ravi_django.ui.access import StaffPage
 from ravi_django.ui.charts import Slot
 from ravi_django.users import permits
 
@@ -44,15 +44,17 @@ _WAITING = ((Status.SUSPENDED, gettext_noop("%(count)s waiting")), (Status.BLOCK
 KINDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
 
-@staff_page("ravi.view_run")
-def dashboard(request: HttpRequest) -> HttpResponse:
-    wanted = _wanted(request)
-    requests = None
-    if permits(request.user, "ravi.view_humanrequest"):
-        rows = HumanRequest.objects.all()
-        requests = rows if wanted.tenants is None else rows.filter(tenant__in=wanted.tenants)
-    found = reading.read(wanted, requests)
-    return render(request, "ravi/ui/dashboard.html", _Page(found, wanted).context(requests is not None))
+class DashboardView(StaffPage):
+    permission = "ravi.view_run"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        wanted = _wanted(request)
+        requests = None
+        if permits(request.user, "ravi.view_humanrequest"):
+            rows = HumanRequest.objects.all()
+            requests = rows if wanted.tenants is None else rows.filter(tenant__in=wanted.tenants)
+        found = reading.read(wanted, requests)
+        return render(request, "ravi/ui/dashboard.html", _Page(found, wanted).context(requests is not None))
 
 
 def _wanted(request: HttpRequest) -> Wanted:
