@@ -107,7 +107,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
             one_line(row),
             risk,
             gettext("%(agent)s, for %(owner)s")
-            % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("nobody")))},
+            % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("the system")))},
         )
 
     @admin.display(description=_("assigned to, next step"))

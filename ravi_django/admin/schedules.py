@@ -34,7 +34,7 @@ COMING = 5  # ticks of a preview
 FIELDSETS: list[Any] = [
     (None, {"fields": ["name", "agent", "input", "session", "enabled"]}),
     (_("When"), {"fields": ["cron", "timezone", "every_s", "starts_at", "jitter_s", "catch_up"]}),
-    (_("Its runs"), {"fields": ["owner", "tenant", "priority", "budget", "metadata"]}),
+    (_("Options of the runs"), {"fields": ["owner", "tenant", "priority", "budget", "metadata"]}),
 ]
 
 
@@ -49,7 +49,7 @@ class ScheduleForm(OwnedForm):
     )
     session = forms.ModelChoiceField(
         Session.objects.none(), required=False, label=_("Session"), widget=text_line(),
-        help_text=_("Id of a session of the owner, for all of its runs. Empty: a new session for each run."),
+        help_text=_("Id of one of the owner's sessions, for all runs. Empty: a new session for each run."),
         error_messages={"invalid_choice": _("No such session. Enter the id of one of your own sessions.")},
     )  # fmt: skip
     cron = forms.CharField(

@@ -64,7 +64,7 @@ _UNCERTAIN = {
         "happened", _("It happened"), "h", _("The agent continues with the result that you enter."), "default"
     ),
     "run_again": Button("run_again", _("Run it again"), "r", _("It did not happen. The tool is called again.")),
-    "fail": Button("fail", _("Fail the run"), "f", _("The run ends as failed."), "ravi-deny"),
+    "fail": Button("fail", _("Fail the run"), "f", _("The run fails."), "ravi-deny"),
 }
 
 

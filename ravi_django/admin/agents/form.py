@@ -201,7 +201,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         _("The minimum. Items in between arrive in one message. Empty: each item at once."),
     )
     items_per_generation = _whole(
-        _("items per generation"), _("Then the run goes on with an empty journal. Empty: 20.")
+        _("items per generation"), _("Then the run continues with an empty journal. Empty: 20.")
     )
     welcome = _text(_("welcome text"), _("Shown before the first message."), widget=forms.Textarea({"rows": 2}))
     starter_prompts = LinesField(label=_("Starter prompts"), help_text=_("Suggested first messages, one per line."))
@@ -209,7 +209,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         label=_("memory"),
         choices=[
             ("permanent", _("kept with the conversation")),
-            ("run", _("dropped when the run ends")),
+            ("run", _("deleted when the run ends")),
             ("none", _("not stored")),
         ],
     )

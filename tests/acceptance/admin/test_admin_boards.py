@@ -114,7 +114,7 @@ def test_every_kind_of_request_and_answer_is_shown(root: Any, busy: Run) -> None
     uncertain = {"kind": "uncertain", "tool": "send", "arguments": {"to": EVIL}}
     budget = {"kind": "approval", "tool": "budget", "arguments": {"max_turns": 4}}
     for fields, answer, shown in (
-        (uncertain, {"action": "resolve", "outcome": "run_again"}, "resolve: run_again"),
+        (uncertain, {"action": "resolve", "outcome": "run_again"}, "resolve: run again"),
         (budget, {"action": "edit", "arguments": {"max_turns": 7}}, "edit: max_turns: 7"),
     ):
         HumanRequest.objects.update(**fields, answer=answer)
