@@ -271,7 +271,7 @@ def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, 
     run = take_over(clock, run)
     assert (run.status, run.lease_owner, run.attempts) == (Status.PENDING, "", 0)
     assert run.error["type"] == "InvalidInputError"
-    assert "no tool 'step'" in run.error["message"]
+    assert "unknown tool 'step'" in run.error["message"]
     assert len(model.calls) == calls
     register_tool(step)
     run = take_over(clock, run)
@@ -320,7 +320,7 @@ def test_the_replay_check_replays_rows_by_their_version(helper, model, clock):
     forget_tools()
     status, said = check()
     assert status == 1
-    assert "no tool 'step'" in said
+    assert "unknown tool 'step'" in said
 
 
 def queries_of(function, *args, **kwargs):

@@ -165,7 +165,7 @@ def test_a_tool_registered_later_is_the_one_that_is_used():
     assert world.specs_load(ADDRESS, version).tools.get("lookup") is second
     world.registry_tools.clear()
     world.replace("registry_known", None)
-    with pytest.raises(InvalidInputError, match=f"agent {ADDRESS}, version 1: .*no tool 'lookup'") as caught:
+    with pytest.raises(InvalidInputError, match=f"agent {ADDRESS}, version 1: .*unknown tool 'lookup'") as caught:
         world.specs_load(ADDRESS, version)
     assert caught.value.field == "tool_names.0"
 
