@@ -98,6 +98,14 @@ def test_staff_sees_its_tenants_alone_and_no_request_without_the_permission(oper
     assert "Open approvals" not in said
 
 
+def test_below_a_prefix_and_without_the_admin_its_figures_are_no_links(root: Any, settings: Any) -> None:
+    worked()
+    settings.ROOT_URLCONF = "tests.acceptance.api.test_api_mounts"
+    response = root.get("/v1/shop/ui/dashboard/")
+    assert "Finished 1" in text_of(response)
+    assert not links_of(response)
+
+
 def test_the_admin_leads_to_it(operator: Callable[..., Any], root: Any) -> None:
     assert f'href="{PAGE}"' in root.get("/admin/").content.decode()
     assert PAGE not in operator("view_humanrequest").get("/admin/").content.decode()

@@ -37,7 +37,7 @@ def addresses(run: Any = None, session: Any = None, request: Any = None, follow:
     found = {}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
-        if pattern.name == "decide":  # a page for people: test_decide_page.py
+        if pattern.name in ("decide", "dashboard"):  # pages for people: test_decide_page.py, test_dashboard.py
             continue
         route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
         noun = str(pattern.name).split("-")[0]

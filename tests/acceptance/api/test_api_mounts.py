@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.contrib.auth.views import LoginView
 from django.core import mail as sent
 from django.core.checks import run_checks
 from django.test import Client, override_settings
@@ -22,10 +21,7 @@ from tests.support.asked import asked_by
 from tests.support.world import submit
 
 # `namespace` is a name in our own patterns too.
-urlpatterns = [
-    path("login/", LoginView.as_view(), name="login"),
-    path("<str:version>/<slug:namespace>/", include("ravi_django.urls"), {"site": "shop"}),
-]
+urlpatterns = [path("<str:version>/<slug:namespace>/", include("ravi_django.urls"), {"site": "shop"})]
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 PREFIX = "/v1/shop/"
