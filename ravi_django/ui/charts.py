@@ -97,6 +97,7 @@ def lines(slots: Sequence[Slot], kinds: Sequence[tuple[str, str]], axis: str = "
     chart, step = _frame(slots, top, axis), (100 - LEFT) / max(1, len(slots))
     for number, (kind, name) in enumerate(kinds):
         before: tuple[str, str] | None = None
+        last: tuple[float, float] | None = None
         for place, slot in enumerate(slots):
             if (value := slot.values[number]) is None:
                 before = None
@@ -106,9 +107,11 @@ def lines(slots: Sequence[Slot], kinds: Sequence[tuple[str, str]], axis: str = "
             chart.points.append(Point(kind, x, y, slot.titles[number], slot.urls[number]))
             if before is not None:
                 chart.lines.append(Line(kind, *before, x, y))
-            before, last = (x, y), height
-        if any(slot.values[number] is not None for slot in slots):
-            chart.labels.append(Label("100%", _percent(max(4.0, last - 7)), name, f"name {kind}"))
+            before, last = (x, y), (LEFT + step * (place + 0.5), height)
+        if last is not None:  # the name stands behind the last point where there is room, else above it
+            at, height = last
+            label = (at + 2, height + 2, "beside") if at < 70 else (100, max(4.0, height - 7), "above")
+            chart.labels.append(Label(_percent(label[0]), _percent(label[1]), name, f"{label[2]} {kind}"))
     return chart
 
 
