@@ -169,7 +169,7 @@ class ScheduleAdmin(OwnedAdmin):
         ]
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        schedules.save(obj)
+        schedules.save_checked(obj)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Schedule | None = None, **options: Any

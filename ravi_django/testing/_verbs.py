@@ -142,7 +142,7 @@ runtime.runs.workers: due_for_hint forget_dead_workers processes_swept=swept wor
     worker_seen
 runtime.schedules.rows: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=recorded
-runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save next_ticks
+runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save_checked next_ticks
     schedules_remove=remove run_now schedules_submit_once=submit_once
 runtime.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED grace_s SCHEDULER_MOST=MOST PER_SCHEDULE
     SCHEDULER_RETRY_S=RETRY_S see_to=handle scheduler_take=handle_row scheduler_tick=tick WITHIN_S

@@ -161,7 +161,7 @@ def _put(key: dict[str, Any], fields: dict[str, Any]) -> Schedule:
         return _save(row)
 
 
-def save(row: Schedule) -> Schedule:
+def save_checked(row: Schedule) -> Schedule:
     """Save a new or changed schedule. When its rule has changed or it was enabled, its next tick is the first one from
     now on: ticks that it missed while disabled are not submitted. Raises what `check` does, and InvalidInputError when
     the name is taken."""
