@@ -213,6 +213,12 @@ def open_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     world.patch(monkeypatch, "DEFAULT_ACCESS", "authenticated")
 
 
+@pytest.fixture(autouse=True)
+def late_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the next commit, however long a model takes on this machine."""
+    world.patch(monkeypatch, "LATE_S", 3600.0)
+
+
 @pytest.fixture
 def valkey_url() -> Iterator[str]:
     """An empty Valkey database; skips where it is not known to be the tests' own."""

@@ -81,7 +81,7 @@ runtime.journal.replay: check_identity STALL_S
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
 runtime.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S
-runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S
+runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S LATE_S
 runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
     some_after
 runtime.lease.backoff: delay_s
@@ -198,6 +198,7 @@ runtime.tools.builtin.board: TaskBoard
 runtime.tools.builtin.queryset: QuerysetTool
 runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob results_found=_found MAX_FOUND
     results_part=_part ReadResultTool RESULTS_STEP=_STEP
+runtime.tools.call: may_be_late=_may_be_late
 runtime.tools.pauses: MAX_PAUSES
 runtime.tools.promises: tool_promises_on_a_thread=on_a_thread
 runtime.tools.results: is_small MAX_ITEMS result_of

@@ -157,7 +157,12 @@ async def _adrive(run: Run, death: Death | None, setup: Callable[[Engine], Any] 
 
 
 def _let_die(engine: Engine, death: Death) -> None:
-    call, append = engine.database.call, engine.appender.append
+    call, append, settle = engine.database.call, engine.appender.append, engine._settle
+
+    async def settling(active: Any, outcome: Any) -> None:
+        if death.at == math.inf:  # at the end: what waits for a commit has had it
+            await active.effects.flushed()
+        await settle(active, outcome)
 
     async def appending(lease: Lease, entries: Any, turns: Any, *how: Any) -> Any:
         return await death.commit(partial(append, lease, entries, turns, *how), _kinds(entries, turns))
@@ -169,6 +174,7 @@ def _let_die(engine: Engine, death: Death) -> None:
         return await death.commit(write, [*_kinds(*args[2:]), "settle"], settles=True)
 
     engine.database.call, engine.appender.append = calling, appending  # type: ignore[method-assign]
+    engine._settle = settling  # type: ignore[method-assign]
 
 
 def _kinds(entries: Any, turns: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The context of an agent's code: effects are looked up in the journal, and recorded before their result is used."""
+"""The context of an agent's code: effects are looked up in the journal, and durable before the next act."""
 
 from __future__ import annotations
 

@@ -249,6 +249,11 @@ class Driver:
         if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
             reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
             outcome = Outcome.of_cancel(reason or "cancelled")
+        try:
+            await effects.flushed(unless_alone=True)
+        except LeaseLostError:
+            assert effects.stop is not None  # why it could not be committed
+            outcome = Outcome.of_stop(effects.stop, effects)
         entries, turns = effects.take_pending(*outcome.entries(lease))
         if outcome.status not in TERMINAL:  # another process may claim it next
             await self.publisher.sent(str(lease.run.tree_id))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
 from datetime import datetime
 from functools import cached_property
 from typing import Any, cast
@@ -29,16 +30,19 @@ from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal, check_identity, drift
-from ravi_django.runtime.lease import caps, facts as lease_facts
+from ravi_django.runtime.lease import caps, facts as lease_facts, paths
 from ravi_django.runtime.lease.appender import Appender, Write
 from ravi_django.runtime.lease.caps import Spent
 from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
 from ravi_django.runtime.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
+from ravi_django.runtime.lease.paths import inside
 from ravi_django.runtime.streams import frames
 from ravi_django.runtime.streams.frames import Source
 from ravi_django.runtime.streams.publisher import Publisher
 
 log = logging.getLogger("ravi.effects")
+
+LATE_S = 0.001  # that a result waits for the next commit
 
 
 class Effects(Gate):
@@ -84,6 +88,8 @@ class Effects(Gate):
         self.summaries: set[int] = set()  # turns of this run that a removed compaction strategy has stored
         self._has_passed = False
         self.journal.on_passed = self._passed_over
+        self._late: asyncio.TimerHandle | None = None  # begins to commit results that wait for the next commit
+        self._flushing: asyncio.Task[None] | None = None
         self._given: set[int] = set()  # signals that a wait or a message has taken
         self._refreshing = self._is_stale = False
 
@@ -142,18 +148,65 @@ class Effects(Gate):
         """Commit an effect with the pending notes and turns; returns its seq when it is its turn in the order of rows.
         `write` appends and writes more in the same transaction; its errors roll back both and are raised. `then` is
         awaited after the commit, and not on a replay. Raises LeaseLostError."""
-        entries, turns = self.take_pending(entry)
         with self.turnstile.committing():
-            first, cancelled = await self._commit(entries, turns, write)
+            cancelled = await self.flushed(unless_alone=True)
+            entries, turns = self.take_pending(entry)
+            first, again = await self._commit(entries, turns, write)
             if entry.phase == "result":
                 self.close_call(entry.path)
-            if cancelled:
+            if cancelled or again:
                 raise asyncio.CancelledError
             if then is not None:
                 with caps.waiting():
                     await then()
         await self.turnstile.through(first, len(entries))
         return first + len(entries) - 1
+
+    def record_later(self, entry: Entry) -> bool:
+        """Commit the result of a call that may be made again: with the next commit, before the next act, or after
+        `LATE_S`. Returns False, and does nothing, if code other than the agent's only task may act on it meanwhile."""
+        is_cancelled = cast(asyncio.Task[Any], asyncio.current_task()).cancelling()
+        if is_cancelled or not self.branches.alone or len(inside.get()) > 1 or self.stop is not None:
+            return False
+        self.notes.append(entry)
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(LATE_S, self._flush, context=Context())
+        return True
+
+    async def flush(self) -> None:
+        if await self.flushed():
+            raise asyncio.CancelledError
+
+    async def flushed(self, *, unless_alone: bool = False) -> bool:
+        """Commit the results that wait; with `unless_alone`, only those that another commit could overtake. Waits for
+        the end even if cancelled; returns whether it was. Raises LeaseLostError: later rows must not be written."""
+        cancelled = False
+        while self._flushing is not None or (self._late is not None and not (unless_alone and self.branches.alone)):
+            running = self._flushing or self._flush()
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if running.cancelled():
+                    raise
+                cancelled = True
+        return cancelled
+
+    def _flush(self) -> asyncio.Task[None]:
+        entries, turns = self.take_pending()
+        with paths.entered(None):  # not part of the agent's code
+            self._flushing = asyncio.ensure_future(self._write_late(entries, turns))
+        self._flushing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._flushing
+
+    async def _write_late(self, entries: list[Entry], turns: list[NewTurn]) -> None:
+        try:
+            with self.busy():
+                first, _ = await self._commit(entries, turns, None)
+        except LeaseLostError as error:
+            self._stop_with(Stop(Stop.Kind.LOST, error))
+            raise
+        self.turnstile.passed(first, len(entries))
+        self._flushing = None
 
     async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write | None) -> tuple[int, bool]:
         """Returns the first seq, and whether the caller was cancelled meanwhile."""
@@ -207,6 +260,9 @@ class Effects(Gate):
 
     def take_pending(self, *entries: Entry) -> tuple[list[Entry], list[NewTurn]]:
         """The entries to write now, with all pending notes and turns."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         notes, self.notes = self.notes, []
         turns, self.turns = self.turns, []
         self.journal.number([*notes, *entries])

@@ -137,11 +137,14 @@ class Gate:
     # --------------------------------------------------------------------------------------------- perform
 
     @asynccontextmanager
-    async def performing(self) -> AsyncIterator[None]:
-        """Around an effect that is made now. An error that ends the lease parks the call and is not raised."""
+    async def performing(self, *, flushed: bool = True) -> AsyncIterator[None]:
+        """Around an effect that is made now. An error that ends the lease parks the call and is not raised. Results
+        that wait for the next commit are committed first, unless not `flushed`: for what may be repeated."""
         await self._may_begin()
         try:
             with self.busy():
+                if flushed:
+                    await self.flush()
                 yield
         except TransientError as error:
             self._stop_with(Stop(Stop.Kind.RETRY, error))
@@ -151,6 +154,9 @@ class Gate:
             self._stop_with(Stop(Stop.Kind.BLOCK, error))
         if self.stop is not None and self.stop.kind > Stop.Kind.DRAIN:
             await self.park()
+
+    async def flush(self) -> None:
+        """Commit the results that wait for the next commit. Raises LeaseLostError."""
 
     @contextmanager
     def busy(self) -> Iterator[None]:

@@ -67,7 +67,11 @@ class Turnstile:
             if not self._branches.alone:
                 await self._turn(first, before)
         finally:
-            self._next = max(self._next, first + count)
+            self.passed(first, count)
+
+    def passed(self, first: int, count: int) -> None:
+        """The results of the `count` rows from `first` were handed out before their commit."""
+        self._next = max(self._next, first + count)
 
     async def _turn(self, seq: int, before: set[Commit]) -> None:
         if not self._turns and self._may_pass(seq, before) and (self._branches.alone or self._branches.at_rest):

@@ -188,7 +188,7 @@ class RunState:
 
 
 class Outputs:
-    """`ctx.say`: one row collects all pieces until it is written; the next piece begins another row."""
+    """`ctx.say`: one row collects the pieces that follow each other, until it is written."""
 
     def __init__(self, ctx: RunState) -> None:
         self._ctx = ctx
@@ -204,7 +204,7 @@ class Outputs:
             return
         effects = self._ctx.effects
         entry = self._entry
-        if entry is None or not any(note is entry for note in effects.notes):
+        if entry is None or not effects.notes or effects.notes[-1] is not entry:
             path = self._ctx.path()
             if (row := effects.recall_now(path, OUTPUT)) is not None:
                 self._recorded = len(row.result["text"]) - len(text)

@@ -63,7 +63,7 @@ async def _call(
     entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
     entry.request = {"messages": len(messages)}
     await admission.admit(effects, entry, model, messages, options)
-    async with effects.performing():
+    async with effects.performing(flushed=False):  # it may be paid again
         await _keep_bodies(effects, messages, options)
         effects.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)

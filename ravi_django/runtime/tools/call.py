@@ -18,7 +18,7 @@ from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 from ravi_django.kernel.stream import AgentStep
-from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, Effect, Tool, is_too_deep
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, encode, storable
 from ravi_django.runtime.lease import caps
@@ -64,7 +64,8 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
                     result = await effects.database.call(checked, result)
                 result = await _kept(ctx, entry, result, watch)
                 entry.elapsed_s = watch.elapsed
-                await effects.record(entry, then=partial(_call_end_hook, ctx, entry, result))
+                if not (_may_be_late(ctx, entry) and effects.record_later(entry)):
+                    await effects.record(entry, then=partial(_call_end_hook, ctx, entry, result))
             else:
                 effects.close_call(path)
                 with caps.waiting():
@@ -73,6 +74,13 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
     chain.raise_refused(entry.error)
     is_hidden = hidden.is_marked(KIND, entry.request, entry.result)
     return result.model_copy(update={"call_id": call_id or path, "hidden": is_hidden})
+
+
+def _may_be_late(ctx: RunState, entry: Entry) -> bool:
+    """Whether the call may be made again: then its result need not be durable before a model reads it."""
+    tool = ctx.toolbox.get(entry.name)
+    is_first = tool is not None and tool.promised_effect is Effect.IDEMPOTENT and entry.attempt == 1
+    return is_first and not ctx.hooks.listens_to(HookEvent.TOOL_END)
 
 
 async def _call_end_hook(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:

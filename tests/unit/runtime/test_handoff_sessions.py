@@ -103,7 +103,7 @@ def test_an_agent_that_is_busy_in_the_session_refuses_and_every_replay_says_so(c
     code(first, tools=[step])
     run = drive(make_run(session=busy.session))
     assert (run.status, run.agent, run.generation) == (Status.PENDING, "test/code", 0)
-    drive(run, dies=2)
+    drive(run, dies="end")
     Run.objects.filter(id=busy.id).update(status=Status.COMPLETED)
     run = take_over(clock, run)
     words = "the session has another active run of test/b; wait for its end, or answer without it"

@@ -161,7 +161,7 @@ def test_a_race_that_was_won_once_is_won_the_same_way_after_the_loser_has_come_t
     run.refresh_from_db()
     assert [(wait["kind"], wait["name"]) for wait in run.waiting_on] == [("signal", "a"), ("signal", "b")]
     signal(run.id, "b", "b")
-    drive(run, dies=2, written=True)  # the wait for b is recorded, and the step
+    drive(run, dies="end")  # the wait for b is recorded, and the step
     signal(run.id, "a", "a")
 
     run = take_over(clock, run)
