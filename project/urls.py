@@ -1,12 +1,13 @@
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from project.feed_page import FeedItemsView, FeedView, PreferencesView
-from project.views import ChatView, page
+from project.views import page
 
 urlpatterns = [
-    path("", page(ChatView.as_view()), name="chat"),
+    path("", RedirectView.as_view(url="/ravi/ui/chat/?agent=react/assistant"), name="chat"),
     path("feed/", page(FeedView.as_view()), name="feed"),
     path("feed/items/", page(FeedItemsView.as_view()), name="feed-items"),
     path("feed/preferences/", page(PreferencesView.as_view()), name="feed-preferences"),

@@ -91,6 +91,8 @@ DEFAULTS: dict[str, Any] = {
     "SOCKET_PATH": "ws/ravi/",
     # Origins whose pages may open sockets with a cookie, besides the site's own and CSRF_TRUSTED_ORIGINS.
     "SOCKET_ORIGINS": [],
+    # Whether the pages for people are mounted with the API: the chat and the dashboard.
+    "PAGES": True,
     # --- people: the addresses of requests, by their kind; see docs/people.md
     "ADDRESSEES": {},
     # The owner of a run may not decide on its approvals, uncertain effects and budgets.

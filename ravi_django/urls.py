@@ -20,6 +20,8 @@ from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
 from ravi_django.api.sessions import SessionViewSet
 from ravi_django.api.tickets import TicketsView
 from ravi_django.api.usage import TodayView, UsageViewSet
+from ravi_django.conf import conf
+from ravi_django.ui.chat import ChatView, HomeView, NoPageView
 from ravi_django.ui.dashboard import DashboardView
 
 app_name = "ravi"
@@ -39,6 +41,14 @@ router.register("sessions", SessionViewSet, "session")
 router.register("requests", RequestViewSet, "request")
 router.register("follows", FollowViewSet, "follow")
 router.register("usage", UsageViewSet, "usage")
+
+pages = [
+    path("", HomeView.as_view(), name="home"),
+    path("ui/chat/", ChatView.as_view(), name="chat"),
+    path("ui/chat/<uuid:id>/", ChatView.as_view(), name="chat-session"),
+    path("ui/dashboard/", DashboardView.as_view(), name="dashboard"),
+    re_path(r"^ui/", NoPageView.as_view(), name="no-page"),
+]
 
 urlpatterns = [
     *router.urls,
@@ -69,7 +79,7 @@ urlpatterns = [
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
-    path("ui/dashboard/", DashboardView.as_view(), name="dashboard"),
+    *(pages if conf.PAGES else []),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),
     # All other addresses: the site's 404 page is not JSON.

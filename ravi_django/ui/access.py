@@ -19,22 +19,34 @@ from ravi_django.users import has, permits
 
 
 @method_decorator(never_cache, name="dispatch")
-class StaffPage(View):
-    """For staff with the permission. Other staff get a 403, other users a 404."""
+class Page(View):
+    """For users who are logged in. Others go to the login."""
 
     http_method_names = ["get", "head"]
-    permission = ""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         user = getattr(request, "user", None)
         if user is None or not user.is_authenticated:
             return redirect_to_login(request.get_full_path(), login_url())
+        return self.admit(request, *args, **kwargs)
+
+    def admit(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        return super().dispatch(request, *args, **kwargs)
+
+
+class StaffPage(Page):
+    """For staff with the permission. Other staff get a 403, other users a 404."""
+
+    permission = ""
+
+    def admit(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        user = request.user
         if not (has(user, "is_superuser") or has(user, "is_staff")):
             return problem(request, 404, _("There is no such page."))
         if not (has(user, "is_superuser") or permits(user, self.permission)):
             words = _("You need the permission %(name)s for this page. An administrator of the site can give it.")
             return problem(request, 403, words % {"name": self.permission})
-        return super().dispatch(request, *args, **kwargs)
+        return super().admit(request, *args, **kwargs)
 
 
 def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:

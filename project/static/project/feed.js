@@ -1,10 +1,10 @@
 // The feed page: the topics that a person follows, what they care about, and what their agent makes of the news.
 
-import { Api } from "./api.js";
-import { element } from "./element.js";
+import { Api } from "../ravi/ui/api.js";
+import { element } from "../ravi/ui/element.js";
 import { itemRow, sourceOf } from "./feed_item.js";
 import { SessionHints } from "./session.js";
-import { visible } from "./visible.js";
+import { visible } from "../ravi/ui/visible.js";
 
 const { api: apiBase, page: pageBase, reader, user } = document.querySelector("script[data-api]").dataset;
 const api = new Api(apiBase);

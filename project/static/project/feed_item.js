@@ -1,7 +1,7 @@
 // An item as the feed page shows it. All of it comes from outside: texts are texts, and an address is looked at.
 
-import { element } from "./element.js";
-import { visible } from "./visible.js";
+import { element } from "../ravi/ui/element.js";
+import { visible } from "../ravi/ui/visible.js";
 
 const DAY = { dateStyle: "medium", timeStyle: "short" };
 

@@ -49,7 +49,7 @@ def address(pattern: Any, world: World) -> str:
     parts = {"type": "react", "key": "matrix", "namespace": "ns", "source": "sport", "token": "x", "id": row.pk}
     if pattern.name == "topic-events":
         parts |= {"type": "agent.progress", "source": world.run.pk}
-    route = "no/such/path" if pattern.name == "nothing" else str(pattern.pattern)
+    route = {"nothing": "no/such/path", "no-page": "ui/no"}.get(pattern.name, str(pattern.pattern))
     for name, value in parts.items():
         route = route.replace(f"<str:{name}>", str(value)).replace(f"<uuid:{name}>", str(value))
     assert "<" not in route, f"{route}: the test has no value for it"

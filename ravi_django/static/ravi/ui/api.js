@@ -1,4 +1,6 @@
-// The REST API of ravi_django, with the session cookie of whoever is logged in.
+// The REST API of ravi_django, with the session cookie of the user.
+
+import { t } from "./words.js";
 
 export class ApiError extends Error {
   constructor(status, code, message) {
@@ -21,6 +23,10 @@ export class Api {
     return this.#call("POST", path, body);
   }
 
+  patch(path, body) {
+    return this.#call("PATCH", path, body);
+  }
+
   delete(path) {
     return this.#call("DELETE", path);
   }
@@ -34,12 +40,12 @@ export class Api {
     try {
       response = await fetch(new URL(path, this.base), options);
     } catch {
-      throw new ApiError(0, "unreachable", "The server cannot be reached.");
+      throw new ApiError(0, "unreachable", t("The server cannot be reached."));
     }
     const answer = await response.json().catch(() => null);
     if (!response.ok) {
       const error = answer?.error ?? {};
-      throw new ApiError(response.status, error.code ?? "", error.message ?? `The server said ${response.status}.`);
+      throw new ApiError(response.status, error.code ?? "", error.message ?? t("The server answered with status %s.", response.status));
     }
     return answer;
   }

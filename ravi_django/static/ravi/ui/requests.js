@@ -2,19 +2,21 @@
 
 import { element } from "./element.js";
 import { visible } from "./visible.js";
+import { t } from "./words.js";
 
-const INBOX = document.querySelector("script[data-api]")?.dataset.inbox ?? ""; // staff's, in the admin
-const DONE = { approve: "Approved", edit: "Approved, with changes", deny: "Denied", answer: "Answered", skip: "Skipped", cancel: "Refused", resolve: "Decided" };
+const DONE = { approve: "Approved", edit: "Approved, with changes", deny: "Rejected", answer: "Answered", skip: "Skipped", cancel: "Refused", resolve: "Decided" };
 const CLOSED = { expired: "Nobody answered in time.", cancelled: "Nobody waits for an answer any more." };
 
 export class RequestCard {
   // `frame` is the stream's `request`; who may do what with it, the API says.
-  constructor(api, frame) {
+  // `inbox` is the address of the list of requests in the admin, for staff.
+  constructor(api, frame, inbox = "") {
     this.api = api;
+    this.inbox = inbox;
     this.root = element("section", "request");
     this.root.dataset.request = frame.id;
-    this.root.setAttribute("aria-label", frame.kind === "approval" ? "Approval" : "Question");
-    this.root.append(element("p", "asks", visible(frame.text || `May ${frame.tool} be called?`)));
+    this.root.setAttribute("aria-label", t(frame.kind === "approval" ? "Approval" : "Question"));
+    this.root.append(element("p", "asks", visible(frame.text || t("May %s be called?", frame.tool))));
     if (frame.context) this.root.append(element("p", "context", visible(frame.context)));
     if (frame.tool && frame.arguments) {
       this.root.append(element("p", "name", visible(frame.tool)), element("pre", "", visible(JSON.stringify(frame.arguments, null, 2))));
@@ -32,7 +34,7 @@ export class RequestCard {
     this.#drop();
     this.fault?.remove();
     this.fault = null;
-    this.state.textContent = `Waits for ${waits(frame)}.`;
+    this.state.textContent = waits(frame);
     this.#look();
   }
 
@@ -40,7 +42,7 @@ export class RequestCard {
   close(frame) {
     this.closed = true;
     this.#drop();
-    this.state.textContent = CLOSED[frame.status] ?? "A person has decided.";
+    this.state.textContent = t(CLOSED[frame.status] ?? "A person has decided.");
     this.#look();
   }
 
@@ -56,11 +58,12 @@ export class RequestCard {
     if (row.status !== "pending") {
       this.#drop();
       const said = visible(row.answer?.text || row.answer?.reason || "");
-      const who = row.answer?.by ? ` by ${row.answer.by}` : "";
-      this.state.textContent = CLOSED[row.status] ?? `${DONE[row.answer?.action] ?? "Decided"}${who}${said ? `: ${said}` : "."}`;
+      const how = t(DONE[row.answer?.action] ?? "Decided");
+      const what = row.answer?.by ? t("%s by %s", how, row.answer.by) : how;
+      this.state.textContent = row.status in CLOSED ? t(CLOSED[row.status]) : `${what}${said ? `: ${said}` : "."}`;
     } else if (!this.closed) {
-      const own = INBOX && row.to === "staff" && !row.may_answer; // staff, but for four eyes
-      this.state.textContent = `Waits for ${waits(row)}.${own ? " Another person decides on a call of your own run." : ""}`;
+      const own = this.inbox && row.to === "staff" && !row.may_answer; // staff, but for four eyes
+      this.state.textContent = `${waits(row)}${own ? ` ${t("Another person decides on a call of your own run.")}` : ""}`;
       if (this.row?.version !== row.version || !row.may_answer) this.#drop();
       this.row = row;
       if (row.may_answer && !this.controls) this.root.append((this.controls = this.#form(row)));
@@ -75,9 +78,9 @@ export class RequestCard {
   #form(row) {
     const form = element("form", "decide");
     form.append(...(row.kind === "approval" ? this.#approval(row) : row.kind === "uncertain" ? [] : this.#question(row)));
-    if (INBOX) {
-      const link = element("a", "", "Open in the inbox");
-      link.href = INBOX;
+    if (this.inbox) {
+      const link = element("a", "", t("Open in the inbox"));
+      link.href = this.inbox;
       form.append(link);
     }
     form.onsubmit = (event) => event.preventDefault();
@@ -87,24 +90,24 @@ export class RequestCard {
   #question(row) {
     const parts = [];
     const several = Object.entries(row.questions ?? {});
-    const fields = (several.length ? several : row.free_text ? [["", "Answer"]] : []).map(([key, label]) => [key, field(visible(label))]);
+    const fields = (several.length ? several : row.free_text ? [["", t("Answer")]] : []).map(([key, label]) => [key, field(visible(label))]);
     for (const choice of row.choices ?? []) parts.push(this.#button(visible(choice), () => ({ action: "answer", text: choice })));
     parts.push(...fields.map(([, [label]]) => label));
     if (several.length) {
       const values = () => Object.fromEntries(fields.map(([key, [, input]]) => [key, input.value]));
-      parts.push(this.#button("Answer", () => ({ action: "answer", values: values() }), "primary", "submit"));
+      parts.push(this.#button(t("Answer"), () => ({ action: "answer", values: values() }), "primary", "submit"));
     } else if (fields.length) {
-      parts.push(this.#button("Answer", () => ({ action: "answer", text: fields[0][1][1].value }), "primary", "submit"));
+      parts.push(this.#button(t("Answer"), () => ({ action: "answer", text: fields[0][1][1].value }), "primary", "submit"));
     }
-    parts.push(this.#button("Skip", () => ({ action: "skip" }), "quiet"));
+    parts.push(this.#button(t("Skip"), () => ({ action: "skip" }), "quiet"));
     return parts;
   }
 
   // No button here submits the form: Enter in the field decides nothing.
   #approval() {
-    const [label, reason] = field("Reason");
+    const [label, reason] = field(t("Reason"));
     const say = (action) => () => ({ action, ...(reason.value.trim() && { reason: reason.value.trim() }) });
-    return [label, this.#button("Approve", say("approve"), "primary"), this.#button("Deny", say("deny"))];
+    return [label, this.#button(t("Approve"), say("approve"), "primary"), this.#button(t("Reject"), say("deny"))];
   }
 
   #button(text, answer, className = "", type = "button") {
@@ -142,6 +145,7 @@ function field(text) {
 
 function waits(frame) {
   const [kind, name] = [frame.to?.split(":", 1)[0] ?? "", frame.to?.slice(frame.to.indexOf(":") + 1)];
-  const who = { owner: "whoever began this chat", user: name, group: `the group ${name}`, permission: `somebody who may ${name}` }[kind] ?? "staff";
-  return frame.kind === "approval" ? `approval by ${who}` : frame.kind === "uncertain" ? `a decision by ${who}` : `an answer by ${who}`;
+  const words = { approval: "Waits for approval by %s.", uncertain: "Waits for a decision by %s." }[frame.kind] ?? "Waits for an answer by %s.";
+  const group = { owner: () => t("the person who began this conversation"), user: () => name, group: () => t("the group %s", name) };
+  return t(words, (group[kind] ?? (() => (kind === "permission" ? t("people with the permission %s", name) : t("staff"))))());
 }

@@ -1,18 +1,22 @@
 // The frames of one run tree, in order and each once, over a websocket that may break and come back.
 
+import { t } from "./words.js";
+
 const FIRST_PAUSE = 500; // ms before the first reconnect; doubles
 const LONGEST_PAUSE = 8000;
 const REFUSED = {
-  4400: "The page asked for something odd; reload it.",
+  4400: "The server refused the request of this page. Reload the page.",
   4401: "You are logged out.",
-  4403: "This run is not yours to see.",
+  4403: "You may not see this run.",
   4404: "There is no such run.",
 };
 
 export class RunStream {
   // Calls `on.frame(frame)` for each frame, `on.state("live" | "lost")`, and at the end once `on.end(problem)`, where
   // problem is "" after the last stream.done.
-  constructor(run, on) {
+  // `sockets` is the address of the runs' sockets.
+  constructor(sockets, run, on) {
+    this.sockets = sockets;
     this.run = run;
     this.on = on;
     this.seq = 0;
@@ -28,8 +32,9 @@ export class RunStream {
   }
 
   #connect() {
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.socket = new WebSocket(`${scheme}://${location.host}/ws/ravi/runs/${this.run}/?after=${this.seq}`);
+    const url = new URL(`${this.run}/?after=${this.seq}`, new URL(this.sockets, location.href));
+    url.protocol = url.protocol.replace("http", "ws");
+    this.socket = new WebSocket(url);
     this.socket.onopen = () => {
       this.on.state("live");
     };
@@ -50,7 +55,7 @@ export class RunStream {
   #closed(code) {
     if (this.done) return;
     if (this.over && code === 1000) return this.#end("");
-    if (REFUSED[code]) return this.#end(REFUSED[code]);
+    if (REFUSED[code]) return this.#end(t(REFUSED[code]));
     this.on.state("lost");
     this.timer = setTimeout(() => this.#connect(), this.pause);
     this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);

@@ -2,13 +2,17 @@
 
 import { element } from "./element.js";
 import { RequestCard } from "./requests.js";
+import { t } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  constructor(agent, api) {
+  constructor(agent, api, inbox) {
     this.agent = agent;
     this.api = api;
+    this.inbox = inbox;
     this.root = element("article", "answer");
+    this.root.setAttribute("aria-label", t("Answer of %s", agent));
+    this.root.setAttribute("part", "message");
     this.calls = new Map(); // one entry a model call: its text, its reasoning
     this.tools = new Map(); // by call id
     this.requests = new Map(); // to people, by id
@@ -48,7 +52,7 @@ export class Answer {
   message(role, blocks) {
     for (const block of blocks) {
       if (block.type === "text" && role === "assistant") this.root.append(element("div", "said", block.text));
-      else if (block.type === "thinking") this.#details("thought", "Reasoning").append(element("div", "said", block.text ?? block.thinking));
+      else if (block.type === "thinking") this.#details("thought", t("Reasoning")).append(element("div", "said", block.text ?? block.thinking));
       else if (block.type === "tool_use") this.tool(block.call_id, block.tool_name, block.arguments);
       else if (block.type === "tool_result") this.toolResult(block.call_id, textOf(block.content), block.is_error);
     }
@@ -58,7 +62,7 @@ export class Answer {
     if (this.tools.has(id)) return this.tools.get(id);
     const box = this.#details("tool", "");
     const summary = box.firstElementChild;
-    const state = element("span", "state", "running…");
+    const state = element("span", "state", t("running"));
     summary.append(element("span", "name", name), element("span", "gist", gist(parameters)), state);
     box.append(element("pre", "", JSON.stringify(parameters ?? {}, null, 2)));
     const tool = { box, state };
@@ -70,14 +74,14 @@ export class Answer {
     const tool = this.tools.get(id);
     if (!tool || tool.ended) return;
     tool.ended = true;
-    tool.state.textContent = isError ? "failed" : `= ${shorten(text)}`;
+    tool.state.textContent = isError ? t("failed") : `= ${shorten(text)}`;
     tool.box.classList.toggle("failed", Boolean(isError));
     tool.box.append(element("pre", "", text));
   }
 
   #request(frame) {
     if (this.requests.has(frame.id)) return this.requests.get(frame.id).open(frame); // again, after a retry
-    const card = new RequestCard(this.api, frame);
+    const card = new RequestCard(this.api, frame, this.inbox);
     this.requests.set(frame.id, card);
     this.root.append(card.root);
   }
@@ -89,7 +93,7 @@ export class Answer {
     else if (step === "tool_result") {
       this.tool(id, content.tool); // its start is not recorded: after a gap there is the result alone
       this.toolResult(id, content.text, content.is_error);
-    } else if (step === "handoff") this.note(`${content.from ? "Handed over to" : "Asked"} ${content.agent}.`);
+    } else if (step === "handoff") this.note(t(content.from ? "Handed over to %s." : "Asked %s.", content.agent));
   }
 
   #say(kind, frame) {
@@ -115,7 +119,7 @@ export class Answer {
 
   #part(call, kind, frame) {
     if (!call[kind]) {
-      const parent = kind === "thought" ? this.#details("thought", "Reasoning") : this.root;
+      const parent = kind === "thought" ? this.#details("thought", t("Reasoning")) : this.root;
       if (frame.agent !== this.agent) parent.append(element("span", "by", frame.agent));
       call[kind] = element("div", "said");
       parent.append(call[kind]);
@@ -124,7 +128,7 @@ export class Answer {
   }
 
   #gap(frame) {
-    this.note("Part of the live stream was lost; this is what was recorded.");
+    this.note(t("A part of the live text was lost. This is the recorded part."));
     for (const kept of frame.snapshot?.frames ?? []) this.take(kept);
   }
 

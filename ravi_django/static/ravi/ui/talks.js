@@ -1,0 +1,107 @@
+// The list of conversations: search, rename, delete. Each is a link, so that it opens in a new tab too.
+
+import { element } from "./element.js";
+import { t } from "./words.js";
+
+export class Talks {
+  // Calls `on.open(id)` for a chosen conversation, `on.gone(id)` for a deleted one, and `on.fault(message)`.
+  constructor(api, root, on) {
+    this.api = api;
+    this.on = on;
+    this.list = root.getElementById("session-list");
+    this.more = root.getElementById("more-sessions");
+    this.find = root.getElementById("find");
+    this.find.oninput = () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.show(this.current), 200);
+    };
+    this.more.onclick = () => this.#load(this.next);
+  }
+
+  // List the newest conversations; `current` is the open one.
+  show(current) {
+    this.current = current;
+    const search = this.find.value.trim();
+    return this.#load(`sessions/${search ? `?search=${encodeURIComponent(search)}` : ""}`, true);
+  }
+
+  async #load(page, anew = false) {
+    const mine = (this.loads = (this.loads ?? 0) + 1);
+    try {
+      const found = await this.api.get(page);
+      if (mine !== this.loads) return; // a later search was faster
+      const items = found.results.map((row) => this.#item(row));
+      if (anew) this.list.replaceChildren(...items);
+      else this.list.append(...items);
+      this.next = found.next;
+      this.more.hidden = !found.next;
+    } catch (error) {
+      this.on.fault(error.message);
+    }
+  }
+
+  #item(row) {
+    const item = element("li");
+    const link = element("a", "talk");
+    const when = element("time", "", new Date(row.created_at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
+    when.dateTime = row.created_at;
+    link.append(element("span", "", row.title || t("Untitled conversation")), when);
+    link.href = new URL(`ui/chat/${row.id}/`, this.api.base);
+    if (row.id === this.current) link.setAttribute("aria-current", "page");
+    link.onclick = (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+      event.preventDefault();
+      this.on.open(row.id);
+    };
+    item.append(link);
+    if (row.id === this.current) item.append(this.#actions(row, item));
+    return item;
+  }
+
+  #actions(row, item) {
+    const box = element("div", "actions");
+    const rename = element("button", "quiet", t("Rename…"));
+    const remove = element("button", "quiet danger", t("Delete…"));
+    rename.onclick = () => this.#rename(row, item);
+    remove.onclick = () => this.#confirm(row, box, remove);
+    box.append(rename, remove);
+    return box;
+  }
+
+  #rename(row, item) {
+    const form = element("form", "actions");
+    const title = element("input");
+    title.value = row.title;
+    title.maxLength = 200;
+    title.setAttribute("aria-label", t("Title"));
+    form.append(title, element("button", "primary", t("Save")));
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      this.#change(() => this.api.patch(`sessions/${row.id}/`, { title: title.value.trim() }));
+    };
+    form.onkeydown = (event) => {
+      if (event.key === "Escape") this.show(this.current);
+    };
+    item.replaceChildren(form);
+    title.focus();
+  }
+
+  #confirm(row, box, remove) {
+    const sure = element("button", "danger", t("Delete this conversation"));
+    const keep = element("button", "quiet", t("Keep it"));
+    keep.onclick = () => this.show(this.current);
+    sure.onclick = () => this.#change(() => this.api.delete(`sessions/${row.id}/`), () => this.on.gone(row.id));
+    box.replaceChildren(sure, keep);
+    sure.focus();
+  }
+
+  async #change(call, then = () => {}) {
+    try {
+      await call();
+      then();
+    } catch (error) {
+      this.on.fault(error.message);
+    }
+    this.show(this.current);
+  }
+}

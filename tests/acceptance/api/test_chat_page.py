@@ -1,0 +1,65 @@
+"""The chat page: who may open it, and what it offers. test_chat_browser.py has it in a browser."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ravi_django import urls
+from ravi_django.access import AccessPolicy
+from tests.acceptance.api.api_support import AGENT
+from tests.support.world import submit
+
+pytestmark = pytest.mark.django_db
+
+
+class Nothing(AccessPolicy):
+    def may_see_agent(self, user: Any, agent: Any) -> bool:
+        return False
+
+
+@pytest.fixture
+def browser(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_stranger_goes_to_the_login_and_comes_back(settings: Any) -> None:
+    for page in ("/ravi/", "/ravi/ui/chat/", "/ravi/ui/nothing/"):
+        response = Client().get(page)
+        assert (response.status_code, response["Location"].endswith(f"?next={page}")) == (302, True)
+
+
+def test_a_conversation_opens_for_its_owner_alone(browser: Client, stranger: Any, agent: str, user: Any) -> None:
+    page = f"/ravi/ui/chat/{submit(AGENT, 'hi', user=user).session_id}/"
+    other = Client()
+    other.force_login(stranger)
+
+    assert browser.get("/ravi/", follow=True).status_code == 200
+    own, strange = browser.get(page), other.get(page)
+
+    assert (own.status_code, strange.status_code, strange["Content-Type"]) == (200, 404, "text/html; charset=utf-8")
+    assert AGENT in own.content.decode() and "unsafe-inline" not in own["Content-Security-Policy"]
+
+
+def test_a_user_who_may_run_no_agent_reads_what_to_add(browser: Client, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Nothing"}
+
+    html = browser.get("/ravi/ui/chat/").content.decode()
+
+    assert "register(ReActAgent(" in html and "composer" not in html
+
+
+def test_a_site_without_pages_has_the_api_alone(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "PAGES": False}
+    try:
+        names = {pattern.name for pattern in importlib.reload(urls).urlpatterns}
+    finally:
+        settings.RAVI = {**settings.RAVI, "PAGES": True}
+        importlib.reload(urls)
+
+    assert "run-list" in names and not names & {"home", "chat", "chat-session", "dashboard", "no-page"}
