@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from statistics import median, quantiles
 
 from django.contrib.auth import get_user_model
+from django.db import transaction
 from rest_framework.authtoken.models import Token
 from websockets.sync.client import connect
 
-from benchmarks.durability import backlog
+from benchmarks.durability import WAITER, backlog
 from benchmarks.in_flight import ready_worker
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, web
 from project.process import ProcessError, wait_until
+from ravi_django import submit
+from ravi_django.models import Run, Status
 
 AGENT = "react/bench-instant"
 WARM_UP = 3
@@ -84,7 +87,21 @@ def measure(stack: Stack, runs: int, pending: int) -> Iterator[Figure]:
             backlog(pending)
             beside.append(client.once())
         yield from _figures(f"_beside_{pending}_pending", beside)
+        beside = []
+        for _ in range(max(2, runs // 6)):
+            crowd(10 * pending)
+            client.healthy()  # the kept connection may have been closed meanwhile
+            beside.append(client.once())
+        yield from _figures(f"_beside_{10 * pending}_of_another", beside)
         client.close()
+
+
+def crowd(runs: int) -> None:
+    """Submit runs of one other user until so many are ready. The worker gets a hint for each and drives them."""
+    user = get_user_model().objects.get_or_create(username="crowd")[0]
+    with transaction.atomic():
+        for _ in range(runs - Run.objects.filter(owner=user, status=Status.PENDING).count()):
+            submit(WAITER, "0", user=user)
 
 
 def _figures(beside: str, samples: list[tuple[float, float]]) -> Iterator[Figure]:

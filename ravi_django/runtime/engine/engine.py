@@ -59,6 +59,7 @@ class Engine(Driver):
         self.publisher = Publisher()
         self._leases: set[asyncio.Task[Any]] = set()
         self._driving = 0  # leases held or being claimed
+        self._claiming = 0  # hinted runs whose claims are under way
         self._looking = False
         self._more = False  # there may be claimable runs that were not hinted here
         self._on_promoted = on_promoted
@@ -73,9 +74,16 @@ class Engine(Driver):
         if not self.has_room:
             self._more = True
             return False  # the row stays claimable
+        if self._claiming >= BATCH:
+            self.look()  # in the order of `claim_at`: no hint queues behind hundreds of another owner's
+            return False
         suspect = self._suspect
         self._driving += 1
-        leases = await self._claim(1, claims.claim, run_id, self.name, known_addresses(), suspect is None)
+        self._claiming += 1
+        try:
+            leases = await self._claim(1, claims.claim, run_id, self.name, known_addresses(), suspect is None)
+        finally:
+            self._claiming -= 1
         for lease in leases:
             await self._drive_claimed(lease)
         if not leases and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connection
 
 from ravi_django import register, tool
@@ -110,6 +111,27 @@ def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(sett
 
     with_engine(story)
     assert began == [str(run_id) for run_id in (ready[0].id, dead.run_id, ready[1].id, ready[2].id)]
+
+
+def test_a_hint_does_not_queue_behind_hundreds_of_another_owners():
+    began = []
+
+    async def story_code(ctx, inbox):
+        began.append(ctx.run_id)
+
+    code(story_code)
+    owner = get_user_model().objects.create(username="many")
+    runs = [make_run(owner=owner) for _ in range(60)]
+    chat = make_run()
+
+    async def story(engine):
+        for run in (*runs, chat):
+            engine.hint(run.id)
+        await auntil(lambda: not engine._leases)
+
+    with_engine(story)
+    assert len(began) == 61
+    assert began.index(str(chat.id)) < 40
 
 
 def expire(lease):
