@@ -249,11 +249,7 @@ class Driver:
         if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
             reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
             outcome = Outcome.of_cancel(reason or "cancelled")
-        try:
-            await effects.flushed(unless_alone=True)
-        except LeaseLostError:
-            assert effects.stop is not None  # why it could not be committed
-            outcome = Outcome.of_stop(effects.stop, effects)
+        outcome = await self._flushed(effects, outcome)
         entries, turns = effects.take_pending(*outcome.entries(lease))
         if outcome.status not in TERMINAL:  # another process may claim it next
             await self.publisher.sent(str(lease.run.tree_id))
@@ -279,6 +275,16 @@ class Driver:
         await self._give_slot(active, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
+
+    async def _flushed(self, effects: Effects, outcome: Outcome) -> Outcome:
+        """Commit late results. Before a release all of them: another process may publish right after it."""
+        try:
+            await effects.flushed(unless_alone=outcome.status in TERMINAL)
+        except LeaseLostError as lost:
+            if not isinstance(lost.__cause__, DataError | ValueError | TypeError):
+                raise
+            return Outcome.of_error(lost.__cause__, effects.lease)  # no row can hold the result
+        return outcome
 
     def _hint_after(self, run_id: UUID, outcome: Outcome, settled: settle.Settled) -> None:
         """Hint the runs that this settlement makes claimable, now or soon."""

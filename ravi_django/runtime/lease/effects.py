@@ -27,7 +27,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Turn
 from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
-from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
+from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded, fits_in_row
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal, check_identity, drift
 from ravi_django.runtime.lease import caps, facts as lease_facts, paths
@@ -168,14 +168,20 @@ class Effects(Gate):
         is_cancelled = cast(asyncio.Task[Any], asyncio.current_task()).cancelling()
         if is_cancelled or not self.branches.alone or len(inside.get()) > 1 or self.stop is not None:
             return False
+        if not fits_in_row(entry):  # it keeps their text: the code may change the values before the commit
+            return False
+        self.attempts = 0
         self.notes.append(entry)
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(LATE_S, self._flush, context=Context())
         return True
 
     async def flush(self) -> None:
-        if await self.flushed():
-            raise asyncio.CancelledError
+        if self._late is None and self._flushing is None:
+            return
+        with self.busy():
+            if await self.flushed():
+                raise asyncio.CancelledError
 
     async def flushed(self, *, unless_alone: bool = False) -> bool:
         """Commit the results that wait; with `unless_alone`, only those that another commit could overtake. Waits for

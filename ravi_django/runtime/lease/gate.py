@@ -140,11 +140,11 @@ class Gate:
     async def performing(self, *, flushed: bool = True) -> AsyncIterator[None]:
         """Around an effect that is made now. An error that ends the lease parks the call and is not raised. Results
         that wait for the next commit are committed first, unless not `flushed`: for what may be repeated."""
-        await self._may_begin()
         try:
+            if flushed:
+                await self.flush()
+            await self._may_begin()  # nothing may come between this check and the effect
             with self.busy():
-                if flushed:
-                    await self.flush()
                 yield
         except TransientError as error:
             self._stop_with(Stop(Stop.Kind.RETRY, error))

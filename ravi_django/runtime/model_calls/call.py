@@ -63,7 +63,9 @@ async def _call(
     entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
     entry.request = {"messages": len(messages)}
     await admission.admit(effects, entry, model, messages, options)
-    async with effects.performing(flushed=False):  # it may be paid again
+    # A model reads results that may be lost, since it may be paid again; code of the site does not.
+    flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
+    async with effects.performing(flushed=flushed):
         await _keep_bodies(effects, messages, options)
         effects.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)

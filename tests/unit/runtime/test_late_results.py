@@ -10,7 +10,7 @@ from ravi_django.kernel import ChatMessage
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.runs import around_append, code, drive, every_death, make_run
+from tests.support.runs import around_append, code, drive, every_death, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -114,3 +114,41 @@ def test_of_tools_at_once_each_is_durable_before_its_caller_goes_on(look, seen):
 
     code(story, tools=[look])
     assert drive(make_run()).output == "true"
+
+
+def test_what_the_code_changes_afterwards_is_recorded_as_it_was_given(clock, seen):
+    @tool
+    def page(query: dict) -> int:
+        """Read a page."""
+        seen.append(query["pages"][0][0])
+        return query["pages"][0][0]
+
+    async def story(ctx, inbox):
+        query = {"pages": ([1],)}
+        await ctx.tool("page", query=query)
+        query["pages"][0][0] = 2
+        return (await ctx.tool("page", query=query)).text
+
+    code(story, tools=[page])
+    run = take_over(clock, drive(make_run(), dies="end"))
+
+    assert (run.status, run.output, seen) == (Status.COMPLETED, "2", [1, 2])
+
+
+def test_a_run_that_was_told_to_end_begins_nothing_after_a_commit(look, seen):
+    drained = []
+
+    async def drain(engine, entries):
+        if not drained:
+            drained.append([entry.kind for entry in entries])
+            for active in engine.active.values():
+                active.effects.drain()
+
+    async def story(ctx, inbox):
+        await ctx.tool("look", name="a")
+        await ctx.tool("look", name="b")
+
+    code(story, tools=[look])
+    run = drive(make_run(), setup=around_append(before=drain))
+
+    assert (run.status, [name for name, _ in seen]) == (Status.PENDING, ["a"])
