@@ -190,7 +190,7 @@ def fits_in_row(entry: Entry) -> bool:
         return False
     limit = int(conf.INLINE_BYTES)
     for name in ("request", "result"):
-        if (value := getattr(entry, name)) is not None and name not in entry.stored:
+        if (value := getattr(entry, name)) is not None:
             if _room(value, limit) < 0:
                 return False
             body = encode(value)

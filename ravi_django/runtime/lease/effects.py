@@ -13,6 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.db import DataError
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -168,8 +169,9 @@ class Effects(Gate):
         is_cancelled = cast(asyncio.Task[Any], asyncio.current_task()).cancelling()
         if is_cancelled or not self.branches.alone or len(inside.get()) > 1 or self.stop is not None:
             return False
-        if not fits_in_row(entry):  # it keeps their text: the code may change the values before the commit
+        if not fits_in_row(entry):
             return False
+        entry.request, entry.result = map(from_json, entry.stored.values())  # the code may change its own values
         self.attempts = 0
         self.notes.append(entry)
         if self._late is None:
