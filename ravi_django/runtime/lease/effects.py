@@ -26,7 +26,6 @@ from ravi_django.kernel import (
     SpawnDeniedError,
     SuspendInterrupt,
 )
-from ravi_django.models import Turn
 from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded, fits_in_row
 from ravi_django.runtime.journal.lease import Lease
@@ -107,7 +106,7 @@ class Effects(Gate):
         self.asked.add(path)
         self.journal.pass_summaries(path, self.asked)
         if self._has_passed and not self.summaries:
-            self.summaries = await self.database.call(_summaries, self.lease)
+            self.summaries = await self.database.call(lease_facts.summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
             if (begun := self.journal.started(path) or self.journal.paused(path)) is not None:
@@ -393,12 +392,6 @@ async def _paused(seconds: float) -> bool:
     except asyncio.CancelledError:
         return True
     return False
-
-
-def _summaries(lease: Lease) -> set[int]:
-    """The indexes of the run's summaries among its turns."""
-    found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
-    return {index for index in found.values_list("index", flat=True) if index is not None}
 
 
 RETENTION = "@retention."  # path prefix before an agent's address: its turns of this run are deleted with the run

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.db.models.functions import Length
 
-from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Run, Signal
+from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Run, Signal, Turn
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.db import postgres
 from ravi_django.runtime.journal.entries import COLUMNS, Recorded, internalize
@@ -212,3 +212,9 @@ def _messages(run_id: UUID, after: int, upto: int = _LAST) -> tuple[list[Numbere
         rows = [(number, body, message_id == CARRIED) for number, body, message_id in unread]
     carried = next(((number, body) for number, body, is_carried in rows if is_carried), None)
     return [(number, body) for number, body, is_carried in rows if not is_carried], carried
+
+
+def summaries(lease: Lease) -> set[int]:
+    """The indexes of the run's summaries among its turns."""
+    found = Turn.objects.filter(run_id=lease.run_id, index__gte=lease.run.turn_from, keeps__isnull=False)
+    return {index for index in found.values_list("index", flat=True) if index is not None}
