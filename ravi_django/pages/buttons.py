@@ -33,13 +33,13 @@ _APPROVAL = {
     "deny": Button("deny", _("Deny"), "d", _("The tool is not called. The model reads your reason."), "ravi-deny"),
     "edit": Button("edit", _("Approve with changes"), "e", _("The tool is called with your arguments.")),
     "skip": Button(
-        "skip", _("Skip"), "s", _("The tool is not called. The agent is told to continue without it."), is_further=True
+        "skip", _("Skip"), "s", _("The tool is not called. The agent continues without it."), is_further=True
     ),
     "cancel": Button(
         "cancel",
         _("Cancel"),
         "c",
-        _("The tool is not called. The agent is told that the request was cancelled."),
+        _("The tool is not called. The agent learns that the request was cancelled."),
         is_further=True,
     ),
 }
@@ -57,7 +57,7 @@ _TOP_UP = {
 _QUESTION = {
     "answer": Button("answer", _("Answer"), "a", _("The agent continues with your answer."), "default"),
     "skip": Button("skip", _("Skip"), "s", _("The agent continues without an answer.")),
-    "cancel": Button("cancel", _("Cancel"), "c", _("The agent is told that you cancelled the request.")),
+    "cancel": Button("cancel", _("Cancel"), "c", _("The agent learns that you cancelled the request.")),
 }
 _UNCERTAIN = {
     "happened": Button(

@@ -75,7 +75,7 @@ class Slot:
 
 
 def bars(slots: Sequence[Slot], kinds: Sequence[str], axis: str = "{}") -> Chart:
-    """The values of a slot stand on each other. `axis` is the form of the values beside the chart."""
+    """The values of a slot stand on each other. `axis` formats the labels of its scale."""
     top = nice(max((sum(value or 0 for value in slot.values) for slot in slots), default=0))
     chart, step = _frame(slots, top, axis), (100 - LEFT) / max(1, len(slots))
     for place, slot in enumerate(slots):

@@ -28,8 +28,8 @@ URGENT = max(Priority).value
 
 
 def claim_at(ready_at: Any, priority: Any, open_runs: Any, times: Callable[[Any, timedelta], Any] = mul) -> Any:
-    """Of a run that becomes ready at `ready_at` beside so many open runs. Takes values, or expressions with their own
-    `times`."""
+    """Of a run that becomes ready at `ready_at` while its owner has so many open runs. Takes values, or expressions
+    with their own `times`."""
     return ready_at + times(open_runs, SHARE) - times(priority, timedelta(seconds=conf.PRIORITY_HEAD_START_S))
 
 

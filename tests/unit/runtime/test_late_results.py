@@ -6,7 +6,7 @@ import pytest
 from django.db import DataError
 
 from ravi_django.agents import tool
-from ravi_django.kernel import ChatMessage
+from ravi_django.kernel import ChatMessage, HookEvent, RunContext
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
@@ -152,3 +152,52 @@ def test_a_run_that_was_told_to_end_begins_nothing_after_a_commit(look, seen):
     run = drive(make_run(), setup=around_append(before=drain))
 
     assert (run.status, [name for name, _ in seen]) == (Status.PENDING, ["a"])
+
+
+async def rows():
+    return await JournalEntry.objects.filter(kind="tool.call").acount()
+
+
+@pytest.mark.parametrize("event", ["llm_start", "tool_end"])
+def test_a_hook_reads_no_result_that_could_be_lost(look, event):
+    found = []
+
+    async def note(call):
+        found.append(await rows())
+
+    async def story(ctx, inbox):
+        await ctx.tool("look", name="a")
+        await ctx.llm([USER])
+
+    code(story, tools=[look], model=ScriptedModel(["x"])).hooks = {HookEvent(event): note}
+    assert drive(make_run()).status == Status.COMPLETED
+    assert found == [1]
+
+
+def test_inside_another_tool_it_is_durable_at_once(look):
+    @tool
+    async def outer(ctx: RunContext) -> str:
+        """Call another."""
+        await ctx.tool("look", name="a")
+        return str(await rows())
+
+    async def story(ctx, inbox):
+        return (await ctx.tool("outer")).text
+
+    code(story, tools=[look, outer])
+    assert drive(make_run()).output == "1"
+
+
+def test_a_release_comes_behind_its_commit_and_its_frames(look):
+    appended = []
+
+    async def note(engine, entries):
+        appended.extend(entry.kind for entry in entries)
+
+    async def story(ctx, inbox):
+        await ctx.tool("look", name="a")
+        await ctx.sleep_until_signal("go")
+
+    code(story, tools=[look])
+    assert drive(make_run(), setup=around_append(after=note)).status == Status.SUSPENDED
+    assert "tool.call" in appended  # not with the release

@@ -25,13 +25,13 @@ export class Talks {
     return this.#load(`sessions/${search ? `?search=${encodeURIComponent(search)}` : ""}`, true);
   }
 
-  async #load(page, anew = false) {
+  async #load(page, replace = false) {
     const mine = (this.loads = (this.loads ?? 0) + 1);
     try {
       const found = await this.api.get(page);
       if (mine !== this.loads) return; // a later search was faster
       const items = found.results.map((row) => this.#item(row));
-      if (anew) this.list.replaceChildren(...items);
+      if (replace) this.list.replaceChildren(...items);
       else this.list.append(...items);
       this.next = found.next;
       this.more.hidden = !found.next;
