@@ -15,6 +15,7 @@
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
 #   make lint                                           what CI says about the code
+#   make vendor                                         copy the pages' pinned modules from npm, and check them
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make clean                                          remove what these made, the demo's data too
 
@@ -28,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The files of tests are handed out one after the other, the longest first.
 PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: demo test test-crash test-all test-sites coverage test-llm chaos simulate mutants lint bench bench-peers clean
+.PHONY: demo test test-crash test-all test-sites coverage test-llm chaos simulate mutants lint vendor bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -80,6 +81,9 @@ lint:
 	$(VENV)/mypy
 	$(VENV)/lint-imports
 	$(VENV)/python manage.py makemigrations --check --dry-run
+
+vendor:
+	@.ci/vendor
 
 bench:
 	@$(PY) .ci/install dev

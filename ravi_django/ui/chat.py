@@ -52,6 +52,7 @@ WORDS = [
     *(gettext_noop("the group %s"), gettext_noop("people with the permission %s"), gettext_noop("staff")),
     *(gettext_noop("Answer of %s"), gettext_noop("running"), gettext_noop("failed"), gettext_noop("Reasoning")),
     *(gettext_noop("Handed over to %s."), gettext_noop("Asked %s.")),
+    *(gettext_noop("Copy"), gettext_noop("Copied"), gettext_noop("Format")),
     gettext_noop("A part of the live text was lost. This is the recorded part."),
 ]
 

@@ -232,3 +232,70 @@ def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_pat
     page.click("text=Delete this conversation")
     page.wait_for_selector("#welcome:not([hidden])")
     assert (page.errors, page.console) == ([], [])
+
+
+SAID = """# Returns
+
+A <script>document.title = 'owned'</script> and <b onclick="x()">bold</b>, **strong**, [ok](https://a.test/x),
+[bad](javascript:alert(1)), ![secret](https://evil.test/?q=1)
+
+<img src=x onerror="document.title='owned'">
+
+1. one
+
+   - [x] nested
+2. two
+
+| Carrier | Broken |
+|---|--:|
+| Nord | 6 |
+
+```python
+print("<b>")
+```
+
+See [the note][n].
+
+[n]: https://a.test/n
+"""
+STREAMED = """async (text) => {
+    const { Prose } = await import('/static/ravi/ui/markdown.js');
+    const painted = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const [whole, grown] = [new Prose(), new Prose()];
+    whole.set(text);
+    for (let at = 0; at < text.length; at += 7) { grown.append(text.slice(at, at + 7)); await painted(); }
+    const kept = grown.root.firstChild;
+    grown.set(text);
+    await painted();
+    return { same: whole.root.innerHTML === grown.root.innerHTML, html: whole.root.innerHTML, kept: kept.tagName };
+}"""
+
+
+@pytest.mark.gate
+def test_markdown_grows_block_by_block_and_html_of_a_model_stays_text(demo, submitted, paced, chat_of) -> None:
+    paced.words[:] = [SAID[:200], SAID[200:]]
+    run = elsewhere(submitted, "react/paced")
+    page = chat_of(demo, run.session_id)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+
+    paced.let(1)
+    page.wait_for_selector(".answer.live .prose h1:text-is('Returns')")
+    paced.let_all()
+
+    page.wait_for_selector(".answer .prose .table td:text-is('Nord')")
+    page.wait_for_selector("#status:text-is('Done')")
+    shown = page.inner_text(".answer .prose")
+    assert "<script>document.title = 'owned'</script>" in shown and "<img src=x" in shown
+    assert page.inner_text(".prose pre") == 'print("<b>")\n'
+    assert page.locator(".prose :is(script, img, b, input, form, [style], [id], [onclick])").count() == 0
+    assert page.locator(".prose a").evaluate_all("links => links.map(link => link.getAttribute('href'))") == [
+        "https://a.test/x",
+        *(None,),
+        "https://evil.test/?q=1",
+        "https://a.test/n",
+    ]
+    grown = page.evaluate(STREAMED, SAID)
+    assert (grown["same"], grown["kept"]) == (True, "H1"), grown["html"]
+    assert page.title().startswith("Chat") and not any("evil.test" in url for url in requested)
+    assert (page.errors, page.console) == ([], [])

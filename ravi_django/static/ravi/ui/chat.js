@@ -18,6 +18,7 @@ class RaviChat extends HTMLElement {
   #session = null; // id of the open conversation; null for one that has not begun
   #live = null; // { run, stream } during an answer
   #opened = 0; // rises with each opening: a slow response for another conversation is dropped
+  #following = true; // the reader is at the end: growing text is scrolled to
   #unsent = null; // { text, key } of a message that the server may not have
 
   connectedCallback() {
@@ -61,7 +62,11 @@ class RaviChat extends HTMLElement {
     this.#$("new-chat").onclick = () => this.open(null, true);
     this.#$("open-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
     this.#$("to-end").onclick = () => this.#toEnd();
-    this.#$("scroller").onscroll = () => this.#near() && (this.#$("to-end").hidden = true);
+    this.#$("scroller").onscroll = () => {
+      this.#following = this.#near();
+      if (this.#following) this.#$("to-end").hidden = true;
+    };
+    new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#live && (this.#$("to-end").hidden = false))).observe(this.#$("transcript"));
     this.root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.defaultPrevented) return;
       if (this.#$("sessions").classList.contains("open")) this.#drawer(false);
@@ -107,12 +112,9 @@ class RaviChat extends HTMLElement {
     this.#status(t(WORDS[run.status]));
     const stream = new RunStream(this.dataset.sockets, run.id, {
       frame: (frame) => {
-        const stick = this.#near();
         answer.take(frame);
         const word = stepInWords(frame);
         if (word) this.#status(word);
-        if (stick) this.#toEnd();
-        else this.#$("to-end").hidden = false;
       },
       state: (state) => (state === "lost" ? this.#status(t("Reconnecting… The answer goes on without you."), "fault") : this.#status(t("Thinking"))),
       end: (problem) => this.#finish(run.id, answer, problem),
@@ -264,6 +266,7 @@ class RaviChat extends HTMLElement {
   }
 
   #toEnd() {
+    this.#following = true;
     this.#$("scroller").scrollTop = this.#$("scroller").scrollHeight;
     this.#$("to-end").hidden = true;
   }

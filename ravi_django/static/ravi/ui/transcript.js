@@ -1,6 +1,7 @@
-// What the person sees of a conversation. All text goes in as text: nothing here parses HTML.
+// What the person sees of a conversation. Text of models is markdown (markdown.js); all other text goes in as text.
 
 import { element } from "./element.js";
+import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
 import { t } from "./words.js";
 
@@ -51,7 +52,7 @@ export class Answer {
   // A stored message: the same blocks that a completion carries.
   message(role, blocks) {
     for (const block of blocks) {
-      if (block.type === "text" && role === "assistant") this.root.append(element("div", "said", block.text));
+      if (block.type === "text" && role === "assistant") this.#prose(this.root).set(block.text);
       else if (block.type === "thinking") this.#details("thought", t("Reasoning")).append(element("div", "said", block.text ?? block.thinking));
       else if (block.type === "tool_use") this.tool(block.call_id, block.tool_name, block.arguments);
       else if (block.type === "tool_result") this.toolResult(block.call_id, textOf(block.content), block.is_error);
@@ -100,7 +101,8 @@ export class Answer {
     const call = this.#call(frame);
     if (call.attempt !== frame.attempt || frame.again) {
       call.attempt = frame.attempt;
-      for (const part of [call.text, call.thought]) if (part) part.textContent = "";
+      call.text?.clear();
+      if (call.thought) call.thought.textContent = "";
     }
     this.#part(call, kind, frame).append(frame.text);
   }
@@ -108,7 +110,7 @@ export class Answer {
   #complete(frame) {
     const call = this.#call(frame);
     const texts = (frame.content ?? []).filter((block) => block.type === "text");
-    if (texts.length) this.#part(call, "text", frame).textContent = texts.map((block) => block.text).join("");
+    if (texts.length) this.#part(call, "text", frame).set(texts.map((block) => block.text).join(""));
   }
 
   #call(frame) {
@@ -121,10 +123,15 @@ export class Answer {
     if (!call[kind]) {
       const parent = kind === "thought" ? this.#details("thought", t("Reasoning")) : this.root;
       if (frame.agent !== this.agent) parent.append(element("span", "by", frame.agent));
-      call[kind] = element("div", "said");
-      parent.append(call[kind]);
+      call[kind] = kind === "text" ? this.#prose(parent) : parent.appendChild(element("div", "said"));
     }
     return call[kind];
+  }
+
+  #prose(parent) {
+    const prose = new Prose();
+    parent.append(prose.root);
+    return prose;
   }
 
   #gap(frame) {
