@@ -297,7 +297,7 @@ class SourceItemAdmin(InspectAdmin):
     shown_title = column(_("title"), lambda item: show.snippet(item.title) or item.identity[:12])
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SourceItem]:
-        return super().get_queryset(request).filter(untold__isnull=True)  # the other rows are not items yet
+        return super().get_queryset(request).filter(undelivered__isnull=True)  # the other rows are not items yet
 
     @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:

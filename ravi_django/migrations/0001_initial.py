@@ -512,7 +512,7 @@ class Migration(migrations.Migration):
                 ('seen_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('changed_at', models.DateTimeField(blank=True, null=True)),
                 ('signed_at', models.DateTimeField(editable=False, help_text='When its text was signed; texts that are older are ignored', null=True)),
-                ('untold', models.JSONField(editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}", null=True)),
+                ('undelivered', models.JSONField(editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}", null=True)),
                 ('source', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='items', to='ravi.source')),
             ],
             options={
@@ -948,7 +948,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='sourceitem',
-            index=models.Index(condition=models.Q(('untold__isnull', False)), fields=['source', 'id'], name='ravi_sourceitem_untold'),
+            index=models.Index(condition=models.Q(('undelivered__isnull', False)), fields=['source', 'id'], name='ravi_sourceitem_pending'),
         ),
         migrations.AddConstraint(
             model_name='sourceitem',

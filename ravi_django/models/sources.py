@@ -87,7 +87,7 @@ class SourceItem(models.Model):
     signed_at = models.DateTimeField(
         null=True, editable=False, help_text="When its text was signed; texts that are older are ignored"
     )
-    untold = models.JSONField(
+    undelivered = models.JSONField(
         null=True, editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}"
     )
 
@@ -95,7 +95,9 @@ class SourceItem(models.Model):
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["source", "identity"], name="ravi_sourceitem_once")]
         indexes = [
-            models.Index(fields=["source", "id"], condition=Q(untold__isnull=False), name="ravi_sourceitem_untold")
+            models.Index(
+                fields=["source", "id"], condition=Q(undelivered__isnull=False), name="ravi_sourceitem_pending"
+            )
         ]
 
     def __str__(self) -> str:

@@ -160,8 +160,8 @@ runtime.social.follows: follow followers
 runtime.social.publications: create_publication emit MAX_HOPS scope_of
 runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
 runtime.sources.bus_feed: feed_agent
-runtime.sources.delivery: telling_carry=carry TELLING_GONE=GONE tell=deliver tell_unread=deliver_unread Told=Delivery
-    TELLING_UNREAD=UNREAD UNREAD_S
+runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
+    DELIVERY_UNREAD=UNREAD UNREAD_S
 runtime.sources.hanging: own_thread_after_fork=_after_fork Hangs on_own_thread
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
 runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
@@ -173,7 +173,7 @@ runtime.sources.rows: any_source_due claim_sources put_off renew_sources source_
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
     model_sources_forget=_forget heard=record_result LATE_S named_models model_sources_note_save=note_save
     model_sources_read=_read model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
-    with_untold=with_undelivered
+    with_undelivered
 runtime.sources.secrets: seal secrets_of
 runtime.sources.unread: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of

@@ -16,7 +16,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import storable
 
 A_DAY = 2_000  # items, new or edited, of feeds and webhooks
-TODAY = "told_today"  # the option that counts them: {date, items}
+TODAY = "delivered_today"  # the option that counts them: {date, items}
 ENOUGH = (
     "the source has reached its option max_items_a_day for today; the rest is delivered tomorrow if the source "
     "still has it"
@@ -138,5 +138,5 @@ def _with_old(older_than_s: float) -> list[tuple[UUID, datetime]]:
 
 
 def _old(source_id: UUID, before: datetime, older_than_s: float) -> QuerySet[SourceItem]:
-    rows = SourceItem.objects.filter(source=source_id, untold__isnull=True, seen_at__lt=before)
+    rows = SourceItem.objects.filter(source=source_id, undelivered__isnull=True, seen_at__lt=before)
     return rows.filter(seen_at__lt=clock.after(-older_than_s))

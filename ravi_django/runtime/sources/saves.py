@@ -64,7 +64,7 @@ def note_save(source_ids: Iterable[UUID], pk: str, created: bool) -> None:
             SourceItem(
                 source_id=source_id,
                 identity=hashlib.sha256(secrets.token_bytes(32)).hexdigest(),
-                untold={"pk": pk, "created": created},
+                undelivered={"pk": pk, "created": created},
                 **seen,
             )
             for source_id in _kept(source_ids, using)
@@ -88,7 +88,7 @@ _KEEP = f"SELECT id FROM {Source._meta.db_table} WHERE id = ANY(%s) AND enabled 
 def with_undelivered(older_than_s: float, limit: int) -> list[UUID]:
     """Enabled sources with a note that is older, without those whose run has too much unread. Of too many sources a
     random choice, so that those that fail cannot block the others."""
-    rows = SourceItem.objects.filter(untold__isnull=False, seen_at__lt=clock.after(-older_than_s))
+    rows = SourceItem.objects.filter(undelivered__isnull=False, seen_at__lt=clock.after(-older_than_s))
     late = Source.objects.filter(id__in=rows.values("source_id"), enabled=True).order_by("?")
     found = list(late.values_list("id", flat=True)[: 10 * limit])
     full = full_sources(found)
@@ -103,7 +103,7 @@ def deliver_saves(source_id: UUID) -> int:
         source = locked.filter(id=source_id, enabled=True).first()
         if source is None:
             return 0
-        notes = list(SourceItem.objects.filter(source=source, untold__isnull=False).order_by("id")[:BATCH])
+        notes = list(SourceItem.objects.filter(source=source, undelivered__isnull=False).order_by("id")[:BATCH])
         if not notes:
             return 0
         try:
@@ -112,7 +112,9 @@ def deliver_saves(source_id: UUID) -> int:
             record_result(source.id, f"{refusal}; saves are kept for 7 days")
             is_delivered = False
         if not is_delivered:
-            SourceItem.objects.filter(source=source, untold__isnull=False, seen_at__lt=clock.after(-KEPT_S)).delete()
+            SourceItem.objects.filter(
+                source=source, undelivered__isnull=False, seen_at__lt=clock.after(-KEPT_S)
+            ).delete()
             return 0
         SourceItem.objects.filter(id__in=[note.id for note in notes]).delete()
         record_result(source.id)
@@ -274,9 +276,9 @@ def _read(source: Source, notes: Sequence[SourceItem]) -> list[Item]:
         raise Unreadable(f"the owner, {source.owner}, may not see {model._meta.label}: {permission_of(model)}")
     saves: dict[str, tuple[bool, int]] = {}
     for note in notes:
-        untold = note.untold or {}
-        was_created = saves.get(untold["pk"], (False, 0))[0]
-        saves[untold["pk"]] = (was_created or bool(untold["created"]), note.id)
+        undelivered = note.undelivered or {}
+        was_created = saves.get(undelivered["pk"], (False, 0))[0]
+        saves[undelivered["pk"]] = (was_created or bool(undelivered["created"]), note.id)
     names = source.options.get("fields")
     chosen = [field for field in _fields_of(model) if isinstance(names, list) and field.name in names]
     try:

@@ -192,7 +192,7 @@ def test_who_is_no_superuser_changes_only_what_runs_as_themselves(editor: Client
 WRITTEN = {
     "state": {"since": 7},
     "moved_from": "https://example.com/before.xml",
-    "told_today": {"date": "2026-11-22", "items": 2001},
+    "delivered_today": {"date": "2026-11-22", "items": 2001},
 }
 
 
@@ -201,7 +201,7 @@ def test_what_is_written_here_is_neither_shown_among_options_nor_typed(root: Cli
     options = root.get(page_of(source)).context["adminform"].form.initial["options"]
     looked = html_of(operator("view_source").get(page_of(source)))
 
-    typed = {"newest": 6, "state": {}, "moved_from": 5, "told_today": {"date": "2026-11-22", "items": "x"}}
+    typed = {"newest": 6, "state": {}, "moved_from": 5, "delivered_today": {"date": "2026-11-22", "items": "x"}}
     answers = [
         root.post(page_of(source), change_form(source, options=json.dumps(typed))),
         root.post(ADD, form(name="New", options=json.dumps(typed))),
@@ -224,8 +224,8 @@ def test_what_is_counted_while_the_form_is_sent_is_kept(root: Client, monkeypatc
     faults = world.source_rules_faults
 
     def brings(given: Source) -> Any:
-        counted = {**WRITTEN["told_today"], "items": 2002}  # type: ignore[dict-item]
-        Source.objects.filter(pk=source.pk).update(options={**WRITTEN, "told_today": counted})
+        counted = {**WRITTEN["delivered_today"], "items": 2002}  # type: ignore[dict-item]
+        Source.objects.filter(pk=source.pk).update(options={**WRITTEN, "delivered_today": counted})
         return faults(given)
 
     world.patch(monkeypatch, "source_rules_faults", brings)
@@ -233,7 +233,7 @@ def test_what_is_counted_while_the_form_is_sent_is_kept(root: Client, monkeypatc
     root.post(page_of(source), change_form(source, name="Other"))
 
     source.refresh_from_db()
-    assert (source.name, source.options["told_today"]["items"]) == ("Other", 2002)
+    assert (source.name, source.options["delivered_today"]["items"]) == ("Other", 2002)
 
 
 def test_another_address_begins_anew(root: Client) -> None:
@@ -243,7 +243,7 @@ def test_another_address_begins_anew(root: Client) -> None:
 
     source.refresh_from_db()
     assert (source.etag, source.modified, source.failures, source.error, source.next_at) == ("", "", 0, "", None)
-    assert source.options == {"told_today": WRITTEN["told_today"]}, "the day is the same"
+    assert source.options == {"delivered_today": WRITTEN["delivered_today"]}, "the day is the same"
 
 
 def test_another_owner_gets_no_conversation_of_the_one_before(root: Client) -> None:
@@ -351,12 +351,12 @@ def test_hostile_words_are_text(root: Client) -> None:
     items = [
         SourceItem(source=source, identity="a", digest="d", title=f"{EVIL}\u202e", url="https://example.com/?<b>"),
         SourceItem(source=source, identity="b", digest="d", title="", url="javascript:alert(1)"),
-        SourceItem(source=source, identity="note", digest="", untold={"pk": "1", "created": True}),
+        SourceItem(source=source, identity="note", digest="", undelivered={"pk": "1", "created": True}),
     ]
     SourceItem.objects.bulk_create(items)
     addresses = [LIST, page_of(source), "/admin/ravi/sourceitem/"]
     addresses += [
-        f"/admin/ravi/sourceitem/{item.pk}/change/" for item in SourceItem.objects.filter(untold__isnull=True)
+        f"/admin/ravi/sourceitem/{item.pk}/change/" for item in SourceItem.objects.filter(undelivered__isnull=True)
     ]
 
     for address in addresses:

@@ -256,7 +256,7 @@ def test_two_pollers_tell_once(inside: Path) -> None:
     source = a_drop(inside)
     first, second = (world.drops_look(str(inside), {}) for _ in range(2))
     for polled in (first, second):
-        assert not world.tell(source, polled.items).error
+        assert not world.deliver_items(source, polled.items).error
     assert [polled.after() for polled in (first, second)] == ["", ""]
     assert told() == ["a.txt"] and SourceItem.objects.count() == 1 and names(inside / "done") == ["a.txt"]
 
@@ -266,7 +266,7 @@ def test_a_file_that_is_replaced_while_it_is_told_is_told_with_the_next_poll(ins
     source = a_drop(inside)
     polled = world.drops_look(str(inside), {})
     put(inside, "a.txt", "other words")
-    assert world.tell(source, polled.items).new == 1
+    assert world.deliver_items(source, polled.items).new == 1
     assert (polled.after(), names(inside)) == ("", ["a.txt"])
     poll(source)
     assert [signal.payload["text"] for signal in Signal.objects.all()] == ["other words"]

@@ -275,9 +275,9 @@ def killed(*args: str) -> bool:
 def test_a_save_whose_process_is_killed_is_found_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     source = declare()
     assert killed("save")
-    assert SourceItem.objects.filter(untold__isnull=False).count() == 1
+    assert SourceItem.objects.filter(undelivered__isnull=False).count() == 1
 
-    assert killed("tell", str(source.id))
+    assert killed("deliver_items", str(source.id))
     assert (told(), Run.objects.count()) == ([], 0)
 
     assert world.model_sources_sweep() == 0, "a hint may be on its way"
@@ -304,7 +304,7 @@ def test_a_save_is_told_when_it_has_committed():
     assert (extra["model"], extra["pk"], extra["created"]) == ("project.Invoice", row.pk, True)
     assert (extra["fields"], payload["revision"]) == ({"customer": "ACME", "amount": "5.00"}, 1)
     item = SourceItem.objects.get()
-    assert (item.revision, item.untold) == (1, None)
+    assert (item.revision, item.undelivered) == (1, None)
     source.refresh_from_db()
     assert source.checked_at is not None and source.error == ""
 
@@ -357,7 +357,7 @@ def test_saves_that_come_together_are_told_as_the_row_is_by_then():
 
     (payload,) = told()
     assert (payload["extra"]["fields"], payload["extra"]["created"]) == ({"amount": "8.00"}, True)
-    assert not SourceItem.objects.filter(untold__isnull=False).exists()
+    assert not SourceItem.objects.filter(undelivered__isnull=False).exists()
 
 
 def test_a_bulk_create_sends_no_signal_and_a_fixture_is_not_told(tmp_path):

@@ -210,7 +210,7 @@ def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_tw
     a_source(server.url())
     with FakeClock() as clock:
         with monkeypatch.context() as patch:
-            world.patch(patch, "tell" if place == "fetched" else "source_polled", dies)
+            world.patch(patch, "deliver_items" if place == "fetched" else "source_polled", dies)
             with pytest.raises(Killed):
                 world.poll_due()
         assert told() == ([] if place == "fetched" else ["one", "two"])

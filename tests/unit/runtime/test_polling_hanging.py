@@ -183,7 +183,7 @@ def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
 
     kind(poll)
     source = a_source(etag="old")
-    world.tell(source, [Item(id=str(number)) for number in range(4)])
+    world.deliver_items(source, [Item(id=str(number)) for number in range(4)])
     if in_the_middle:  # it became so while the source was read
         looks = iter([lambda ids: set()])
         full_sources = world.full_sources
@@ -193,7 +193,7 @@ def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
 
     source.refresh_from_db()
     assert (made, polls) == ((1, ["old"]) if in_the_middle else (0, []))
-    assert (source.etag, source.failures, source.error) == ("old", 0, world.TELLING_UNREAD)
+    assert (source.etag, source.failures, source.error) == ("old", 0, world.DELIVERY_UNREAD)
     assert source.polling_until is None and source.next_at is not None
     assert SourceItem.objects.count() == 4
 

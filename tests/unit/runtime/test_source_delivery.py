@@ -54,11 +54,11 @@ def titles_of(run: Run) -> list[str]:
 def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(owner: Any) -> None:
     source = a_source(owner, tenant="acme")
 
-    told = world.tell(source, items("one", "two"))
+    told = world.deliver_items(source, items("one", "two"))
 
     run = Run.objects.get()
     source.refresh_from_db()
-    assert told == world.Told(new=2, runs_to_hint=(run.id,))
+    assert told == world.Delivery(new=2, runs_to_hint=(run.id,))
     assert (run.owner, run.tenant, run.agent, run.session_id) == (owner, "acme", "test/code", source.home_id)
     assert (source.home.title, source.home.owner, source.home.tenant) == ("News", owner, "acme")
     assert titles_of(run) == ["one", "two"]
@@ -71,33 +71,33 @@ def test_the_first_items_begin_one_run_of_the_owner_in_a_session_of_the_source(o
 
 
 @pytest.mark.sqlite
-def test_what_was_told_is_not_told_again_but_for_each_source() -> None:
+def test_an_item_is_delivered_once_for_each_source() -> None:
     source = a_source()
-    world.tell(source, items("one", "two"))
+    world.deliver_items(source, items("one", "two"))
 
-    again = world.tell(source, items("two", "three", "three"))
+    again = world.deliver_items(source, items("two", "three", "three"))
 
     assert again.new == 1
     run = Run.objects.get()
     assert titles_of(run) == ["one", "two", "three"]
     assert SourceItem.objects.filter(source=source).count() == 3
     for name in ("More", "Even more"):
-        world.tell(a_source(home=run.session, name=name), items("one"))
+        world.deliver_items(a_source(home=run.session, name=name), items("one"))
     assert titles_of(Run.objects.get()) == ["one", "two", "three", "one", "one"]
 
 
 def test_a_waiting_run_is_woken_and_reads_on_and_the_next_begins_in_the_same_session() -> None:
     source = a_source()
-    world.tell(source, items("one"))
+    world.deliver_items(source, items("one"))
     run = drive(Run.objects.get())
     assert run.status == Status.SUSPENDED
 
-    world.tell(source, items("two", "three"))
+    world.deliver_items(source, items("two", "three"))
 
     run.refresh_from_db()
     assert run.status == Status.PENDING
     assert drive(run).output == "one,two,three"
-    world.tell(source, items("four"))
+    world.deliver_items(source, items("four"))
     new = Run.objects.exclude(id=run.id).get()
     assert (new.session_id, titles_of(new)) == (run.session_id, ["four"])
 
@@ -110,12 +110,12 @@ def waits_for(signal: str = "new_source_item", **fields: Any) -> Run:
     return drive(make_run(**fields))
 
 
-def test_a_run_that_waits_for_its_signal_elsewhere_is_told_and_its_session_becomes_home(owner: Any) -> None:
+def test_a_run_that_waits_for_its_signal_elsewhere_gets_the_item_and_its_session_becomes_home(owner: Any) -> None:
     session = world.create_session(Session(owner=owner))
     waiting = waits_for(session=session, owner=owner)
     source = a_source(owner)
 
-    world.tell(source, items("one"))
+    world.deliver_items(source, items("one"))
 
     source.refresh_from_db()
     assert source.home_id == session.id
@@ -123,13 +123,13 @@ def test_a_run_that_waits_for_its_signal_elsewhere_is_told_and_its_session_becom
     assert Signal.objects.get().run_id == waiting.id
 
 
-def test_a_run_of_another_owner_tenant_or_agent_or_that_waits_for_something_else_is_not_told(owner: Any) -> None:
+def test_a_run_of_another_owner_tenant_or_agent_or_that_waits_for_something_else_gets_nothing(owner: Any) -> None:
     waits_for(owner=get_user_model().objects.create_user("ben"))
     waits_for(owner=owner, tenant="other")
     Run.objects.filter(id=waits_for(owner=owner).id).update(agent="test/other")
     others = {*Run.objects.values_list("id", flat=True), waits_for("other", owner=owner).id}
 
-    world.tell(a_source(owner), items("one"))
+    world.deliver_items(a_source(owner), items("one"))
 
     assert not Signal.objects.exists()
     assert Run.objects.exclude(id__in=others).get().owner == owner
@@ -140,7 +140,7 @@ def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> N
     strangers = make_run(session=session, tenant="other", owner=owner)
     source = a_source(owner, home=session)
 
-    world.tell(source, items("one"))
+    world.deliver_items(source, items("one"))
 
     source.refresh_from_db()
     new = Run.objects.exclude(id=strangers.id).get()
@@ -149,12 +149,12 @@ def test_a_session_that_a_strangers_run_has_taken_is_left_to_it(owner: Any) -> N
 
 
 @pytest.mark.parametrize("edits", [False, True])
-def test_an_edit_is_recorded_and_told_again_only_when_asked_for(edits: bool) -> None:
+def test_an_edit_is_recorded_and_delivered_again_only_with_the_option(edits: bool) -> None:
     source = a_source(options={"edits": True} if edits else {})
-    world.tell(source, [Item(id="1", title="one"), Item(id="2", title="two")])
+    world.deliver_items(source, [Item(id="1", title="one"), Item(id="2", title="two")])
     changed = [Item(id="1", title="ONE"), Item(id="2", title="two", url="https://example.org/moved")]
 
-    told, again = world.tell(source, changed), world.tell(source, changed)
+    told, again = world.deliver_items(source, changed), world.deliver_items(source, changed)
 
     assert (told.new, told.changed, again.changed) == (0, 1, 0)
     row = SourceItem.objects.get(title="ONE")
@@ -165,7 +165,9 @@ def test_an_edit_is_recorded_and_told_again_only_when_asked_for(edits: bool) -> 
 
 
 @pytest.mark.parametrize("fault", ["unknown", "disabled", "inactive", "variables"])
-def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(owner: Any, fault: str) -> None:
+def test_without_a_valid_agent_and_owner_nothing_is_recorded_and_the_source_has_the_error(
+    owner: Any, fault: str
+) -> None:
     source = a_source(owner, agent="no/body" if fault == "unknown" else "test/code")
     if fault == "disabled":
         Agent.objects.create(address="test/code", enabled=False)
@@ -175,7 +177,7 @@ def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(ow
         Agent.objects.create(address="spec/row", spec=CITY, source=Agent.Source.ADMIN, version=7)
         Source.objects.update(agent="spec/row")
 
-    told = world.tell(source, items("one"))
+    told = world.deliver_items(source, items("one"))
 
     source.refresh_from_db()
     assert told.error == source.error != ""
@@ -183,32 +185,34 @@ def test_where_nobody_can_be_told_nothing_is_recorded_and_the_source_says_why(ow
     if fault == "variables":  # the row is run in its present version, with the source's metadata
         metadata = {"variables": {"city": "Rome"}}
         Source.objects.update(options={"metadata": metadata})
-        world.tell(source, items("one"))
+        world.deliver_items(source, items("one"))
         assert Run.objects.values_list("agent_version", "metadata").get() == (7, metadata)
 
 
-def test_a_source_that_is_switched_off_or_gone_tells_nobody_and_many_items_come_in_bounded_transactions(
+def test_a_disabled_or_deleted_source_delivers_nothing_and_many_items_take_bounded_transactions(
     django_assert_max_num_queries: Any,
 ) -> None:
     source = a_source(enabled=False)
-    told = world.tell(source, items("one"))
+    told = world.deliver_items(source, items("one"))
     gone = source.id
     source.delete()
-    assert told == world.tell(gone, items("one")) == world.Told(error=world.TELLING_GONE), "they are to come again"
+    assert told == world.deliver_items(gone, items("one")) == world.Delivery(error=world.DELIVERY_GONE), (
+        "they are to come again"
+    )
     assert not Run.objects.exists()
 
     with django_assert_max_num_queries(60):
-        told = world.tell(a_source(), items(*(str(number) for number in range(450))))
+        told = world.deliver_items(a_source(), items(*(str(number) for number in range(450))))
     assert told.new == 450
     assert titles_of(Run.objects.get()) == [str(number) for number in range(450)]
 
 
 @on_postgresql
-def test_two_who_tell_at_once_tell_each_item_once_and_share_the_run_that_one_begins(owner: Any) -> None:
+def test_two_deliveries_at_once_deliver_each_item_once_and_share_one_new_run(owner: Any) -> None:
     source = a_source(owner)
     with transaction.atomic():
-        first = world.tell(source, items("one", "two"))
-        second = in_background(world.tell, source, items("two", "one", "three"))
+        first = world.deliver_items(source, items("one", "two"))
+        second = in_background(world.deliver_items, source, items("two", "one", "three"))
         until(somebody_waits_for_a_lock)
     assert (first.new, second.result(BOUND_S).new) == (2, 1)
     assert titles_of(Run.objects.get()) == ["one", "two", "three"]
@@ -216,8 +220,8 @@ def test_two_who_tell_at_once_tell_each_item_once_and_share_the_run_that_one_beg
     session = world.create_session(Session())
     first, second = a_source(home=session), a_source(home=session, name="More")
     with transaction.atomic():
-        world.tell(first, items("one"))
-        telling = in_background(world.tell, second, items("two"))
+        world.deliver_items(first, items("one"))
+        telling = in_background(world.deliver_items, second, items("two"))
         until(somebody_waits_for_a_lock)
     telling.result(BOUND_S)
     run = Run.objects.get(session=session)
@@ -228,12 +232,12 @@ def test_two_who_tell_at_once_tell_each_item_once_and_share_the_run_that_one_beg
 @pytest.mark.parametrize("change", [{"status": Status.COMPLETED}, {"agent": "test/other"}], ids=str)
 def test_a_run_that_ends_or_is_handed_over_meanwhile_leaves_the_items_to_a_new_one(change: dict[str, Any]) -> None:
     source = a_source()
-    world.tell(source, items("one"))
+    world.deliver_items(source, items("one"))
     old = Run.objects.get()
 
     with transaction.atomic():
         Run.objects.filter(id=old.id).update(**change)
-        telling = in_background(world.tell, source, items("two"))
+        telling = in_background(world.deliver_items, source, items("two"))
         until(somebody_waits_for_a_lock)
 
     assert telling.result(BOUND_S).new == 1
@@ -257,11 +261,11 @@ def known() -> list[str]:
 
 def test_what_is_still_there_stays_and_all_of_a_feed_that_says_nothing_new_for_long(clock: FakeClock) -> None:
     source = a_source()
-    world.tell(a_source(name="Quiet"), items("one", "two"))  # and then it answers 304
-    world.tell(source, items("gone", "there"))
+    world.deliver_items(a_source(name="Quiet"), items("one", "two"))  # and then it answers 304
+    world.deliver_items(source, items("gone", "there"))
     for _ in range(5):
         clock.advance(10 * DAY)
-        world.tell(source, items("there"))
+        world.deliver_items(source, items("there"))
 
     assert "source_items" not in world.prune({})
     assert world.retention({"source_items": 30}) == MONTH
@@ -269,18 +273,18 @@ def test_what_is_still_there_stays_and_all_of_a_feed_that_says_nothing_new_for_l
         assert world.prune(MONTH, dry_run=dry_run)["source_items"] == 1
 
     assert known() == ["one", "two", "there"]
-    assert world.tell(source, items("there")).new == 0
+    assert world.deliver_items(source, items("there")).new == 0
     clock.advance(400 * DAY)
     assert world.prune(MONTH)["source_items"] == 0
 
 
 def test_that_it_is_there_is_written_once_a_day(clock: FakeClock) -> None:
     source = a_source()
-    world.tell(source, items("one", "two"))
+    world.deliver_items(source, items("one", "two"))
 
     def updates() -> int:
         with CaptureQueriesContext(connection) as queries:
-            world.tell(source, items("one", "two"))
+            world.deliver_items(source, items("one", "two"))
         return len([query for query in queries if query["sql"].startswith("UPDATE")])
 
     clock.advance(DAY - 1)
@@ -294,7 +298,7 @@ def test_of_models_and_of_what_can_be_sent_again_for_ever_all_stays(clock: FakeC
     sources = [a_source(**model), a_source(**hook)]
     for told in ("old", "new"):
         for source in sources:
-            world.tell(source, items(told))
+            world.deliver_items(source, items(told))
         clock.advance(60 * DAY)
 
     assert world.prune(MONTH)["source_items"] == 0
@@ -305,9 +309,9 @@ def test_the_batches_are_bounded_and_leave_what_is_seen_again(
 ) -> None:
     world.patch(monkeypatch, "SOURCE_ITEMS_ROWS", 2)
     source = a_source(kind="webhook")
-    world.tell(source, items("1", "2", "3", "4", "5"))
+    world.deliver_items(source, items("1", "2", "3", "4", "5"))
     clock.advance(60 * DAY)
-    world.tell(source, items("6"))
+    world.deliver_items(source, items("6"))
 
     with CaptureQueriesContext(connection) as queries:
         assert world.prune(MONTH)["source_items"] == 5
@@ -320,9 +324,9 @@ def test_the_batches_are_bounded_and_leave_what_is_seen_again(
             SourceItem.objects.filter(title="again").update(seen_at=clock.now)
         return execute(sql, *given)
 
-    world.tell(source, items("again", "gone"))
+    world.deliver_items(source, items("again", "gone"))
     clock.advance(60 * DAY)
-    world.tell(source, items("there"))
+    world.deliver_items(source, items("there"))
     with connection.execute_wrapper(see):
         assert world.prune(MONTH)["source_items"] == 2
     assert known() == ["again", "there"], "what is seen again this moment stays"
@@ -333,9 +337,9 @@ def test_the_batches_are_bounded_and_leave_what_is_seen_again(
 def test_each_item_is_read_a_few_times_however_many_there_are(clock: FakeClock, dry_run: bool) -> None:
     for number in range(3):
         source = a_source(name=str(number))
-        world.tell(source, items(*(f"{number} {item}" for item in range(200))))
+        world.deliver_items(source, items(*(f"{number} {item}" for item in range(200))))
         clock.advance(60 * DAY)
-        world.tell(source, items(f"{number} there"))
+        world.deliver_items(source, items(f"{number} there"))
 
     with transaction.atomic():
         before = items_read()

@@ -68,14 +68,14 @@ def boot_of(run: Run) -> str:
 
 def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
-    world.tell(source, numbered(5))
+    world.deliver_items(source, numbered(5))
     with CaptureQueriesContext(connection) as queries:
         assert world.sweep_unread() == []
     assert len(queries) == 1, "nothing is left: one look"
     drive(Run.objects.get())
 
     assert world.left_unread(10) == [source.id]
-    first, second = world.tell_unread(source.id), world.tell_unread(source.id)
+    first, second = world.deliver_unread(source.id), world.deliver_unread(source.id)
     assert (first is None, second, Run.objects.count()) == (False, None, 2), "two that begin at once begin one run"
     drive(Run.objects.latest("id"))
     world.sweeper_sweep(send=lambda runs: [])
@@ -92,10 +92,10 @@ def test_an_agent_that_completes_after_one_item_reads_each_in_its_order(clock: F
 
 def test_a_new_item_brings_what_was_left_before_it(clock: FakeClock, read: list[str]) -> None:
     source = a_source()
-    world.tell(source, items("one", "two", "three"))
+    world.deliver_items(source, items("one", "two", "three"))
     drive(Run.objects.get())
 
-    (begun,) = world.tell(source, items("four")).runs_to_hint
+    (begun,) = world.deliver_items(source, items("four")).runs_to_hint
 
     new = Run.objects.get(id=begun)
     assert boot_of(new) == "two"
@@ -115,7 +115,7 @@ def test_a_newsroom_whose_day_is_spent_loses_nothing_and_is_not_begun_each_sweep
 
     register(InformationAgent("news", handle=handle))
     owner = get_user_model().objects.create_user("ann")
-    world.tell(a_source(owner, agent="information/news"), numbered(50))
+    world.deliver_items(a_source(owner, agent="information/news"), numbered(50))
     spender = code(lambda ctx, inbox: ctx.llm([USER]), model=model(10, 0.5))
     drive(make_run(owner=owner, agent=str(spender.id)))  # the day is spent
     runs = Run.objects.filter(agent="information/news").order_by("id")
@@ -155,7 +155,7 @@ def test_an_item_on_which_a_run_failed_is_its_own_and_holds_up_the_others_for_fi
         await ctx.llm([USER])
 
     code(fails, model=model(10, 0.5))
-    world.tell(a_source(get_user_model().objects.create_user("ann")), items("one", "two"))
+    world.deliver_items(a_source(get_user_model().objects.create_user("ann")), items("one", "two"))
     failed = drive(Run.objects.get())
     assert failed.error["type"] == ("ValueError" if did == "nothing" else "BudgetExhaustedError")
 
@@ -172,7 +172,7 @@ def test_who_dies_in_between_leaves_all_to_the_next(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = a_source()
-    world.tell(source, items("one", "two", "three"))
+    world.deliver_items(source, items("one", "two", "three"))
     drive(Run.objects.get())
 
     class Killed(BaseException):
@@ -182,7 +182,7 @@ def test_who_dies_in_between_leaves_all_to_the_next(
         raise Killed
 
     with monkeypatch.context() as patch:
-        world.patch(patch, "telling_carry", dies)  # the run is written, the rest is not yet
+        world.patch(patch, "delivery_carry", dies)  # the run is written, the rest is not yet
         with pytest.raises(Killed):
             world.sweep_unread()
     assert (Run.objects.count(), unread()) == (1, ["two", "three"])
@@ -200,7 +200,7 @@ def test_who_dies_in_between_leaves_all_to_the_next(
 @pytest.mark.parametrize("why", ["disabled", "other signal", "somebody else's", "alive", "handed over"])
 def test_what_is_not_left_for_it_begins_no_run(clock: FakeClock, read: list[str], why: str) -> None:
     source = a_source()
-    world.tell(source, items("one", "two"))
+    world.deliver_items(source, items("one", "two"))
     if why != "alive":
         drive(Run.objects.get())
     if why == "disabled":
@@ -221,14 +221,14 @@ def test_what_was_left_of_sources_is_read_by_one_run_also_when_another_session_b
 ) -> None:
     home = world.create_session(Session())
     source = a_source(home=home)
-    world.tell(source, items("one", "two"))
-    world.tell(a_source(home=home, name="More", signal="more"), items("three"))
+    world.deliver_items(source, items("one", "two"))
+    world.deliver_items(a_source(home=home, name="More", signal="more"), items("three"))
     drive(Run.objects.get())
     for _ in range(2):
         (begun,) = world.sweep_unread()
         drive(Run.objects.get(id=begun))
     assert read == ["one", "two", "three"]
-    world.tell(source, items("four", "five"))
+    world.deliver_items(source, items("four", "five"))
     drive(Run.objects.latest("id"))
 
     async def wait(ctx: Any, inbox: Any) -> str:
@@ -236,7 +236,7 @@ def test_what_was_left_of_sources_is_read_by_one_run_also_when_another_session_b
 
     code(wait)
     waiting = drive(make_run())
-    world.tell(source, items("six"))
+    world.deliver_items(source, items("six"))
     assert drive(waiting).output == "['five', 'six']"
 
 
@@ -249,37 +249,37 @@ def few(settings: Any, read: list[str]) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.PENDING, Status.BLOCKED, Status.FAILED])
-def test_a_run_with_much_unread_is_told_nothing_more_and_nothing_is_recorded(few: None, status: Status) -> None:
+def test_a_run_with_much_unread_gets_nothing_more_and_nothing_is_recorded(few: None, status: Status) -> None:
     source = a_source()
-    world.tell(source, numbered(4))
+    world.deliver_items(source, numbered(4))
     Run.objects.update(status=status)
 
-    told = world.tell(source, items("more"))
+    told = world.deliver_items(source, items("more"))
 
     source.refresh_from_db()
-    assert told == world.Told(error=world.TELLING_UNREAD, again_in_s=world.UNREAD_S)
-    assert source.error == world.TELLING_UNREAD
+    assert told == world.Delivery(error=world.DELIVERY_UNREAD, again_in_s=world.UNREAD_S)
+    assert source.error == world.DELIVERY_UNREAD
     assert (SourceItem.objects.count(), Run.objects.count(), unread()) == (4, 1, ["1", "2", "3"])
 
     Signal.objects.filter(payload__title="1").update(consumed_at="2026-11-22T12:00:00Z")
-    assert world.tell(source, items("more")).new == 1
+    assert world.deliver_items(source, items("more")).new == 1
 
 
 def test_saves_stay_noted_and_keep_others_from_being_found_only_by_chance(few: None) -> None:
     named = {"kind": "model", "location": "project.Invoice"}
     full, *late, off = (a_source(name=name, **named) for name in ("full", "1", "2", "3", "off"))
     Source.objects.filter(id=off.id).update(enabled=False)
-    world.tell(full, numbered(4))
+    world.deliver_items(full, numbered(4))
     for source in (full, *late, off):
         for note in ("one", "two"):
-            SourceItem.objects.create(source=source, identity=note, untold={"pk": "1", "created": True})
+            SourceItem.objects.create(source=source, identity=note, undelivered={"pk": "1", "created": True})
 
-    found = [world.with_untold(-1.0, 1) for _ in range(200)]
+    found = [world.with_undelivered(-1.0, 1) for _ in range(200)]
 
     ids = {source.id for source in late}
     assert {len(one) for one in found} == {1}
     assert {one[0] for one in found} == ids, "each is found some time; by (2/3)^200 not"
-    assert sorted(world.with_untold(-1.0, 5)) == sorted(ids), "and once"
+    assert sorted(world.with_undelivered(-1.0, 5)) == sorted(ids), "and once"
 
 
 # ------------------------------------------------------------------------------------------------------ so many a day
@@ -289,17 +289,19 @@ def test_a_source_brings_so_many_new_items_a_day(
     clock: FakeClock, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = a_source(options={"max_items_a_day": 3})
-    world.tell(source, numbered(2))
+    world.deliver_items(source, numbered(2))
 
-    told = world.tell(source, numbered(5))
+    told = world.deliver_items(source, numbered(5))
 
     assert (told.new, told.again_in_s, SourceItem.objects.count()) == (1, 3600.0, 3)
     assert "max_items_a_day" in told.error
-    assert world.tell(source, numbered(5)).new == 0
+    assert world.deliver_items(source, numbered(5)).new == 0
     clock.advance(12 * 3600)
-    assert world.tell(source, numbered(5)).new == 2
+    assert world.deliver_items(source, numbered(5)).new == 2
     world.patch(monkeypatch, "A_DAY", 1)  # models and files of the site have no such limit of their own
-    new = {kind: world.tell(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")}
+    new = {
+        kind: world.deliver_items(a_source(kind=kind), numbered(2)).new for kind in ("feed", "webhook", "model", "drop")
+    }
     assert new == {"feed": 1, "webhook": 1, "model": 2, "drop": 2}
 
 
@@ -307,14 +309,14 @@ def worded(words: str, *titles: str) -> list[Item]:
     return [Item(id=title, title=title, text=words) for title in titles]
 
 
-def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) -> None:
+def test_delivered_edits_are_counted_with_the_new_items(clock: FakeClock) -> None:
     code(lambda ctx, inbox: ctx.sleep_until_signal("never"))
     source = a_source(options={"edits": True, "max_items_a_day": 5})
-    world.tell(source, worded("", "0", "1", "2"))
+    world.deliver_items(source, worded("", "0", "1", "2"))
 
-    told = world.tell(source, worded("first", "0", "1", "2", "new"))
+    told = world.deliver_items(source, worded("first", "0", "1", "2", "new"))
     for number in range(29):
-        assert world.tell(source, worded(f"round {number}", "0", "1", "2", "new")).changed == 0
+        assert world.deliver_items(source, worded(f"round {number}", "0", "1", "2", "new")).changed == 0
 
     assert (told.new, told.changed, told.again_in_s) == (1, 1, 3600.0)
 
@@ -324,30 +326,30 @@ def test_edits_that_are_told_are_counted_with_the_new_items(clock: FakeClock) ->
     assert [signal["title"] + signal["text"] for signal in payloads()] == ["1", "2", "newfirst", "0first"]
     source.refresh_from_db()
     assert "max_items_a_day" in source.error and source.error == told.error
-    assert source.options["told_today"]["items"] == 5
+    assert source.options["delivered_today"]["items"] == 5
 
     clock.advance(12 * 3600)
-    told = world.tell(source, worded("last", "0", "1", "2", "new"))
+    told = world.deliver_items(source, worded("last", "0", "1", "2", "new"))
     assert (told.changed, told.error) == (4, "")
     revisions = [(signal["title"], signal["revision"]) for signal in payloads()[4:]]
     assert revisions == [("0", 3), ("1", 2), ("2", 2), ("new", 2)]
     quiet = a_source(options={"max_items_a_day": 3})  # nobody is told of its edits: they take no room
-    world.tell(quiet, worded("", "0", "1"))
-    seen = [world.tell(quiet, worded(f"round {number}", "0", "1")) for number in range(3)]
+    world.deliver_items(quiet, worded("", "0", "1"))
+    seen = [world.deliver_items(quiet, worded(f"round {number}", "0", "1")) for number in range(3)]
     assert [(one.changed, one.error) for one in seen] == [(2, "")] * 3
-    assert world.tell(quiet, items("new")).new == 1
+    assert world.deliver_items(quiet, items("new")).new == 1
 
 
 def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str]) -> None:
     day = "2026-11-22"
     counts = [{"date": day, "items": items} for items in ("x", -9, True)]
     for nonsense in ("x", 5, {"date": day}, {"items": [None]}, *counts):
-        source = a_source(options={"max_items_a_day": 2, "told_today": nonsense})
+        source = a_source(options={"max_items_a_day": 2, "delivered_today": nonsense})
 
-        told = world.tell(source, numbered(3))
+        told = world.deliver_items(source, numbered(3))
 
         source.refresh_from_db()
-        assert (told.new, source.options["told_today"]) == (2, {"date": day, "items": 2}), nonsense
+        assert (told.new, source.options["delivered_today"]) == (2, {"date": day, "items": 2}), nonsense
 
 
 # --------------------------------------------------------------------------------------------------------- many unread
