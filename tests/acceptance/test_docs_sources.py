@@ -59,7 +59,7 @@ def told() -> list[dict[str, Any]]:
 
 
 def test_the_senders_code_is_understood(user: Any) -> None:
-    place, secret = PAGE.run("shop/hooks.py")["tell_of_alerts"](user)
+    place, secret = PAGE.run("shop/hooks.py")["add_alerts"](user)
     body = json.dumps({"event": {"id": "e1", "what": "down", "host": "a"}, "other": 1}).encode()
     headers = PAGE.run("sender.py")["signed"](secret, body)
     kind = headers.pop("Content-Type")
@@ -73,10 +73,10 @@ def test_the_senders_code_is_understood(user: Any) -> None:
     assert [(one["id"], one["title"], one["extra"]) for one in told()] == [("e1", "down", {"event.host": "a"})]
 
 
-def test_the_pages_model_is_told_of(user: Any) -> None:
+def test_the_pages_model_is_delivered(user: Any) -> None:
     assert checks.check_source_places() == []
     user.user_permissions.add(Permission.objects.get(codename="view_invoice"))
-    source = PAGE.run("shop/invoices.py")["tell_of_invoices"](user)
+    source = PAGE.run("shop/invoices.py")["add_invoices"](user)
     Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
 
     assert world.model_sources_run(source.id) == 1
@@ -90,7 +90,7 @@ def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.md").write_text("# Hello")
     os.utime(folder / "a.md", (time.time() - 60,) * 2)
-    source = PAGE.run("shop/files.py")["tell_of_files"](user, folder)
+    source = PAGE.run("shop/files.py")["add_files"](user, folder)
 
     world.poll_due()
 
@@ -155,7 +155,7 @@ def test_the_pages_adapter_reads_its_server(x_server: str, user: Any, monkeypatc
     assert source.error == "X: too many requests" and (source.next_at - source.checked_at).total_seconds() >= 900
 
 
-def test_the_reader_is_told_until_the_end(user: Any, settings: Any) -> None:
+def test_the_reader_gets_items_until_the_end(user: Any, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "SOURCE_NETWORKS": ["127.0.0.0/8"]}
     PAGE.run("reader/agents.py")
     source = PAGE.run("reader/feeds.py")["read_news"](user)
