@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
@@ -105,3 +106,20 @@ class ChatMessage(BaseModel):
         return all(getattr(self, name) == getattr(other, name) for name in ChatMessage.model_fields)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class ViewDigest:
+    """The digest of a run's last view. A view that begins with the last one costs its new messages only."""
+
+    def __init__(self) -> None:
+        self._last: list[ChatMessage] = []
+        self._sum = hashlib.sha256()
+
+    def of(self, messages: Sequence[ChatMessage]) -> str:
+        known = len(self._last)
+        if len(messages) < known or not all(map(operator.is_, self._last, messages)):
+            known, self._sum = 0, hashlib.sha256()
+        for message in messages[known:]:
+            self._sum.update(message.digest)
+        self._last = list(messages)
+        return self._sum.hexdigest()

@@ -96,7 +96,8 @@ def summary_text(summary: ChatMessage) -> str:
 
 def as_shown(view: Sequence[ChatMessage]) -> list[ChatMessage]:
     """A view for the model: summaries become user messages with a heading."""
-    return [message if keeps_of(message) is None else _as_user(message) for message in view]
+    system = Role.SYSTEM  # a summary is one: all others need no look
+    return [m if m.role is not system or keeps_of(m) is None else _as_user(m) for m in view]
 
 
 def _as_user(summary: ChatMessage) -> ChatMessage:

@@ -102,8 +102,9 @@ def dumps(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
 
 
-# Tokens of values that no row can hold: NUL, and numbers that JSON does not have.
-_SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
+def _is_suspect(body: bytes) -> bool:
+    """Whether it may have a value that no row can hold: NUL, or a number that JSON does not have."""
+    return b"\\u0000" in body or b"NaN" in body or b"Infinity" in body
 
 
 def encode(value: Any) -> bytes:
@@ -112,7 +113,7 @@ def encode(value: Any) -> bytes:
         body = to_json(value, fallback=str)
     except ValueError:  # half a surrogate pair
         return to_json(storable(value), fallback=str)
-    return to_json(storable(value), fallback=str) if any(token in body for token in _SUSPECT) else body
+    return to_json(storable(value), fallback=str) if _is_suspect(body) else body
 
 
 def is_storable(value: Any) -> bool:
@@ -121,7 +122,7 @@ def is_storable(value: Any) -> bool:
         body = to_json(value, fallback=str)
     except ValueError:
         return False
-    return not any(token in body for token in _SUSPECT)
+    return not _is_suspect(body)
 
 
 def storable(value: Any) -> Any:
@@ -186,9 +187,10 @@ def externalize(entry: Entry) -> list[Blob]:
 
 def fits_in_row(entry: Entry) -> bool:
     """Whether no value is too big for a row. Then `stored` is set, and `externalize` is not needed."""
-    if entry.blobs:
-        return False
+    if entry.blobs or entry.stored:
+        return not entry.blobs
     limit = int(conf.INLINE_BYTES)
+    texts = {}
     for name in ("request", "result"):
         if (value := getattr(entry, name)) is not None:
             if _room(value, limit) < 0:
@@ -196,7 +198,8 @@ def fits_in_row(entry: Entry) -> bool:
             body = encode(value)
             if len(body) > limit:
                 return False
-            entry.stored[name] = body.decode()
+            texts[name] = body.decode()
+    entry.stored = texts
     return True
 
 

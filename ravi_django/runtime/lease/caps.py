@@ -70,15 +70,17 @@ class Spent:
         return self._refusal(tool, self.calls + self.asked.total() + 1, ahead + 1)
 
     def _refusal(self, tool: Tool, calls: int, of_tool: int) -> str | None:
-        limits = (
-            (calls > conf.MAX_TOOL_CALLS, f"{conf.MAX_TOOL_CALLS} tool calls"),
-            (tool.max_calls is not None and of_tool > tool.max_calls, f"{tool.max_calls} calls of {tool.name}"),
-            (self.seconds >= conf.MAX_TOOL_S, f"{conf.MAX_TOOL_S:g} s of tool calls"),
-            (self.bytes >= conf.MAX_TOOL_BYTES, f"{conf.MAX_TOOL_BYTES} bytes of tool results"),
-        )
-        return next(
-            (f"the run's limit of {cap} is reached; answer with what you have" for over, cap in limits if over), None
-        )
+        if calls > conf.MAX_TOOL_CALLS:
+            cap = f"{conf.MAX_TOOL_CALLS} tool calls"
+        elif tool.max_calls is not None and of_tool > tool.max_calls:
+            cap = f"{tool.max_calls} calls of {tool.name}"
+        elif self.seconds >= conf.MAX_TOOL_S:
+            cap = f"{conf.MAX_TOOL_S:g} s of tool calls"
+        elif self.bytes >= conf.MAX_TOOL_BYTES:
+            cap = f"{conf.MAX_TOOL_BYTES} bytes of tool results"
+        else:
+            return None
+        return f"the run's limit of {cap} is reached; answer with what you have"
 
 
 def weight(content: list[dict[str, Any]]) -> int:

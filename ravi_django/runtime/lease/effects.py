@@ -222,6 +222,8 @@ class Effects(Gate):
         except (LeaseLostError, asyncio.CancelledError):
             raise
         except (CancellationError, SpawnDeniedError, NotDue, NotStanding, TooManyRequests) as error:
+            for note in entries:
+                note.stored = {}  # the code may still add to it
             self.notes[:0], self.turns[:0] = entries[:-1], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)

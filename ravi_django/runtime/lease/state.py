@@ -30,6 +30,7 @@ from ravi_django.kernel import (
     RunMeta,
     SpawnBudget,
 )
+from ravi_django.kernel.chat import ViewDigest
 from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.effects import Effects
@@ -80,6 +81,7 @@ class RunState:
         self.turns_known = run.next_turn  # history turns of this run that are stored or pending
         self._unnumbered = 0  # turns that were added without `start`
         self.outputs = Outputs(self)
+        self.view_digest = ViewDigest()
         self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
 
     async def hook(self, event: HookEvent, **data: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -56,7 +55,7 @@ async def _call(
     ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
     effects = ctx.effects
-    digests = _digests(messages, options)
+    digests = _digests(ctx, messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
     if row is not None:
         return _decode(row)
@@ -190,12 +189,9 @@ def _decode(row: Recorded) -> ModelResponse:
 # ------------------------------------------------------------------------------------------ component digests
 
 
-def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+def _digests(ctx: RunState, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
     """Digests of the call's components. Each message computes its own digest once."""
-    found = {
-        "options": options.digest[:16],
-        "view": hashlib.sha256(b"".join([message.digest for message in messages])).hexdigest()[:16],
-    }
+    found = {"options": options.digest[:16], "view": ctx.view_digest.of(messages)[:16]}
     if messages and messages[0].role is Role.SYSTEM:
         found["instructions"] = messages[0].digest.hex()[:32]
     if options.tools:

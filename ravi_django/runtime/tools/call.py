@@ -7,9 +7,10 @@ A handoff tool returns the next agent, as text for the model and as a value for 
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 from typing import Any
+
+from pydantic_core import from_json
 
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError
@@ -175,8 +176,8 @@ def _ready(
 
 
 def _announce(ctx: RunState, entry: Entry) -> None:
-    shown = encode(entry.request["arguments"]).decode()
-    arguments = json.loads(shown) if len(shown) <= CLIP else {"…": shown[:CLIP]}
+    shown = encode(entry.request["arguments"])
+    arguments = from_json(shown) if len(shown) <= CLIP else {"…": shown[:CLIP].decode(errors="ignore")}
     content = {
         "tool": entry.name,
         "arguments": arguments,
