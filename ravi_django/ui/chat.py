@@ -12,7 +12,7 @@ from django.shortcuts import render
 from django.templatetags.static import static
 from django.urls import NoReverseMatch, reverse
 from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _, gettext_noop
+from django.utils.translation import gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 
 from ravi_django import access
@@ -21,40 +21,8 @@ from ravi_django.models import Session
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.people import links
 from ravi_django.ui.access import Page, problem
+from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
-
-# The texts of the scripts in static/ravi/ui/.
-WORDS = [
-    *(gettext_noop("Waiting for the answer before it"), gettext_noop("Waiting for a worker"), gettext_noop("Thinking")),
-    *(gettext_noop("Waiting"), gettext_noop("Blocked: an operator has to look"), gettext_noop("Done")),
-    *(gettext_noop("Failed"), gettext_noop("Stopped"), gettext_noop("Sending"), gettext_noop("Stopping")),
-    *(gettext_noop("Not sent: %s Your text is kept."), gettext_noop("Reconnecting… The answer goes on without you.")),
-    *(gettext_noop("Stopped."), gettext_noop("Try again"), gettext_noop("There is no such conversation.")),
-    *(gettext_noop("Answering"), gettext_noop("Calling %s"), gettext_noop("no cost"), gettext_noop("%s tokens")),
-    *(gettext_noop("Untitled conversation"), gettext_noop("Rename…"), gettext_noop("Delete…"), gettext_noop("Title")),
-    *(gettext_noop("Save"), gettext_noop("Delete this conversation"), gettext_noop("Keep it")),
-    *(gettext_noop("The server cannot be reached."), gettext_noop("The server answered with status %s.")),
-    *(gettext_noop("The server refused the request of this page. Reload the page."), gettext_noop("Approval")),
-    *(gettext_noop("You are logged out."), gettext_noop("You may not see this run."), gettext_noop("Question")),
-    *(gettext_noop("There is no such run."), gettext_noop("May %s be called?"), gettext_noop("A person has decided.")),
-    *(
-        gettext_noop("Approved"),
-        gettext_noop("Approved, with changes"),
-        gettext_noop("Rejected"),
-        gettext_noop("Skipped"),
-    ),
-    *(gettext_noop("Answered"), gettext_noop("Refused"), gettext_noop("Decided"), gettext_noop("%s by %s")),
-    *(gettext_noop("Nobody answered in time."), gettext_noop("Nobody waits for an answer any more.")),
-    *(gettext_noop("Another person decides on a call of your own run."), gettext_noop("Open in the inbox")),
-    *(gettext_noop("Answer"), gettext_noop("Skip"), gettext_noop("Reason"), gettext_noop("Approve")),
-    *(gettext_noop("Reject"), gettext_noop("Waits for approval by %s."), gettext_noop("Waits for a decision by %s.")),
-    *(gettext_noop("Waits for an answer by %s."), gettext_noop("the person who began this conversation")),
-    *(gettext_noop("the group %s"), gettext_noop("people with the permission %s"), gettext_noop("staff")),
-    *(gettext_noop("Answer of %s"), gettext_noop("running"), gettext_noop("failed"), gettext_noop("Reasoning")),
-    *(gettext_noop("Handed over to %s."), gettext_noop("Asked %s.")),
-    *(gettext_noop("Copy"), gettext_noop("Copied"), gettext_noop("Format")),
-    gettext_noop("A part of the live text was lost. This is the recorded part."),
-]
 
 
 class HomeView(Page):
@@ -74,8 +42,9 @@ class ChatView(Page):
             "session": id or "",
             "agents": _agents(user, request.GET.get("agent", "")),
             "inbox": _inbox() if is_staff else "",
+            "is_staff": is_staff,
             "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
-            "words": {text: _(text) for text in WORDS},
+            "words": script_words(),
         }
         response = render(request, "ravi/ui/chat.html", context)
         # The page shows texts of models: its browser runs no inline script, and loads nothing from other hosts.

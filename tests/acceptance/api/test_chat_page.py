@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import translation
 
+import ravi_django
 from ravi_django import urls
 from ravi_django.access import AccessPolicy
 from tests.acceptance.api.api_support import AGENT
@@ -63,3 +67,14 @@ def test_a_site_without_pages_has_the_api_alone(settings: Any) -> None:
         importlib.reload(urls)
 
     assert "run-list" in names and not names & {"home", "chat", "chat-session", "dashboard", "no-page"}
+
+
+def test_each_text_of_the_scripts_has_a_german_one(browser: Client) -> None:
+    scripts = Path(ravi_django.__file__).parent.glob("static/ravi/ui/*.js")
+    said = {text for script in scripts for text in re.findall(r'\bt\("([^"]+)"', script.read_text())}
+
+    with translation.override("de"):
+        words = browser.get("/ravi/ui/chat/", headers={"accept-language": "de"}).context["words"]
+
+    assert len(said) > 40 and said <= set(words)
+    assert [text for text in words if words[text] == text] == []

@@ -110,13 +110,13 @@ class RaviChat extends HTMLElement {
     answer.live(true);
     this.#busy(true);
     this.#status(t(WORDS[run.status]));
-    const stream = new RunStream(this.dataset.sockets, run.id, {
+    const stream = new RunStream(this.api, this.dataset.sockets, run.id, {
       frame: (frame) => {
         answer.take(frame);
         const word = stepInWords(frame);
         if (word) this.#status(word);
       },
-      state: (state) => (state === "lost" ? this.#status(t("Reconnecting… The answer goes on without you."), "fault") : this.#status(t("Thinking"))),
+      state: (state) => this.#connection(state),
       end: (problem) => this.#finish(run.id, answer, problem),
     });
     this.#live = { run: run.id, stream };
@@ -124,6 +124,7 @@ class RaviChat extends HTMLElement {
 
   async #finish(id, answer, problem) {
     this.#live = null;
+    this.#connection("live");
     answer.live(false);
     this.#busy(false);
     if (problem) return this.#status(problem, "fault");
@@ -176,6 +177,7 @@ class RaviChat extends HTMLElement {
     const mine = ++this.#opened;
     this.#live?.stream.close();
     this.#live = null;
+    this.#connection("live");
     this.#session = id;
     if (push) history.pushState(null, "", this.#address(id));
     this.#drawer(false);
@@ -274,6 +276,21 @@ class RaviChat extends HTMLElement {
   #status(text, kind = "") {
     this.#$("status").textContent = text;
     this.#$("status").dataset.kind = kind;
+  }
+
+  // "live", "lost", or "polled": a short break has no words.
+  #connection(state) {
+    if (state === this.connection) return;
+    this.connection = state;
+    this.waits?.forEach(clearTimeout);
+    this.waits = [];
+    const say = (text) => Object.assign(this.#$("banner"), { textContent: text, hidden: !text });
+    if (state === "lost") {
+      this.waits = [
+        setTimeout(() => say(t("Reconnecting… The answer goes on without you.")), 2000),
+        setTimeout(() => say(t("You are offline. The answer goes on; this page catches up when you are back.")), 10_000),
+      ];
+    } else say(state === "polled" && this.hasAttribute("data-staff") ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
   }
 
   #busy(on) {

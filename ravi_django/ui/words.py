@@ -1,0 +1,87 @@
+"""The texts of the scripts in `static/ravi/ui/`, for the page to hand them over in the reader's language."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext, gettext_noop as _
+
+WORDS = (
+    _("Waiting for the answer before it"),
+    _("Waiting for a worker"),
+    _("Thinking"),
+    _("Waiting"),
+    _("Blocked: an operator has to look"),
+    _("Done"),
+    _("Failed"),
+    _("Stopped"),
+    _("Sending"),
+    _("Stopping"),
+    _("Not sent: %s Your text is kept."),
+    _("Reconnecting… The answer goes on without you."),
+    _("Stopped."),
+    _("Try again"),
+    _("There is no such conversation."),
+    _("Answering"),
+    _("Calling %s"),
+    _("no cost"),
+    _("%s tokens"),
+    _("Untitled conversation"),
+    _("Rename…"),
+    _("Delete…"),
+    _("Title"),
+    _("Save"),
+    _("Delete this conversation"),
+    _("Keep it"),
+    _("The server cannot be reached."),
+    _("The server answered with status %s."),
+    _("The server refused the request of this page. Reload the page."),
+    _("Approval"),
+    _("You are logged out."),
+    _("You may not see this conversation."),
+    _("Question"),
+    _("May %s be called?"),
+    _("A person has decided."),
+    _("Approved"),
+    _("Approved, with changes"),
+    _("Rejected"),
+    _("Skipped"),
+    _("Answered"),
+    _("Refused"),
+    _("Decided"),
+    _("%s by %s"),
+    _("Nobody answered in time."),
+    _("Nobody waits for an answer any more."),
+    _("Another person decides on a call of your own run."),
+    _("Open in the inbox"),
+    _("Answer"),
+    _("Skip"),
+    _("Reason"),
+    _("Approve"),
+    _("Reject"),
+    _("Waits for approval by %s."),
+    _("Waits for a decision by %s."),
+    _("Waits for an answer by %s."),
+    _("the person who began this conversation"),
+    _("the group %s"),
+    _("people with the permission %s"),
+    _("staff"),
+    _("Answer of %s"),
+    _("running"),
+    _("failed"),
+    _("Reasoning"),
+    _("Handed over to %s."),
+    _("Asked %s."),
+    _("You are offline. The answer goes on; this page catches up when you are back."),
+    _(
+        "This site has no ASGI process for live text. The page asks for news every second. See “A "
+        "WSGI site” in docs/settings.md."
+    ),
+    _("Copy"),
+    _("Copied"),
+    _("Format"),
+    _("A part of the live text was lost. This is the recorded part."),
+)
+
+
+def script_words() -> dict[str, str]:
+    """Each text in the language of this request, by the English one."""
+    return {text: gettext(text) for text in WORDS}
