@@ -279,7 +279,7 @@ async def walk(ctx, tree, place, heard, shared):
                     group.create_task(branch(number))
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(tree=TREES)
 def test_a_replay_goes_as_the_first_execution_did_wherever_that_died(clock, tree):
     shared = "sleep" not in str(tree)  # what a branch has heard behind a sleep is no matter of the journal
