@@ -84,6 +84,6 @@ def test_every_command_of_the_page_is_taken(ada: Any, line: str) -> None:
 
 
 def test_every_field_is_described() -> None:
-    described = PAGE.partition("A request is ")[2].partition("`run.waiting_on`")[0]
+    described = PAGE.partition("A request has")[2].partition("`run.waiting_on`")[0]
 
     assert [name for name in RequestDetailSerializer().fields if not re.search(rf"[` ]{name}[`, ]", described)] == []

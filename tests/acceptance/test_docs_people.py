@@ -58,7 +58,7 @@ def test_the_pages_payment_is_asked_for_and_its_rules_hold(site: dict[str, Any],
     run = drive(run)
 
     assert run.status == "completed" and run.output == "True False", "who could approve 600 is nobody: denied"
-    assert receivers["heard"] == ["approval for group:finance", "approve by fay"]
+    assert receivers["log"] == ["approval for group:finance", "approve by fay"]
 
 
 def test_the_hook_refuses_what_is_too_much(site: dict[str, Any], django_user_model: Any) -> None:
