@@ -58,7 +58,7 @@ runtime.engine.settle: journal_block=block requeue suspend settle_write=write
 runtime.engine.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
     sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_model_sources=saves sweeper_sweep=sweep
     sweeper_scheduler=ticking
-runtime.engine.worker: close_worker get_worker Runtime Worker current_worker=_worker
+runtime.engine.worker: close_worker read_end=_end_of get_worker Runtime Worker current_worker=_worker
 runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S NotYet Relayed BASE_RETRY_S=RETRY_S
     BASE_TRIES=TRIES
 runtime.events.group: FORGET_S

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
+from typing import Any
 from uuid import UUID
 
 from django.db import DataError
@@ -57,6 +58,9 @@ log = logging.getLogger("ravi.engine")
 NEAR_S = 60.0  # the process itself hints a run with a timer that is due within this time; the sweep hints all
 
 
+Ending = tuple[str, str | None, dict[str, Any] | None]  # the status, output and error of an ended run
+
+
 @dataclass(slots=True)
 class Active:
     """A run that this process drives."""
@@ -95,12 +99,12 @@ class Driver:
 
     def __init__(self) -> None:
         self.active: dict[UUID, Active] = {}
-        self.settled = asyncio.Event()  # set and replaced when a lease ends
+        self._awaited: dict[UUID, list[asyncio.Future[Ending | None]]] = {}  # by run, the callers of `lease_end`
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
 
     async def _drive_lease(self, lease: Lease) -> None:
-        run, is_second = lease.run, False
+        run, is_second, ending = lease.run, False, None
         if run.crashes >= SUSPECT:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
@@ -112,7 +116,7 @@ class Driver:
             agent, active, rounds = await self._load(lease)
             active.effects.on_progress = partial(self._past, run.id)
             outcome = await self._run(agent, active, rounds)
-            await self._settle(active, outcome)
+            ending = await self._settle(active, outcome)
         except LeaseLostError as error:
             log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.lost"})
             if isinstance(error, NotRecorded):
@@ -126,8 +130,23 @@ class Driver:
         finally:
             self._forget(lease)
             self._past(lease.run_id)
-            ended, self.settled = self.settled, asyncio.Event()
-            ended.set()
+            for waiting in self._awaited.pop(lease.run_id, ()):
+                if not waiting.done():
+                    waiting.set_result(ending)
+
+    def lease_end(self, run_id: UUID) -> asyncio.Future[Ending | None]:
+        """Resolves when the next lease of the run in this process ends, with the run's end if it was that. Cancel it
+        to stop waiting."""
+        future: asyncio.Future[Ending | None] = self.loop.create_future()
+        self._awaited.setdefault(run_id, []).append(future)
+        future.add_done_callback(partial(self._no_longer_awaited, run_id))
+        return future
+
+    def _no_longer_awaited(self, run_id: UUID, future: asyncio.Future[Ending | None]) -> None:
+        if (others := self._awaited.get(run_id)) is not None:
+            others.remove(future)
+            if not others:
+                del self._awaited[run_id]
 
     async def _abandon(self, lease: Lease) -> None:
         """Let the lease expire as a crash, although this worker lives: the run may be the cause."""
@@ -243,8 +262,8 @@ class Driver:
             if alarm is not None:
                 alarm.cancel()
 
-    async def _settle(self, active: Active, outcome: Outcome) -> None:
-        """Record how the lease ended, publish it, and release the lease."""
+    async def _settle(self, active: Active, outcome: Outcome) -> Ending | None:
+        """Record how the lease ended, publish it, and release the lease. Returns the run's end, if it has ended."""
         effects, lease = active.effects, active.lease
         if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
             reason = await self.database.call(lifecycle_cancel.cancel_reason, lease.run_id)
@@ -275,6 +294,7 @@ class Driver:
         await self._give_slot(active, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
+        return (settled.status, outcome.output, outcome.error) if settled.status in TERMINAL else None
 
     async def _flushed(self, effects: Effects, outcome: Outcome) -> Outcome:
         """Commit late results. Before a release all of them: another process may publish right after it."""

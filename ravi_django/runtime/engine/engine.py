@@ -58,6 +58,7 @@ class Engine(Driver):
         self._owns_database = appender is None
         self.publisher = Publisher()
         self._leases: set[asyncio.Task[Any]] = set()
+        self._hinted: set[UUID] = set()  # runs whose hints are being followed
         self._driving = 0  # leases held or being claimed
         self._claiming = 0  # hinted runs whose claims are under way
         self._looking = False
@@ -127,10 +128,18 @@ class Engine(Driver):
         """Try for the lease of a run in the background. Called on the loop's thread."""
         if self.draining:
             return None
-        active = self.active.get(run_id if isinstance(run_id, UUID) else UUID(run_id))
+        key = run_id if isinstance(run_id, UUID) else UUID(run_id)
+        active = self.active.get(key)
         if active is not None:  # it is driven here: one of its waits may be met
             return self._background(active.effects.refresh()) if active.effects.waits_for else None
-        return self._background(self.drive(run_id))
+        task = self._background(self.drive(run_id))
+        self._hinted.add(key)
+        task.add_done_callback(lambda _: self._hinted.discard(key))
+        return task
+
+    def is_here(self, run_id: UUID) -> bool:
+        """Whether the run is driven here, or its claim is under way."""
+        return run_id in self.active or run_id in self._hinted
 
     def wake(self, run_ids: Iterable[UUID]) -> None:
         """Hint runs that a run driven here has made claimable: here while there is room, else through the broker."""

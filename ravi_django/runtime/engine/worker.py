@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -19,16 +20,19 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
-from ravi_django.models import Run, Status, uuid7
+from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
+from ravi_django.runtime.engine.drive import Ending
 from ravi_django.runtime.engine.engine import Engine
 from ravi_django.runtime.runs import background, hints
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
 log = logging.getLogger("ravi.worker")
+
+LOOK_S = 1.0  # how often `Runtime.result` reads the row of a run
 
 
 class Worker:
@@ -201,23 +205,33 @@ class Runtime:
         Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
         """
         give_up = None if timeout is None else time.monotonic() + timeout
+        key, row = UUID(run_id), None
+        looks = not self.engine.is_here(key)  # else the end of the lease here says how the run ended
         while True:
-            settled = self.engine.settled
-            row = await self.engine.database.call(_end_of, run_id)
-            if row is None:
-                raise NotFoundError(f"there is no run {run_id}")
-            status, output, error = row
-            if status == Status.COMPLETED:
-                return output or ""
-            if status in (Status.FAILED, Status.CANCELLED, Status.BLOCKED):
-                found = error or {}
-                raise RunFailedError(found.get("message", status), type=found.get("type", status), status=str(status))
-            if give_up is not None and time.monotonic() >= give_up:
-                raise TimeoutError(f"run {run_id} is {status} after {timeout:g} s")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.25):
-                    await settled.wait()
+            lease_end = self.engine.lease_end(key)
+            try:
+                if looks:
+                    row = await self.engine.database.call(_end_of, key)
+                    if row is None:
+                        raise NotFoundError(f"there is no run {run_id}")
+                if row is not None and row[0] in (*TERMINAL, Status.BLOCKED):
+                    return _output_of(*row)
+                left = math.inf if give_up is None else give_up - time.monotonic()
+                if looks and left <= 0:
+                    raise TimeoutError(f"run {run_id} is {row and row[0]} after {timeout:g} s")
+                await asyncio.wait([lease_end], timeout=max(0.0, min(left, LOOK_S)))
+                row = lease_end.result() if lease_end.done() else None
+                looks = row is None
+            finally:
+                lease_end.cancel()
 
 
-def _end_of(run_id: str) -> tuple[str, str | None, dict[str, Any] | None] | None:
+def _end_of(run_id: UUID) -> Ending | None:
     return Run.objects.filter(id=run_id).values_list("status", "output", "error").first()
+
+
+def _output_of(status: str, output: str | None, error: dict[str, Any] | None) -> str:
+    if status == Status.COMPLETED:
+        return output or ""
+    found = error or {}
+    raise RunFailedError(found.get("message", status), type=found.get("type", status), status=str(status))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from ravi_django.models import Run
@@ -19,6 +20,9 @@ class Lease:
     owner: str
     asked_at: float = field(default_factory=time.monotonic, compare=False)  # before the claim was sent, in seconds
     expired_at: datetime | None = None  # the end of the lost lease that this one follows
+    sole: tuple[int, dict[str, Any]] | None = field(
+        default=None, compare=False
+    )  # its only message, if the claim read it
     reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
 
     @property

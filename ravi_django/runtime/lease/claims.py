@@ -7,12 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
@@ -152,15 +154,24 @@ def _claim_postgres(
         "room": str(room),
         "run": None if run_id is None else str(run_id),
     }
-    told, own = outbox.is_on(), len(Run._meta.concrete_fields)
-    claimed = []
-    for row in postgres.execute(_STATEMENTS[part, told], params):
-        run = postgres.instance(Run, row[:own])
-        run.session = postgres.instance(Session, row[own:-1])
-        claimed.append((run, row[-1]))
-    if told and any(run.crashes for run, _ in claimed):
+    told = outbox.is_on()
+    leases = [_lease_of(row, owner) for row in postgres.execute(_STATEMENTS[part, told], params)]
+    if told and any(lease.run.crashes for lease in leases):
         outbox.hint_on_commit()
-    return _with_relatives(claimed, owner)
+    return leases
+
+
+def _lease_of(row: Sequence[Any], owner: str) -> Lease:
+    expired_at, message_id, body, *rest = row
+    own = len(Run._meta.concrete_fields)
+    run, root, parent = (
+        postgres.instance(Run, rest[start:end]) if rest[start] is not None else None
+        for start, end in pairwise(range(0, 4 * own, own))
+    )
+    assert run is not None
+    run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * own :])
+    sole = None if message_id is None else (message_id, from_json(body))
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at, sole=sole)
 
 
 # A worker that was seen after the end of its lease lives: the run did not crash it.
@@ -196,9 +207,27 @@ WITH {picked}taken AS (
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
 ){_TOLD % {"which": which} if told else ""}
-SELECT {postgres.columns(Run, "taken")}, {postgres.columns(Session, "session")},
-  (SELECT lease_expires_at FROM ravi_run before WHERE before.id = taken.id)
-FROM taken JOIN ravi_session session ON session.id = taken.session_id {order}"""  # noqa: S608
+SELECT before.lease_expires_at, message.id, message.body, {postgres.columns(Run, "taken")},
+  {postgres.columns(Run, "root")}, {postgres.columns(Run, "parent")}, {postgres.columns(Session, "session")}
+FROM taken JOIN ravi_session session ON session.id = taken.session_id
+{_beside("before", "taken.id")}{_beside("root", "taken.root_id")}{_beside("parent", "taken.parent_id")}{_SOLE}{order}"""  # noqa: S608
+
+
+def _beside(name: str, key: str) -> str:
+    """The row of a run with this id when the statement began. Always read by its key."""
+    return f"LEFT JOIN LATERAL (SELECT * FROM ravi_run WHERE id = {key} LIMIT 1) AS {name} ON TRUE\n"  # noqa: S608
+
+
+# The message of a run that has one. A delivery wakes the run in its own transaction: if the run was not woken while the
+# statement waited for its row, there is no other message. Ordered as in `facts.some_after`.
+_SOLE = """LEFT JOIN LATERAL (
+  SELECT min(id) AS id FROM (
+    SELECT id FROM ravi_inboxmessage WHERE run_id BETWEEN taken.id AND taken.id
+    AND (run_id, id) > (taken.id, taken.inbox_from) ORDER BY run_id, id LIMIT 2
+  ) AS found HAVING count(*) = 1
+) AS sole ON taken.generation = 0 AND taken.wake_seq = before.wake_seq
+LEFT JOIN LATERAL (SELECT id, body FROM ravi_inboxmessage WHERE id = sole.id LIMIT 1) AS message ON TRUE
+"""
 
 
 def _overdue(part: str) -> str:

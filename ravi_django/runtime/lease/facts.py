@@ -85,12 +85,14 @@ class Loaded:
 
 
 def load(lease: Lease, limit: int | None = None) -> Loaded:
-    """Read the journal in one query and the inbox in another; a run's first lease has no journal. With a `limit` reads
-    at most so many messages after those that the journal has."""
+    """Read the journal in one query, and the inbox in another if the claim has not read it; a run's first lease has no
+    journal. With a `limit` reads at most so many messages after those that the journal has."""
     journal: list[Recorded] = []
     if lease.epoch > 1:
         journal = [Recorded(*row) for row in _rows(lease.run)]
         internalize(journal)
+    if lease.sole is not None:
+        return Loaded(journal, Inbox([lease.sole]))
     return Loaded(journal, of_generation(lease.run, 0 if limit is None else _seen(journal), limit))
 
 

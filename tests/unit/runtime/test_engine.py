@@ -254,6 +254,23 @@ def test_runtime_drives_what_is_submitted_to_it_and_gives_the_output():
     assert asyncio.run(main()) == "hello"
 
 
+def test_the_result_of_a_run_that_is_driven_here_is_not_read(monkeypatch):
+    read = []
+    read_end = world.read_end
+    world.patch(monkeypatch, "read_end", lambda run_id: read.append(run_id) or read_end(run_id))
+
+    async def main():
+        async with Runtime() as rt:
+            run_id = await rt.submit("test/code", "hi")
+            while_driven = await rt.result(run_id, timeout=BOUND_S)
+            assert not read
+            return while_driven, await rt.result(run_id, timeout=BOUND_S)
+
+    code(ask, model=ScriptedModel(["hello"]))
+    assert asyncio.run(main()) == ("hello", "hello")
+    assert len(read) == 1
+
+
 def test_runtime_raises_the_runs_error_and_gives_up_after_its_time(settings):
     settings.RAVI = {**settings.RAVI, "DRAIN_S": 0.05}
 
