@@ -69,6 +69,7 @@ ELSEWHERE = [
     *(f"sweeper_{part}" for part in ("scheduler", "fan_out", "mail", "model_sources", "sources", "relay", "erasing")),
     *("republish", "publish_ended", "publish_retried", "worker_seen", "tool_running_connections"),
 ]
+COUNTED = 8  # one schedule in so many has its rollups looked at
 IN_VAIN = ("unpublished", "silent", "due_to_escalate")  # what a sweep would look for
 
 
@@ -132,7 +133,8 @@ def play(witness: Witness, seed: int) -> tuple[World, list[str]]:
     witness.stories = world.site.stories
     evidence = Evidence(witness)  # type: ignore[arg-type]
     evidence.cancelled = world.site.cancelled
-    return world, [*(str(wrong) for wrong in evidence.violations()), *_miscounted(witness)]
+    counted = [] if seed % COUNTED else _miscounted(witness)  # the count costs as much as a tenth of a schedule
+    return world, [*(str(wrong) for wrong in evidence.violations()), *counted]
 
 
 def _miscounted(witness: Witness) -> list[str]:
