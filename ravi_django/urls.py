@@ -23,6 +23,7 @@ from ravi_django.api.usage import TodayView, UsageViewSet
 from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView
 from ravi_django.ui.dashboard import DashboardView
+from ravi_django.ui.runs import ExportView, RunView
 
 app_name = "ravi"
 
@@ -46,6 +47,8 @@ pages = [
     path("", HomeView.as_view(), name="home"),
     path("ui/chat/", ChatView.as_view(), name="chat"),
     path("ui/chat/<uuid:id>/", ChatView.as_view(), name="chat-session"),
+    path("ui/runs/<uuid:id>/", RunView.as_view(), name="run-page"),
+    path("ui/runs/<uuid:id>/export/", ExportView.as_view(), name="run-export"),
     path("ui/dashboard/", DashboardView.as_view(), name="dashboard"),
     re_path(r"^ui/", NoPageView.as_view(), name="no-page"),
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render, resolve_url
+from django.templatetags.static import static
 from django.urls import NoReverseMatch, Resolver404, get_script_prefix, resolve, reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
@@ -51,6 +53,25 @@ class StaffPage(Page):
 
 def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
     return render(request, "ravi/ui/problem.html", {"words": words}, status=status)
+
+
+def with_policy(response: HttpResponse, *sockets: str) -> HttpResponse:
+    """The page shows texts of models: its browser runs no inline script, and loads nothing from other hosts."""
+    here = f"'self' {urlsplit(static('')).netloc}".strip()
+    hosts = " ".join(urlsplit(address).netloc for address in sockets)
+    response["Content-Security-Policy"] = (
+        f"default-src {here}; connect-src 'self' {hosts}; object-src 'none'; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'"
+    )
+    return response
+
+
+def inbox_url() -> str:
+    """The list of requests in the admin; empty for a site without the admin."""
+    try:
+        return reverse("admin:ravi_humanrequest_changelist")
+    except NoReverseMatch:
+        return ""
 
 
 def login_url() -> str:

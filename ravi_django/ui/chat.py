@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
-from django.templatetags.static import static
-from django.urls import NoReverseMatch, reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
@@ -20,7 +17,7 @@ from ravi_django.kernel import AgentNotFoundError
 from ravi_django.models import Session
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.people import links
-from ravi_django.ui.access import Page, problem
+from ravi_django.ui.access import Page, inbox_url, problem, with_policy
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
 
@@ -41,20 +38,12 @@ class ChatView(Page):
             "mount": request.path[: request.path.rindex("ui/chat/")],
             "session": id or "",
             "agents": _agents(user, request.GET.get("agent", "")),
-            "inbox": _inbox() if is_staff else "",
+            "inbox": inbox_url() if is_staff else "",
             "is_staff": is_staff,
             "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
             "words": script_words(),
         }
-        response = render(request, "ravi/ui/chat.html", context)
-        # The page shows texts of models: its browser runs no inline script, and loads nothing from other hosts.
-        here = f"'self' {urlsplit(static('')).netloc}".strip()
-        sockets = urlsplit(links.socket("runs")).netloc
-        response["Content-Security-Policy"] = (
-            f"default-src {here}; connect-src 'self' {sockets}; object-src 'none'; base-uri 'none'; "
-            "form-action 'self'; frame-ancestors 'none'"
-        )
-        return response
+        return with_policy(render(request, "ravi/ui/chat.html", context), links.socket("runs"))
 
 
 class NoPageView(Page):
@@ -75,10 +64,3 @@ def _agents(user: Any, chosen: str) -> list[dict[str, Any]]:
         name = (row.name if row else "") or address
         found.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
     return found
-
-
-def _inbox() -> str:
-    try:
-        return reverse("admin:ravi_humanrequest_changelist")
-    except NoReverseMatch:
-        return ""

@@ -79,6 +79,13 @@ WORDS = (
     _("Copied"),
     _("Format"),
     _("A part of the live text was lost. This is the recorded part."),
+    _("Result"),
+    _("It happened"),
+    _("It did not: run it again"),
+    _("Fail the run"),
+    _("Reconnecting… The run goes on without you."),
+    _("This server has no live connection. The page asks for news every second."),
+    _("%s new rows"),
 )
 
 

@@ -77,7 +77,7 @@ export class RequestCard {
 
   #form(row) {
     const form = element("form", "decide");
-    form.append(...(row.kind === "approval" ? this.#approval(row) : row.kind === "uncertain" ? [] : this.#question(row)));
+    form.append(...(row.kind === "approval" ? this.#approval(row) : row.kind === "uncertain" ? this.#uncertain() : this.#question(row)));
     if (this.inbox) {
       const link = element("a", "", t("Open in the inbox"));
       link.href = this.inbox;
@@ -101,6 +101,19 @@ export class RequestCard {
     }
     parts.push(this.#button(t("Skip"), () => ({ action: "skip" }), "quiet"));
     return parts;
+  }
+
+  // A call that may have happened: its result, as JSON or a text, or no result.
+  #uncertain() {
+    const [label, result] = field(t("Result"));
+    const say = (outcome) => () => ({ action: "resolve", outcome });
+    const happened = () => ({ ...say("happened")(), ...(result.value.trim() && { result: jsonOf(result.value) }) });
+    return [
+      label,
+      this.#button(t("It happened"), happened, "primary"),
+      this.#button(t("It did not: run it again"), say("run_again")),
+      this.#button(t("Fail the run"), say("fail"), "danger"),
+    ];
   }
 
   // No button here submits the form: Enter in the field decides nothing.
@@ -132,6 +145,14 @@ export class RequestCard {
     this.fault ??= this.root.appendChild(element("p", "fault"));
     this.fault.setAttribute("role", "alert");
     this.fault.textContent = text;
+  }
+}
+
+function jsonOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
   }
 }
 

@@ -1,0 +1,295 @@
+// The run page: the server has rendered it. Here it follows the run, opens entries in place, and acts by the REST API.
+
+import { Api } from "./api.js";
+import { RequestCard } from "./requests.js";
+import { RunStream } from "./stream.js";
+import { setWords, t } from "./words.js";
+
+const PAUSE = 700; // ms at least between two looks at the server
+const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
+
+const STATES = {
+  lost: "Reconnecting… The run goes on without you.",
+  polled: "This server has no live connection. The page asks for news every second.",
+};
+
+const page = document.getElementById("viewer");
+const $ = (id) => document.getElementById(id);
+setWords(JSON.parse($("words").textContent));
+const api = new Api(page.dataset.api);
+let stream = null;
+let due = 0;
+let looking = false;
+let rows = 0; // lanes that are loaded, of those from the first
+
+// --- the server's page again
+
+async function read(address) {
+  const response = await fetch(address, { headers: { Accept: "text/html" } });
+  if (!response.ok || response.redirected) throw new Error(t("The server answered with status %s.", response.status));
+  return new DOMParser().parseFromString(await response.text(), "text/html");
+}
+
+function addressOf(changes) {
+  const url = new URL(location.href);
+  for (const [name, value] of Object.entries(changes)) value ? url.searchParams.set(name, value) : url.searchParams.delete(name);
+  return url;
+}
+
+function lanes() {
+  return page.querySelectorAll("#lanes > .lane:not(.axis, #lane-workers)");
+}
+
+// Look once, soon; further calls until then change nothing.
+function look(soon = PAUSE) {
+  due ||= setTimeout(refresh, soon);
+}
+
+async function refresh() {
+  due = 0;
+  if (looking) return look();
+  looking = true;
+  const here = location.search;
+  try {
+    const fresh = await read(addressOf({ entry: "", from: "", upto: rows > 0 ? String(rows) : "" }));
+    if (here === location.search) show(fresh);
+  } catch (error) {
+    fault($("fault"), error.message);
+  } finally {
+    looking = false;
+  }
+}
+
+function show(fresh) {
+  const before = lanes().length;
+  morph($("lanes"), fresh.getElementById("lanes"));
+  $("more").replaceWith(fresh.getElementById("more"));
+  const head = fresh.getElementById("head");
+  if (head.innerHTML !== page.dataset.head) {
+    page.dataset.head = head.innerHTML;
+    $("head").replaceWith(head);
+  }
+  document.title = fresh.title;
+  asks(fresh.getElementById("asks"));
+  mark();
+  const news = lanes().length - before;
+  if (news > 0 && before) $("more").prepend(`${t("%s new rows", news)} · `);
+  follow();
+}
+
+// Bring the children of `old` to those of `fresh`, by their ids: a row that stays is the same element.
+function morph(old, fresh) {
+  const known = new Map([...old.children].map((row) => [row.id, row]));
+  let at = old.firstElementChild;
+  for (const row of [...fresh.children]) {
+    const mine = known.get(row.id);
+    known.delete(row.id);
+    if (!mine) {
+      old.insertBefore(row, at);
+      continue;
+    }
+    if (mine.innerHTML !== row.innerHTML) {
+      const focused = mine.contains(document.activeElement);
+      mine.className = row.className;
+      mine.replaceChildren(...row.childNodes);
+      if (focused) mine.querySelector("a")?.focus();
+    }
+    if (mine === at) at = at.nextElementSibling;
+    else old.insertBefore(mine, at);
+  }
+  for (const row of known.values()) row.remove();
+}
+
+// --- requests to people
+
+function asks(fresh) {
+  const open = new Set([...fresh.children].map((one) => one.dataset.request));
+  for (const one of [...$("asks").children]) if (!open.has(one.dataset.request)) one.remove();
+  for (const one of [...fresh.children]) {
+    if (![...$("asks").children].some((other) => other.dataset.request === one.dataset.request)) $("asks").append(one);
+  }
+  for (const one of $("asks").querySelectorAll(".waiting:not([data-looked])")) card(one);
+}
+
+async function card(place) {
+  place.dataset.looked = "yes";
+  try {
+    const row = await api.get(`requests/${place.dataset.request}/`);
+    if (row.may_answer) place.replaceWith(new RequestCard(api, row, page.dataset.inbox).root);
+  } catch {
+    // not theirs any more: the server's words stand
+  }
+}
+
+// --- live
+
+function live() {
+  return $("head").dataset.live === "yes";
+}
+
+function follow() {
+  if (stream || !live()) return;
+  const say = (text) => {
+    $("banner").hidden = !text;
+    $("banner").textContent = text;
+  };
+  stream = new RunStream(api, page.dataset.sockets, page.dataset.run, {
+    frame: (frame) => QUIET.has(frame.type) || look(),
+    state: (state) => say(t(STATES[state] ?? "")),
+    end: (problem) => {
+      say(problem);
+      look();
+      if (!problem) setTimeout(() => (stream = null), PAUSE); // a retry begins a new one
+    },
+  });
+}
+
+// --- one entry
+
+function mark() {
+  const entry = new URLSearchParams(location.search).get("entry");
+  for (const row of page.querySelectorAll("#lanes > [aria-current]")) row.removeAttribute("aria-current");
+  if (entry) $(`e-${entry}`)?.setAttribute("aria-current", "true");
+}
+
+async function open(entry) {
+  mark();
+  const url = addressOf({ part: entry ? "detail" : "", entry });
+  try {
+    const found = entry ? await read(url) : null;
+    if (found) $("detail").replaceChildren(...found.body.childNodes);
+    if (found && matchMedia("(max-width: 62rem)").matches) $("detail").scrollIntoView();
+  } catch (error) {
+    fault($("fault"), error.message);
+  }
+}
+
+// --- actions
+
+function fault(place, text) {
+  place.hidden = !text;
+  place.textContent = text;
+}
+
+async function act(name, run, body, place, button) {
+  fault(place, "");
+  button.disabled = true;
+  try {
+    const answer = await api.post(`runs/${run}/${name}/`, body);
+    if (name === "fork") return location.assign(new URL(`ui/runs/${answer.id}/`, api.base));
+    look(0);
+    return true;
+  } catch (error) {
+    fault(place, error.message);
+    return false;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function bodyOf(name, form) {
+  const given = Object.fromEntries(new FormData(form));
+  if (name === "cancel") return given.reason.trim() ? { reason: given.reason.trim() } : {};
+  if (name === "signals") return { name: given.name, payload: payloadOf(given.payload), idempotency_key: key() };
+  return { after_seq: Number(form.dataset.after), idempotency_key: key() };
+}
+
+function payloadOf(text) {
+  try {
+    return text.trim() ? JSON.parse(text) : null;
+  } catch {
+    return text;
+  }
+}
+
+function key() {
+  return crypto.randomUUID?.() ?? String(Math.random());
+}
+
+page.addEventListener("click", (event) => {
+  const plain = !(event.metaKey || event.ctrlKey || event.shiftKey || event.button);
+  const link = event.target.closest("a[data-entry]");
+  const button = event.target.closest("button");
+  if (link && plain) {
+    event.preventDefault();
+    history.pushState(null, "", addressOf({ entry: link.dataset.entry }));
+    open(link.dataset.entry);
+  } else if (event.target.id === "next" && plain) {
+    event.preventDefault();
+    more();
+  } else if (button?.dataset.act) {
+    const dialog = $(`act-${button.dataset.act}`);
+    if (!dialog) return act(button.dataset.act, page.dataset.run, {}, $("fault"), button);
+    Object.assign(dialog.querySelector("form").dataset, { of: button.dataset.of ?? page.dataset.run, after: button.dataset.after ?? "" });
+    fault(dialog.querySelector(".fault"), "");
+    dialog.showModal();
+  } else if (button && "copy" in button.dataset) {
+    const texts = [...$("detail").querySelectorAll(".json")].map((one) => one.textContent);
+    navigator.clipboard?.writeText(texts.join("\n")).then(() => (button.textContent = t("Copied")));
+  }
+});
+
+for (const dialog of page.querySelectorAll("dialog")) {
+  dialog.querySelector("form").onsubmit = async (event) => {
+    if (event.submitter?.value !== "send") return;
+    event.preventDefault();
+    const name = dialog.id.replace("act-", "");
+    const done = await act(name, event.target.dataset.of, bodyOf(name, event.target), dialog.querySelector(".fault"), event.submitter);
+    if (done) dialog.close();
+  };
+}
+
+// --- rows, search, keyboard
+
+async function more() {
+  const link = $("next");
+  if (!link || link.dataset.busy) return;
+  link.dataset.busy = "yes";
+  try {
+    const fresh = await read(link.href);
+    for (const row of fresh.querySelectorAll("#lanes > .lane:not(.axis, #lane-workers)")) $("lanes").append(row);
+    $("more").replaceWith(fresh.getElementById("more"));
+    rows = lanes().length;
+    mark();
+    watch();
+  } catch (error) {
+    delete link.dataset.busy;
+    fault($("fault"), error.message);
+  }
+}
+
+const seen = new IntersectionObserver((found) => found.some((one) => one.isIntersecting) && more(), { rootMargin: "400px" });
+
+function watch() {
+  seen.disconnect();
+  if ($("next")) seen.observe($("next"));
+}
+
+let typed = 0;
+$("find").addEventListener("input", () => {
+  clearTimeout(typed);
+  typed = setTimeout(() => {
+    rows = 0;
+    history.replaceState(null, "", addressOf({ from: "", upto: "", q: "", kind: "", time: "", ...Object.fromEntries(new FormData($("find"))) }));
+    refresh().then(watch);
+  }, 250);
+});
+$("find").querySelector("button").hidden = true;
+
+$("lanes").addEventListener("keydown", (event) => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  const links = [...$("lanes").querySelectorAll(".what a")];
+  const next = links[links.indexOf(document.activeElement) + step];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+});
+
+addEventListener("popstate", () => open(new URLSearchParams(location.search).get("entry") ?? ""));
+
+page.dataset.head = $("head").innerHTML;
+asks($("asks").cloneNode(true));
+mark();
+watch();
+follow();

@@ -1,0 +1,237 @@
+"""The page of a run: one timeline over its tree, its journal, and what its reader may do with it.
+
+The server renders all of it. The script renders parts again while the run works, and sends actions to the REST API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.db.models import Q
+from django.http import HttpRequest, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.urls import NoReverseMatch, reverse
+from django.utils.decorators import method_decorator
+from django.utils.translation import gettext as _
+from django.views.decorators.csrf import ensure_csrf_cookie
+from pydantic_core import to_json
+
+from ravi_django import access
+from ravi_django.kernel import KernelError
+from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.pages import show, words
+from ravi_django.runtime.budgets.usage import TreeUsage
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.journal.entries import internalize
+from ravi_django.runtime.people import links, rights
+from ravi_django.services.request_shapes import marked
+from ravi_django.services.shapes import EntrySerializer, RunSerializer
+from ravi_django.ui import journal
+from ravi_django.ui.access import Page, inbox_url, problem, with_policy
+from ravi_django.ui.timeline import KINDS, Drawn, Timeline, workers_lane
+from ravi_django.ui.words import script_words
+from ravi_django.users import has, name_of, permits
+
+PART = 300  # lanes
+REQUESTS = 20  # open ones
+EXPORTED = 200  # rows a query
+
+
+@method_decorator(ensure_csrf_cookie, name="dispatch")  # the script sends the cookie's token
+class RunView(Page):
+    def get(self, request: HttpRequest, id: UUID) -> HttpResponseBase:
+        user = request.user
+        run = Run.objects.for_user(user).filter(id=id).select_related("owner", "root").first()
+        if run is None:
+            return problem(request, 404, _("There is no such run."))
+        is_readable = access.allows("may_read_journal", user, run)
+        if "entry" in request.GET and request.GET.get("part") == "detail":
+            entry = _entry(request, run) if is_readable else None
+            return render(request, "ravi/ui/run_entry.html", {"entry": entry, "run": run})
+        context = _Shown(request, run, is_readable).context()
+        return with_policy(render(request, "ravi/ui/run.html", context), links.socket("runs"))
+
+
+class ExportView(Page):
+    """The run and its journal as a JSON file, as REST shows them."""
+
+    def get(self, request: HttpRequest, id: UUID) -> HttpResponseBase:
+        run = Run.objects.for_user(request.user).filter(id=id).first()
+        if run is None:
+            return problem(request, 404, _("There is no such run."))
+        if not access.allows("may_read_journal", request.user, run):
+            return problem(request, 403, _("You may not read the journals of runs."))
+        response = StreamingHttpResponse(_export(run, request.user), content_type="application/json")
+        response["Content-Disposition"] = f'attachment; filename="run-{run.id}.json"'
+        return response
+
+
+def _export(run: Run, user: Any) -> Iterator[bytes]:
+    yield b'{"run": ' + to_json(RunSerializer(run).data) + b', "journal": ['
+    seq = 0
+    while rows := list(run.journal.filter(seq__gt=seq).order_by("seq")[:EXPORTED]):
+        internalize(rows)
+        for row in EntrySerializer(rows, many=True, context={"user": user}).data:
+            yield (b",\n" if seq else b"\n") + to_json(row)
+            seq = row["seq"]
+    yield b"\n]}\n"
+
+
+def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
+    """What the page shows of the entry that the address names."""
+    run_id, _dot, seq = request.GET.get("entry", "").rpartition(".")
+    if not (seq.isascii() and seq.isdigit() and len(seq) < 18):
+        return None
+    try:
+        found = Run.objects.for_user(request.user).filter(id=UUID(run_id)).first() if run_id else run
+    except ValueError:
+        return None
+    if found is None or found.tree_id != run.tree_id:
+        return None
+    if not (rows := journal.entries_of(found, int(seq), request.user)):
+        return None
+    bodies = [
+        {
+            **entry,
+            "took": show.between(entry["row"].started_at, entry["row"].finished_at),
+            "edited": [] if entry["is_said"] else journal.edited(entry),
+            "shown": [(name, journal.folded(entry[name])) for name in _bodies(entry)],
+        }
+        for entry in rows
+    ]
+    address = urlencode({"entry": f"{found.id}.{rows[0]['seq']}"})
+    return {
+        "run": found,
+        "first": bodies[0],
+        "rows": bodies,
+        "before": int(rows[0]["seq"]) - 1,
+        "address": f"?{address}",
+        "may_fork": rows[0]["seq"] > 1 and _may_run(request.user, found),
+    }
+
+
+def _bodies(entry: dict[str, Any]) -> list[str]:
+    names = ["result"] if entry["is_said"] else ["request", "result"]
+    return [name for name in names if entry[name] is not None]
+
+
+class _Shown:
+    def __init__(self, request: HttpRequest, run: Run, is_readable: bool) -> None:
+        self._request, self._run, self._is_readable = request, run, is_readable
+        self._user = request.user
+
+    def context(self) -> dict[str, Any]:
+        request, run = self._request, self._run
+        asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
+        runs = journal.runs_of(run, self._user)
+        rows = journal.rows_of(runs) if self._is_readable else []
+        timeline = Timeline(runs, rows, clock.present(), is_whole=asked["time"] == "true")
+        found = journal.search(runs, asked["q"], self._user) if asked["q"] and self._is_readable else None
+        lanes = timeline.chosen(asked["kind"], found)
+        first, until = (_number(request, name, default) for name, default in (("from", 0), ("upto", 0)))
+        part = lanes[first : max(until, first + PART)]
+        is_staff = has(self._user, "is_superuser") or has(self._user, "is_staff")
+        kept = {name: value for name, value in asked.items() if value and name != "entry"}
+        return {
+            "run": run,
+            "mount": request.path[: request.path.rindex("ui/runs/")],
+            "asked": asked,
+            "kinds": [(value, name, value == asked["kind"]) for value, name in KINDS.items()],
+            "sums": self._sums(timeline, runs),
+            "is_readable": self._is_readable,
+            "is_live": any(not one.is_terminal for one in runs),
+            "axis": timeline.axis,
+            "workers": workers_lane(timeline),
+            "lanes": [Drawn(lane, timeline.axis) for lane in part],
+            "query": urlencode(kept),
+            "count": len(lanes),
+            "shown": first + len(part),
+            "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
+            "entry": _entry(request, run) if asked["entry"] and self._is_readable else None,
+            "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
+            "error": run.error if isinstance(run.error, dict) else None,
+            "requests": self._requests(),
+            "may": self._may(),
+            "inbox": inbox_url() if is_staff else "",
+            "is_staff": is_staff,
+            "admin": _admin(run) if is_staff and permits(self._user, "ravi.view_run") else "",
+            "words": script_words(),
+        }
+
+    def _sums(self, timeline: Timeline, runs: list[Run]) -> list[tuple[str, str]]:
+        run, usage = self._run, TreeUsage.of(runs)
+        work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
+        sums = [
+            (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
+            (_("Started"), show.moment(run.started_at)),
+            (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
+            (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens)),
+            (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),
+            (_("Runs"), f"{usage.runs:,}"),
+        ]
+        return [*sums, (_("Takeovers"), f"{timeline.takeovers:,}")] if self._is_readable else sums
+
+    def _requests(self) -> list[dict[str, Any]]:
+        """The open requests of the tree that the user may read."""
+        tree = self._run.tree_id
+        found = rights.visible(self._user).filter(Q(run=tree) | Q(run__root=tree), status=HumanRequest.Status.PENDING)
+        rows = marked(list(found.select_related("run", "owner").order_by("id")[:REQUESTS]), self._user)
+        return [
+            {
+                "id": row.id,
+                "title": row.tool if row.hides else words.title_of(row),
+                "who": words.who(row),
+                "next": words.next_of(row),
+            }
+            for row in rows
+        ]
+
+    def _may(self) -> dict[str, Any]:
+        """The actions whose buttons the page shows. The API checks each again."""
+        run, user = self._run, self._user
+        goes_on = run.status == Status.BLOCKED or (run.status == Status.FAILED and run.parent_id is None)
+        may_run = _may_run(user, run)
+        return {
+            "cancel": not run.is_terminal and run.cancel_requested_at is None,
+            "retry": run.status == Status.FAILED and goes_on and may_run,
+            "release": run.status == Status.BLOCKED and may_run,
+            "resume": run.paused_at is not None and not run.is_terminal and permits(user, "ravi.change_run"),
+            "signal": _signals(user, run) if may_run and not run.is_terminal else None,
+            "export": self._is_readable,
+        }
+
+
+def _may_run(user: Any, run: Run) -> bool:
+    try:
+        access.continue_run(user, run)
+    except KernelError:
+        return False
+    return True
+
+
+def _signals(user: Any, run: Run) -> list[str] | None:
+    """The names to suggest; None for a user who may send none."""
+    try:
+        public = [*getattr(specs.agent_of(run), "public_signals", ())]
+    except KernelError:
+        public = []
+    waits = [wait.get("name", "") for wait in run.waiting_on or () if wait.get("kind") == "signal"]
+    names = [name for name in dict.fromkeys([*waits, *public]) if access.allows("may_signal", user, run, name)]
+    return names if names or permits(user, "ravi.signal_run") else None
+
+
+def _admin(run: Run) -> str:
+    try:
+        return reverse("admin:ravi_run_change", args=[run.id])
+    except NoReverseMatch:
+        return ""
+
+
+def _number(request: HttpRequest, name: str, default: int) -> int:
+    value = request.GET.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else default

@@ -1,0 +1,283 @@
+"""The timeline of a run's tree: a lane for each run and each of its effects, with bars on one time axis.
+
+An effect's attempts and phases are bars of one lane. A child's lanes come where its parent spawned it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import groupby, zip_longest
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
+
+from ravi_django.kernel.visible import visible
+from ravi_django.models import Phase, Run, Status
+from ravi_django.pages import show
+from ravi_django.ui.axis import Axis, Span, percent
+from ravi_django.ui.journal import Row
+
+DEEPEST = 8  # the style sheet has so many steps
+NARROWEST = 0.4  # per cent
+# What only the replay needs; "Everything" shows it.
+_QUIET = (
+    *("now", "random", "uuid", "pinned", "log", "log_once", "chat.output"),
+    *("history.read", "history.count", "replay.drift"),
+)
+_QUIET_LIFE = ("run.started", "run.resumed", "run.suspended", "run.completed", "request.opened", "request.closed")
+_WAITS = ("ask", "signal", "timer", "approval", "ask_human")
+_OF_LEASES = ("run.started", "run.resumed", "llm.call", "tool.call")
+KINDS: dict[str, Any] = {
+    "": gettext_lazy("Steps"),
+    "all": gettext_lazy("Everything"),
+    "failed": gettext_lazy("Failed"),
+    "model": gettext_lazy("Models"),
+    "tool": gettext_lazy("Tools"),
+    "wait": gettext_lazy("Waits"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    tone: str  # the class
+    begin: datetime
+    end: datetime
+
+
+@dataclass(slots=True)
+class Lane:
+    tone: str  # run, model, tool, wait or note
+    depth: int
+    run: Run
+    rows: list[Row] = field(default_factory=list)  # of the effect
+    state: str = ""  # a word: failed, running or waiting; a run's status
+    bars: list[Bar] = field(default_factory=list)
+    lost: list[datetime] = field(default_factory=list)  # takeovers
+    took: timedelta | None = None
+    cost: Decimal | None = None
+    is_quiet: bool = False
+
+    @property
+    def id(self) -> str:
+        """With the number of the first entry; 0 for a run."""
+        return f"{self.run.id}.{self.rows[0].seq if self.rows else 0}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    worker: str
+    begin: datetime
+    end: datetime
+
+
+class Timeline:
+    """`now` ends what is still open."""
+
+    def __init__(self, runs: list[Run], rows: Iterable[Row], now: datetime, *, is_whole: bool = False) -> None:
+        self._now = now
+        self._runs = {run.id: run for run in runs}
+        self._rows = {run_id: list(found) for run_id, found in groupby(rows, key=lambda row: row.run_id)}
+        self.leases: list[Lease] = []
+        self.lost: list[datetime] = []
+        self._tops = {run.id: self._run_lane(run) for run in runs}
+        self._children: dict[UUID, list[Run]] = {}
+        for run in runs:
+            if run.parent_id in self._runs:
+                self._children.setdefault(run.parent_id, []).append(run)
+        self.lanes = list(self._ordered(next(run for run in runs if run.parent_id not in self._runs)))
+        spans: list[Span] = [(lease.begin, lease.end) for lease in self.leases]
+        spans += [(bar.begin, bar.end) for lane in self.lanes for bar in lane.bars if lane.tone in ("model", "tool")]
+        first = min((run.created_at for run in runs), default=now)
+        last = max((run.finished_at or now for run in runs), default=now)
+        self.axis = Axis(spans, first, max(first, last), is_whole=is_whole)
+
+    @property
+    def takeovers(self) -> int:
+        return len(self.lost)
+
+    @property
+    def workers(self) -> int:
+        return len({lease.worker for lease in self.leases})
+
+    def chosen(self, kind: str, found: set[tuple[UUID, int]] | None) -> list[Lane]:
+        """The lanes of a kind, and a search's matches, each with its run. A search without a kind is in everything."""
+        keeps = _KEEPS.get(kind or ("all" if found is not None else ""), _KEEPS[""])
+        kept = [
+            lane
+            for lane in self.lanes
+            if lane.tone == "run"
+            or (keeps(lane) and (found is None or any((row.run_id, row.seq) in found for row in lane.rows)))
+        ]
+        if found is None and kind in ("", "all"):
+            return kept
+        used = {lane.run.id for lane in kept if lane.tone != "run"}
+        return [lane for lane in kept if lane.tone != "run" or lane.run.id in used]
+
+    # ------------------------------------------------------------------------------------------------ lanes
+
+    def _ordered(self, root: Run) -> Iterator[Lane]:
+        """Each run's lane, its effects, and its children where they were spawned. Iterative: a tree may be deep."""
+        stack: list[Iterator[Lane | Run]] = [iter([root])]
+        while stack:
+            match next(stack[-1], None):
+                case None:
+                    stack.pop()
+                case Lane() as lane:
+                    yield lane
+                case run:
+                    stack.append(self._block(run))
+
+    def _block(self, run: Run) -> Iterator[Lane | Run]:
+        yield self._tops[run.id]
+        left = {child.id: child for child in self._children.get(run.id, ())}
+        for rows in _effects(self._rows.get(run.id, [])):
+            lane = self._effect_lane(run, rows)
+            spawned = [left.pop(_id(row.about)) for row in rows if _id(row.about) in left]
+            lane.is_quiet |= bool(spawned)  # the child's own lane says it
+            yield lane
+            yield from spawned
+        yield from left.values()
+
+    def _run_lane(self, run: Run) -> Lane:
+        """Its leases, by the epochs of its rows, and its waits between them."""
+        lane = Lane("run", min(run.depth, DEEPEST), run, state=run.status)
+        lane.cost = run.cost if run.input_tokens or run.output_tokens else None
+        rows = self._rows.get(run.id, [])
+        end = run.finished_at or self._now
+        lane.took = end - run.created_at
+        held = [list(found) for _, found in groupby(rows, key=lambda row: row.epoch)]
+        held = [found for found in held if any(row.kind in _OF_LEASES for row in found)]
+        is_running = run.status == Status.RUNNING
+        for found, after in zip_longest(held, held[1:]):
+            first = next((row for row in found if row.kind in ("run.started", "run.resumed")), found[0])
+            begin, last = min(row.started_at for row in found), max(row.finished_at for row in found)
+            if is_running and after is None and first.epoch == run.lease_epoch:
+                last = max(last, self._now)
+            self._lease(lane, Lease(str(first.about.get("worker", "")), begin, last))
+            if first.about.get("after"):
+                lane.lost.append(first.started_at)
+            if any(row.kind == "run.suspended" for row in found):
+                until = end if after is None else min(row.started_at for row in after)
+                lane.bars.append(Bar("bar-wait", last, max(last, until)))
+        if is_running and not (held and held[-1][0].epoch == run.lease_epoch):  # nothing is recorded yet
+            since = rows[-1].finished_at if rows else run.started_at or run.created_at
+            self._lease(lane, Lease(run.lease_owner, min(since, self._now), self._now))
+        self.lost += lane.lost
+        return lane
+
+    def _lease(self, lane: Lane, lease: Lease) -> None:
+        self.leases.append(lease)
+        lane.bars.append(Bar("bar-run", lease.begin, lease.end))
+
+    def _effect_lane(self, run: Run, rows: list[Row]) -> Lane:
+        first, last = rows[0], rows[-1]
+        tone = _tone(first)
+        end = run.finished_at or self._now
+        is_open = last.phase != Phase.RESULT
+        lane = Lane(tone, min(run.depth + 1, DEEPEST), run, rows)
+        lane.is_quiet = first.kind in _QUIET or (first.kind in _QUIET_LIFE and not first.about.get("after"))
+        for row, after in zip(rows, [*rows[1:], None], strict=True):
+            until = end if after is None else after.started_at
+            if row.phase == Phase.STARTED and (after is None or tone == "wait"):
+                begins = "bar-wait" if tone == "wait" or run.status != Status.RUNNING else f"bar-{tone}"
+                lane.bars.append(Bar(begins, row.started_at, max(until, row.started_at)))
+            elif row.phase == Phase.PAUSED:
+                lane.bars.append(Bar(f"bar-{tone}", row.started_at, row.finished_at))
+                lane.bars.append(Bar("bar-wait", row.finished_at, max(until, row.finished_at)))
+            elif row.phase == Phase.RESULT and tone in ("model", "tool"):
+                lane.bars.append(Bar("bar-bad" if row.is_error else f"bar-{tone}", row.started_at, row.finished_at))
+            elif row.phase == Phase.RESULT:
+                lane.bars.append(Bar("bar-bad" if row.is_error else "bar-note", row.finished_at, row.finished_at))
+        if is_open and not run.is_terminal:
+            lane.state = "running" if run.status == Status.RUNNING and tone in ("model", "tool") else "waiting"
+        elif last.is_error:
+            lane.state = "failed"
+        if first.about.get("after"):
+            lane.lost, lane.bars = [first.started_at], []
+        length = (end if is_open else last.finished_at) - first.started_at
+        lane.took = length if tone in ("model", "tool", "wait") else None
+        costs = [row.cost for row in rows if row.cost is not None]
+        lane.cost = sum(costs, Decimal(0)) if costs else None
+        return lane
+
+
+_KEEPS: dict[str, Callable[[Lane], bool]] = {
+    "": lambda lane: not lane.is_quiet,
+    "all": lambda lane: True,
+    "failed": lambda lane: lane.state == "failed" or bool(lane.lost),
+    "model": lambda lane: lane.tone == "model",
+    "tool": lambda lane: lane.tone == "tool",
+    "wait": lambda lane: lane.tone == "wait",
+}
+
+
+class Drawn:
+    """A lane for the template: positions, and the same facts in words."""
+
+    def __init__(self, lane: Lane, axis: Axis) -> None:
+        self.lane = lane
+        self.label = _label(lane.rows) if lane.rows else visible(lane.run.agent)
+        self.bars = [_drawn(bar, axis) for bar in lane.bars]
+        self.lost = [percent(axis.x(at)) for at in lane.lost]
+        begin = min((bar.begin for bar in lane.bars), default=None)
+        self.since = "" if begin is None else f"+{show.duration(begin - axis.begin)}"
+        self.took = show.duration(lane.took) if lane.took else ""
+        self.cost = show.money(lane.cost) if lane.cost is not None else ""
+
+
+def workers_lane(timeline: Timeline) -> dict[str, Any]:
+    bars = [_drawn(Bar("bar-lease", lease.begin, lease.end), timeline.axis) for lease in timeline.leases[:1_000]]
+    return {"bars": bars, "lost": [percent(timeline.axis.x(at)) for at in timeline.lost], "count": timeline.workers}
+
+
+def _drawn(bar: Bar, axis: Axis) -> tuple[str, str, str]:
+    left = min(axis.x(bar.begin), 100 - NARROWEST)
+    return bar.tone, percent(left), percent(max(NARROWEST, axis.x(bar.end) - left))
+
+
+def _effects(rows: list[Row]) -> list[list[Row]]:
+    """The rows of one place in the agent's code together, in the order of their first ones."""
+    found: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.generation, row.path), []).append(row)
+    return list(found.values())
+
+
+def _tone(row: Row) -> str:
+    if row.kind == "llm.call":
+        return "model"
+    if row.kind == "tool.call":
+        return "tool"
+    return "wait" if row.kind in _WAITS else "note"
+
+
+def _label(rows: list[Row]) -> str:
+    first = rows[0]
+    name = visible(first.name)
+    attempts = max(row.attempt for row in rows)
+    words = {
+        "llm.call": _("model · %(name)s"),
+        "tool.call": "%(name)s",
+        "ask": _("wait for %(name)s"),
+        "signal": _("signal %(name)s"),
+        "approval": _("%(name)s · approval"),
+        "child.spawned": _("starts %(name)s"),
+        "run.resumed": _("worker lost, taken over") if first.about.get("after") else "run.resumed",
+    }.get(first.kind, f"{first.kind} %(name)s")
+    label = (words % {"name": name}).strip()
+    if attempts == 1:
+        return label
+    tries = ngettext("%(count)s attempt", "%(count)s attempts", attempts) % {"count": attempts}
+    return f"{label} · {tries}"
+
+
+def _id(about: dict[str, Any]) -> UUID:
+    """The run that a row is about; its nil id for none."""
+    try:
+        return UUID(str(about.get("run")))
+    except ValueError:
+        return UUID(int=0)

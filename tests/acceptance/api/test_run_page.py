@@ -1,0 +1,165 @@
+"""The page of a run: who reads what of it, and which actions it offers. test_run_browser.py has it in a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ravi_django.models import Run, Status
+from tests.acceptance.api.api_support import AGENT, permit
+from tests.support.inbox import logged_in
+from tests.support.journals import long, rows_of
+from tests.support.runs import make_run
+from tests.support.world import submit
+
+pytestmark = pytest.mark.django_db
+SECRET = {"hidden": True, "arguments": {"iban": "DE75-sesame"}}
+CALL = {"kind": "tool.call", "name": "pay", "path": "1"}
+
+
+def page_of(run: Run, address: str = "") -> str:
+    return f"/ravi/ui/runs/{run.id}/{address}"
+
+
+def read(user: Any, run: Run, address: str = "") -> str:
+    response = logged_in(user).get(page_of(run, address))
+    assert response.status_code == 200
+    return b"".join(response).decode()
+
+
+def lanes_of(page: str) -> list[str]:
+    rows = re.findall(r'<div id="e-.*?role="rowheader">(.*?)</span><span role="cell">', page, re.S)
+    return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", row)).split()) for row in rows]
+
+
+def set_to(run: Run, status: str, **columns: Any) -> Run:
+    Run.objects.filter(id=run.id).update(status=status, **columns)
+    run.refresh_from_db()
+    return run
+
+
+def team(user: Any) -> Run:
+    """A run that starts a child, waits a day for a person, and goes on elsewhere after its worker was lost."""
+    run = make_run(AGENT, owner=user)
+    child = make_run("react/child", owner=user, parent=run, root=run, depth=1, session=run.session)
+    rows_of(child, (1, 2, {"kind": "llm.call", "name": "gpt"}))
+    day = timedelta(days=1).total_seconds()
+    rows_of(
+        run,
+        (0, 0, {"kind": "run.started", "result": {"worker": "w1"}}),
+        (0, 1, {"kind": "child.spawned", "name": "react/child", "result": {"run": str(child.id)}}),
+        (2, 2, {"kind": "approval", "name": "pay", "path": "ask", "phase": "started"}),
+        (2, 2, {"kind": "run.suspended", "result": {"waiting_on": []}}),
+        (day, day, {"kind": "run.resumed", "epoch": 2, "result": {"worker": "w2", "after": "2026-01-01T00:00:00Z"}}),
+        (day, day, {"kind": "approval", "name": "pay", "path": "ask", "epoch": 2}),
+        (day, day + 1, {**CALL, "epoch": 2, "error": {"type": "Timeout", "message": "<b>no answer</b>"}}),
+        (day + 2, day + 3, {**CALL, "epoch": 2, "attempt": 2, "result": {"content": []}}),
+    )
+    for one in (run, child):
+        set_to(one, Status.COMPLETED, finished_at=run.created_at + timedelta(seconds=day + 3))
+    return run
+
+
+def test_a_run_opens_for_those_who_may_read_it_over_rest(user: Any, stranger: Any, root: Any, settings: Any) -> None:
+    run = submit(AGENT, "hi", user=user)
+    rows_of(run, (0, 1, CALL))
+
+    gone = Client().get(page_of(run))
+    assert (gone.status_code, gone["Location"]) == (302, f"/accounts/login/?next={page_of(run)}")
+    for address in ("", "export/"):
+        response = logged_in(stranger).get(page_of(run, address))
+        assert (response.status_code, response["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert lanes_of(read(user, run)) == lanes_of(read(root, run)) == [f"{AGENT} pending", "pay"]
+    assert "unsafe-inline" not in logged_in(user).get(page_of(run))["Content-Security-Policy"]
+    assert [row["name"] for row in json.loads(read(user, run, "export/"))["journal"]] == ["pay"]
+    assert 'href="export/"' in read(user, run)
+
+    settings.RAVI = {**settings.RAVI, "JOURNAL_FOR_OWNERS": False}
+    page = read(user, run, f"?q=pay&entry={run.id}.1")
+    assert lanes_of(page) == [f"{AGENT} pending"] and 'href="export/"' not in page
+    assert logged_in(user).get(page_of(run, "export/")).status_code == 403
+    assert lanes_of(read(root, run)) == [f"{AGENT} pending", "pay"]
+
+
+def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothing_ran(user: Any) -> None:
+    run = team(user)
+
+    page = read(user, run)
+
+    steps = [f"{AGENT} completed", "react/child completed", "model · gpt", "pay · approval", "worker lost, taken over"]
+    assert lanes_of(page) == [*steps, "pay · 2 attempts"]
+    assert "bar-bad" in page and "bar-wait" in page and page.count("+23 h 59 min") == 1
+    assert "+23 h 59 min" not in read(user, run, "?time=true")
+    assert lanes_of(read(user, run, "?kind=failed")) == [f"{AGENT} completed", "worker lost, taken over"]
+    entry = read(user, run, f"?part=detail&entry={run.id}.8")
+    assert "&lt;b&gt;no answer&lt;/b&gt;" in entry and "attempt 2" in entry
+    assert "Choose a row" in read(user, run, f"?part=detail&entry={make_run().id}.1")
+
+
+def test_a_search_finds_only_what_its_user_may_read(user: Any, root: Any) -> None:
+    run = make_run(AGENT, owner=user)
+    rows_of(
+        run, (0, 1, {**CALL, "request": SECRET}), (1, 2, {**CALL, "path": "2", "request": {"arguments": {"id": 77}}})
+    )
+
+    assert len(lanes_of(read(user, run, "?q=77"))) == 2
+    assert "No entry matches." in read(user, run, "?q=sesame")
+    assert "sesame" not in read(user, run, f"?entry={run.id}.1")
+    assert len(lanes_of(read(root, run, "?q=SESAME"))) == 2
+    assert "sesame" in read(root, run, f"?entry={run.id}.1")
+
+
+def test_a_blocked_run_shows_what_was_recorded_against_what_was_asked(user: Any) -> None:
+    run = make_run(AGENT, owner=user)
+    rows_of(run, (0, 1, CALL), (1, 2, {**CALL, "path": "2", "request": SECRET}))
+    sides = {side: {"kind": "tool.call", "name": side, "arguments": {"iban": "sesame"}} for side in ("find", "finds")}
+    for place, is_shown in (("1", True), ("2", False)):
+        diff = {"path": place, "seq": int(place), "recorded": sides["find"], "asked": sides["finds"]}
+        set_to(run, Status.BLOCKED, error={"type": "DeterminismError", "message": "differs", "diff": diff})
+        page = html.unescape(read(user, run))
+        assert '<del>-   "name": "find"' in page and '<ins>+   "name": "finds"' in page
+        assert ("sesame" in page) is is_shown
+
+
+OWN = {"cancel", "export"}
+
+
+@pytest.mark.parametrize(
+    ("status", "columns", "permissions", "offered"),
+    [
+        ("running", {}, [], OWN),
+        ("running", {"waiting_on": [{"kind": "signal", "name": "go"}]}, ["signal_run"], {*OWN, "signals"}),
+        ("pending", {"paused_at": "2026-01-01T00:00:00Z"}, [], OWN),
+        ("pending", {"paused_at": "2026-01-01T00:00:00Z"}, ["change_run"], {*OWN, "resume"}),
+        ("blocked", {}, [], {*OWN, "retry"}),
+        ("failed", {}, [], {"retry", "export"}),
+        ("completed", {}, ["signal_run", "change_run"], {"export"}),
+    ],
+)
+def test_a_button_is_there_for_those_who_may_use_it_now(
+    user: Any, status: str, columns: dict[str, Any], permissions: list[str], offered: set[str]
+) -> None:
+    run = set_to(submit(AGENT, "hi", user=user), status, **columns)
+    permit(user, *permissions)
+
+    page = read(user, run).partition('id="asks"')[0]
+
+    found = {*re.findall(r'data-act="(\w+)"', page), *re.findall(r'href="(export)/"', page)}
+    assert found == offered
+
+
+def test_the_number_of_queries_does_not_depend_on_the_journal(user: Any, django_assert_max_num_queries: Any) -> None:
+    run = submit(AGENT, "hi", user=user)
+    long(run, 400)
+    client = logged_in(user)
+    with django_assert_max_num_queries(15):
+        page = client.get(page_of(run)).content.decode()
+
+    assert len(lanes_of(page)) == 300 and "300 of 401 rows" in page
+    assert len(lanes_of(read(user, run, "?from=300"))) == 101
