@@ -32,8 +32,8 @@ def test_the_pages_newsroom_and_reader_work_together(published: list[Any], djang
     reading = page["begin_reading"](django_user_model.objects.create_superuser("ann"))
     run_until_idle()
     news = page["submit"](page["newsroom"], "Begin.")
-    page["tell"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
-    page["tell"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
+    page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
+    page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
     run_until_idle()
     for publication in published:
         world.fan_out_run(publication)
@@ -41,7 +41,7 @@ def test_the_pages_newsroom_and_reader_work_together(published: list[Any], djang
 
     found = [entry.result for entry in journal_of(reading) if entry.name == "feed.curated"]
     assert [(item["title"], item["keep"]) for item in found] == [("", False), ("Python", True)]
-    keys = re.search(r"logs it as `feed.curated`: `\{(.*?)\}`", PAGE.text, re.DOTALL)
+    keys = re.search(r"logs it as\s+`feed.curated`:\s+`\{(.*?)\}`", PAGE.text, re.DOTALL)
     assert keys is not None and set(re.findall(r'"(\w+)"', keys[1])) == found[0].keys()
     assert Run.objects.filter(status=Status.SUSPENDED).count() == 2
 
