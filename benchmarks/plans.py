@@ -54,10 +54,10 @@ def main() -> None:
             look = "\n".join(row[0] for row in cursor.fetchall())
         show("The next run for a worker with room", look[look.index("Append") : look.index("CTE taken")])
         show("A run that was hinted", Run.objects.filter(claims.claimable(), id=one).explain())
-        show("The sweep: leases whose worker is gone", claims.expired()[:500].explain())
-        show("The sweep: runs that no hint has reached", claims.ready()[:500].explain())
-        show("The sweep: queued runs that nobody promotes", sessions.orphaned()[:500].explain())
-        show("The sweep: ended trees whose last frame may not be out", archive.unpublished_trees(0)[:50].explain())
+        show("The sweep: expired leases", claims.expired()[:500].explain())
+        show("The sweep: runs without a hint", claims.ready()[:500].explain())
+        show("The sweep: queued runs that were not promoted", sessions.orphaned()[:500].explain())
+        show("The sweep: ended trees whose last frame may not be sent", archive.unpublished_trees(0)[:50].explain())
         with connection.cursor() as cursor:
             cursor.execute(
                 "EXPLAIN UPDATE ravi_run SET next_seq = next_seq + 1 "
