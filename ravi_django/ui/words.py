@@ -69,7 +69,6 @@ WORDS = (
     _("failed"),
     _("Reasoning"),
     _("Handed over to %s."),
-    _("Asked %s."),
     _("You are offline. The answer goes on; this page catches up when you are back."),
     _(
         "This site has no ASGI process for live text. The page asks for news every second. See “A "
@@ -86,6 +85,13 @@ WORDS = (
     _("Reconnecting… The run goes on without you."),
     _("This server has no live connection. The page asks for news every second."),
     _("%s new rows"),
+    _("Answer complete"),
+    _("Asks for approval: %s"),
+    _("done"),
+    _("Show all %s lines"),
+    _("%s tools"),
+    _("Arguments"),
+    _("Thought for %s"),
 )
 
 

@@ -125,7 +125,7 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(
         page.wait_for_selector("#banner:has-text('no ASGI process')")
         assert ANSWER not in page.inner_text(".answer")
         reader.flows.set()
-        page.get_by_text(ANSWER).wait_for()
+        page.wait_for_selector(f".answer .prose:has-text('{ANSWER}')")
         page.wait_for_selector("#status:text-is('Done')")
         page.locator("#banner").wait_for(state="hidden")
         errors = page.errors

@@ -299,3 +299,62 @@ def test_markdown_grows_block_by_block_and_html_of_a_model_stays_text(demo, subm
     assert (grown["same"], grown["kept"]) == (True, "H1"), grown["html"]
     assert page.title().startswith("Chat") and not any("evil.test" in url for url in requested)
     assert (page.errors, page.console) == ([], [])
+
+
+INERT = """async () => {
+    const { RequestCard } = await import('/static/ravi/ui/requests.js');
+    const row = { id: 1, kind: 'approval', status: 'pending', may_answer: true, to: 'owner', version: 1 };
+    const card = new RequestCard({ get: async () => row }, row);
+    document.body.append(card.root);
+    while (!card.controls) await new Promise(requestAnimationFrame);
+    const begun = performance.now();
+    const approve = card.controls.querySelector('.primary');
+    const first = approve.inert;
+    while (approve.inert) await new Promise(requestAnimationFrame);
+    return [first, performance.now() - begun > 400];
+}"""
+
+
+def test_a_team_works_in_cards_and_a_draft_outlives_a_reload(demo, chat_of) -> None:
+    page = chat_of(demo)
+    page.goto("/ravi/ui/chat/?agent=orchestrator/team")
+    page.wait_for_selector("ravi-chat:defined")
+    page.keyboard.type("/NOTE")
+    assert page.locator("#palette li").count() == 1
+    page.keyboard.press("Enter")
+    prompt = page.input_value("#text")
+    assert prompt == "Calculate 12 * (3 + 4), and write a note about it"
+    page.reload()
+    page.wait_for_selector("ravi-chat:defined")
+    assert page.input_value("#text") == prompt
+
+    page.press("#text", "Enter")
+
+    page.wait_for_selector(".foot:has-text('tokens')")
+    cards = page.locator(".answer > .agent")
+    assert sorted(cards.locator("> summary .name").all_inner_texts()) == ["react/editor", "react/researcher"]
+    assert cards.locator(".tool .name").text_content() == "calculator"
+    assert cards.locator("> summary .state.completed").count() == 2 and page.locator(".agent[open]").count() == 0
+    assert page.inner_text("#announce").startswith("Answer complete. ")
+    page.goto("/ravi/ui/chat/")
+    page.wait_for_selector("ravi-chat:defined")
+    assert (page.input_value("#text"), page.evaluate(INERT)) == ("", [True, True])
+
+
+@pytest.mark.gate
+def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitted, paced, chat_of) -> None:
+    run = elsewhere(submitted, "react/paced")
+    page = chat_of(demo, run.session_id)
+    paced.let(3)
+    page.wait_for_selector(".answer.live .prose:has-text('w2')")
+    assert page.locator("#cancel").is_visible() and page.locator("#send").is_hidden()
+
+    page.fill("#text", "And then?")
+    page.press("#text", "Enter")
+    page.wait_for_selector(".user .queued")
+    assert page.locator("#cancel").is_visible()
+    paced.let_all()
+
+    page.wait_for_selector(".user:has-text('And then?') + .answer .prose:has-text('w11')")
+    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
+    assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 2

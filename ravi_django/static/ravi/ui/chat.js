@@ -1,11 +1,12 @@
 // <ravi-chat>: a person, the agents that they may run, their conversations. Its shadow root comes from the server.
 
 import { Api } from "./api.js";
-import { element } from "./element.js";
+import { Composer } from "./composer.js";
+import { button, copyButton, element } from "./element.js";
 import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
 import { Answer, blocksOf, textOf } from "./transcript.js";
-import { setWords, t } from "./words.js";
+import { setWords, t, took } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const WORDS = {
@@ -40,20 +41,16 @@ class RaviChat extends HTMLElement {
   }
 
   #listen() {
-    const composer = this.#$("composer");
-    composer.onsubmit = (event) => {
-      event.preventDefault();
-      const text = this.#$("text").value.trim();
-      if (text && this.#$("cancel").hidden) this.#send(text);
-    };
-    this.#$("text").onkeydown = (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
-      event.preventDefault();
-      composer.requestSubmit();
-    };
-    for (const starter of this.root.querySelectorAll(".starters button")) {
+    const starters = [...this.root.querySelectorAll(".starters button")];
+    const agentOf = (starter) => starter.dataset.agent ?? starter.closest("[data-of]")?.dataset.of;
+    this.composer = new Composer(this.root, this.dataset.user, {
+      send: (text) => this.#send(text),
+      pick: (starter) => this.#choose(agentOf(starter)),
+      prompts: () => starters.filter((starter) => starter.dataset.agent || agentOf(starter) === this.#$("agent").value),
+    });
+    for (const starter of starters) {
       starter.onclick = () => {
-        if (starter.dataset.agent) this.#$("agent").value = starter.dataset.agent;
+        this.#choose(agentOf(starter));
         this.#send(starter.textContent);
       };
     }
@@ -78,74 +75,115 @@ class RaviChat extends HTMLElement {
   // --- sending and following
 
   async #send(text) {
-    this.#busy(true);
-    this.#status(t("Sending"));
-    this.#$("usage").textContent = "";
+    if (this.sending) return;
+    this.sending = true;
+    if (!this.#live) this.#status(t("Sending"));
     if (this.#unsent?.text !== text) this.#unsent = { text, key: crypto.randomUUID?.() ?? String(Math.random()) };
     const body = { agent: this.#$("agent").value, input: text, idempotency_key: this.#unsent.key };
     try {
       const run = await this.api.post("runs/", { ...body, ...(this.#session && { session: this.#session }) });
       this.#unsent = null;
       sessionStorage.setItem(run.id, text); // the conversation has the message only after the answer
-      this.#$("text").value = "";
+      this.composer.sent(text);
       this.#$("welcome").hidden = true;
-      this.#show(this.#said(text));
       if (run.session !== this.#session) {
-        this.#session = run.session;
+        this.#session = this.composer.talk = run.session;
         history.replaceState(null, "", this.#address(run.session));
       }
-      this.#follow(run);
+      if (this.#live) this.#queued(text);
+      else {
+        const said = this.#show(this.#said(text));
+        this.#room(said);
+        this.#follow(run);
+      }
       this.#toEnd();
       this.talks.show(this.#session);
     } catch (error) {
-      this.#busy(false);
-      this.#$("text").value ||= text;
+      if (!this.#live) this.composer.busy(false);
+      this.composer.set(this.#$("text").value || text);
       this.#status(t("Not sent: %s Your text is kept.", error.message), "fault");
+    } finally {
+      this.sending = false;
     }
+  }
+
+  // A new message stands at the top, and its answer grows below it.
+  #room(said) {
+    const from = said.offsetTop - said.parentElement.offsetTop;
+    said.parentElement.style.minHeight = `${from + this.#$("scroller").clientHeight - 40}px`;
+  }
+
+  // A message that waits for the answer before it.
+  #queued(text) {
+    this.#show(this.#said(text)).append(element("span", "queued", t("Waiting for the answer before it")));
   }
 
   #follow(run) {
     const answer = new Answer(run.agent, this.api, this.dataset.inbox);
     this.#show(answer.root);
     answer.live(true);
-    this.#busy(true);
+    this.composer.busy(true);
     this.#status(t(WORDS[run.status]));
+    const used = { tokens: 0, cost: 0 };
     const stream = new RunStream(this.api, this.dataset.sockets, run.id, {
       frame: (frame) => {
         answer.take(frame);
         const word = stepInWords(frame);
         if (word) this.#status(word);
+        if (frame.type === "request") this.#announce(t("Asks for approval: %s", frame.text || frame.tool));
+        if (frame.type !== "completion") return;
+        used.tokens += (frame.usage?.input_tokens ?? 0) + (frame.usage?.output_tokens ?? 0);
+        used.cost = frame.cost === null || used.cost === null ? null : used.cost + frame.cost;
+        this.#$("usage").textContent = usageInWords(used.tokens, used.cost);
       },
       state: (state) => this.#connection(state),
       end: (problem) => this.#finish(run.id, answer, problem),
     });
-    this.#live = { run: run.id, stream };
+    const clock = setInterval(() => this.#elapsed(Date.now() - Date.parse(run.created_at)), 1000);
+    this.#live = { run: run.id, stream, clock };
+  }
+
+  // Stop to follow, whether or not the answer has ended.
+  #leave() {
+    this.#live?.stream.close();
+    clearInterval(this.#live?.clock);
+    this.#live = null;
+    this.#elapsed(0);
+    this.#connection("live");
+    this.#$("usage").textContent = "";
+    this.composer.busy(false);
   }
 
   async #finish(id, answer, problem) {
-    this.#live = null;
-    this.#connection("live");
+    this.#leave();
     answer.live(false);
-    this.#busy(false);
     if (problem) return this.#status(problem, "fault");
     try {
       const run = await this.api.get(`runs/${id}/`);
       this.#status(t(WORDS[run.status] ?? run.status), run.status === "failed" ? "fault" : "");
       if (run.error && run.status === "failed") answer.fault(run.error.message);
       if (run.status === "cancelled") answer.note(t("Stopped."));
-      if (run.status === "failed") this.#offerRetry(run, answer);
-      this.#$("usage").textContent = usageInWords(run);
+      await this.#foot(run, answer);
+      if (run.status === "completed") this.#announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
       sessionStorage.removeItem(id);
-      const next = activeOf(await this.#runsOf(this.#session)); // sent from another tab, and queued behind this one
-      if (next && !this.#live) this.open(this.#session);
+      const queued = this.root.querySelector(".queued") || activeOf(await this.#runsOf(this.#session)); // or by another tab
+      if (queued && !this.#live) this.open(this.#session);
     } catch (error) {
       this.#status(error.message, "fault");
     }
   }
 
-  #offerRetry(run, answer) {
-    const retry = element("button", "", t("Try again"));
-    retry.onclick = async () => {
+  // Buttons below an ended answer, and what its whole tree has used.
+  async #foot(run, answer) {
+    const { usage } = run.parent ? run : (await this.api.get(`runs/${run.id}/tree/`)).tree;
+    const buttons = answer.text ? [copyButton(() => answer.text)] : [];
+    if (run.status === "failed") buttons.push(this.#retry(run));
+    const time = took(Date.parse(run.finished_at) - Date.parse(run.created_at));
+    answer.foot(buttons, `${time} · ${usageInWords(usage.input_tokens + usage.output_tokens, usage.cost)}`);
+  }
+
+  #retry(run) {
+    const retry = button(t("Try again"), async () => {
       retry.disabled = true;
       try {
         await this.api.post(`runs/${run.id}/retry/`);
@@ -154,8 +192,8 @@ class RaviChat extends HTMLElement {
         retry.disabled = false;
         this.#status(error.message, "fault");
       }
-    };
-    answer.root.append(retry);
+    }, "");
+    return retry;
   }
 
   async #cancel() {
@@ -175,19 +213,16 @@ class RaviChat extends HTMLElement {
   // Show a conversation, or an empty one; `push` adds an entry to the browser's history.
   async open(id, push = false) {
     const mine = ++this.#opened;
-    this.#live?.stream.close();
-    this.#live = null;
-    this.#connection("live");
+    this.#leave();
     this.#session = id;
     if (push) history.pushState(null, "", this.#address(id));
     this.#drawer(false);
     this.#$("transcript").replaceChildren();
+    this.#$("transcript").style.minHeight = "";
     this.#$("welcome").hidden = Boolean(id);
-    this.#$("usage").textContent = "";
     this.#starters();
     this.#status("");
-    this.#busy(false);
-    this.#$("text").focus();
+    this.composer.open(id ?? "");
     this.talks.show(id);
     if (!id) return;
     try {
@@ -198,7 +233,12 @@ class RaviChat extends HTMLElement {
       if ([...this.#$("agent").options].some((option) => option.value === last)) this.#$("agent").value = last;
       const answer = this.#showMessages(messages, active);
       if (active) this.#follow(active);
-      else if (runs[0]?.status === "failed") this.#offerRetry(runs[0], answer ?? this.#showFault(runs[0]));
+      else if (runs[0]) await this.#foot(runs[0], answer ?? this.#showFault(runs[0]));
+      if (mine !== this.#opened) return;
+      for (const run of runs.filter((run) => run !== active && !ENDED.has(run.status)).reverse()) {
+        const text = sessionStorage.getItem(run.id);
+        if (text) this.#queued(text);
+      }
       this.#toEnd();
     } catch (error) {
       if (mine === this.#opened) this.#status(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
@@ -227,6 +267,7 @@ class RaviChat extends HTMLElement {
   #showMessages(rows, active) {
     let answer = null;
     let asked = false;
+    const answers = [];
     for (const row of rows) {
       const blocks = blocksOf(row.content);
       if (row.role === "user") {
@@ -234,18 +275,23 @@ class RaviChat extends HTMLElement {
         answer = null;
         asked ||= row.run === active?.id;
       } else if (row.run !== active?.id) {
-        if (!answer) this.#show((answer = new Answer(this.#$("agent").value, this.api, this.dataset.inbox)).root);
+        if (!answer) {
+          answers.push((answer = new Answer(this.#$("agent").value, this.api, this.dataset.inbox)));
+          this.#show(answer.root);
+        }
         answer.message(row.role, blocks);
       }
     }
     const text = active && !asked && sessionStorage.getItem(active.id);
     if (text) this.#show(this.#said(text));
+    for (const shown of answers) shown.live(false);
     return answer;
   }
 
   #showFault(run) {
     const answer = new Answer(run.agent, this.api, this.dataset.inbox);
-    answer.fault(run.error?.message ?? t("Failed"));
+    if (run.status === "failed") answer.fault(run.error?.message ?? t("Failed"));
+    if (run.status === "cancelled") answer.note(t("Stopped."));
     this.#show(answer.root);
     return answer;
   }
@@ -259,7 +305,7 @@ class RaviChat extends HTMLElement {
   }
 
   #show(node) {
-    this.#$("transcript").append(node);
+    return this.#$("transcript").appendChild(node);
   }
 
   #near() {
@@ -293,10 +339,17 @@ class RaviChat extends HTMLElement {
     } else say(state === "polled" && this.hasAttribute("data-staff") ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
   }
 
-  #busy(on) {
-    this.#$("send").hidden = on;
-    this.#$("cancel").hidden = !on;
-    this.#$("cancel").disabled = false;
+  #elapsed(ms) {
+    this.#$("elapsed").textContent = ms > 2000 ? took(ms, 0) : "";
+  }
+
+  // For screen readers, once: the growing text itself is no live region.
+  #announce(text) {
+    this.#$("announce").textContent = text;
+  }
+
+  #choose(agent) {
+    if (agent && agent !== this.#$("agent").value) this.#$("agent").value = agent;
   }
 
   // Show the starter prompts of the chosen agent.
@@ -322,11 +375,9 @@ function stepInWords(frame) {
   return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
 }
 
-function usageInWords(run) {
-  const { input_tokens, output_tokens, cost } = run.usage;
-  const seconds = (Date.parse(run.finished_at) - Date.parse(run.created_at)) / 1000;
-  const price = cost === null ? "–" : cost === 0 ? t("no cost") : `$${cost.toPrecision(2)}`;
-  return [t("%s tokens", (input_tokens + output_tokens).toLocaleString()), price, Number.isFinite(seconds) ? `${seconds.toFixed(1)} s` : ""].filter(Boolean).join(" · ");
+function usageInWords(tokens, cost) {
+  const price = cost === null ? "–" : cost === 0 ? t("no cost") : `$${Number(cost.toPrecision(2))}`;
+  return `${t("%s tokens", tokens.toLocaleString())} · ${price}`;
 }
 
 customElements.define("ravi-chat", RaviChat);

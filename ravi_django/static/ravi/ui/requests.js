@@ -66,7 +66,11 @@ export class RequestCard {
       this.state.textContent = `${waits(row)}${own ? ` ${t("Another person decides on a call of your own run.")}` : ""}`;
       if (this.row?.version !== row.version || !row.may_answer) this.#drop();
       this.row = row;
-      if (row.may_answer && !this.controls) this.root.append((this.controls = this.#form(row)));
+      if (row.may_answer && !this.controls) {
+        this.root.append((this.controls = this.#form(row)));
+        // A card that appears under a pointer must not be clicked.
+        for (const button of this.controls.querySelectorAll("button")) wakeUp(button);
+      }
     }
   }
 
@@ -154,6 +158,11 @@ function jsonOf(text) {
   } catch {
     return text;
   }
+}
+
+function wakeUp(button) {
+  button.inert = true;
+  setTimeout(() => (button.inert = false), 500);
 }
 
 function field(text) {

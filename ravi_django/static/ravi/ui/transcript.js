@@ -3,7 +3,8 @@
 import { element } from "./element.js";
 import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
-import { t } from "./words.js";
+import { foldTools, gist, Step } from "./step.js";
+import { t, took } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
@@ -16,12 +17,19 @@ export class Answer {
     this.root.setAttribute("part", "message");
     this.calls = new Map(); // one entry a model call: its text, its reasoning
     this.tools = new Map(); // by call id
+    this.children = new Map(); // cards of runs below this one, by run id
     this.requests = new Map(); // to people, by id
+    this.texts = []; // of this agent, for copying
   }
 
   live(on) {
     this.root.classList.toggle("live", on);
     this.root.setAttribute("aria-busy", String(on));
+    if (!on) for (const box of [this.root, ...[...this.children.values()].map((child) => child.root)]) foldTools(box);
+  }
+
+  get text() {
+    return this.texts.map((prose) => prose.text).join("\n\n");
   }
 
   take(frame) {
@@ -33,7 +41,7 @@ export class Answer {
       request: () => this.#request(frame),
       "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
-      error: () => this.fault(frame.message),
+      error: () => frame.depth || this.fault(frame.message),
     };
     kinds[frame.type]?.();
   }
@@ -49,52 +57,79 @@ export class Answer {
     this.root.append(shown);
   }
 
+  // Buttons and figures below the answer, once it has ended.
+  foot(buttons, figures) {
+    this.root.querySelector(".foot")?.remove();
+    const foot = element("div", "foot");
+    foot.append(...buttons, element("span", "num", figures));
+    this.root.append(foot);
+  }
+
   // A stored message: the same blocks that a completion carries.
   message(role, blocks) {
     for (const block of blocks) {
-      if (block.type === "text" && role === "assistant") this.#prose(this.root).set(block.text);
-      else if (block.type === "thinking") this.#details("thought", t("Reasoning")).append(element("div", "said", block.text ?? block.thinking));
-      else if (block.type === "tool_use") this.tool(block.call_id, block.tool_name, block.arguments);
-      else if (block.type === "tool_result") this.toolResult(block.call_id, textOf(block.content), block.is_error);
+      if (block.type === "text" && role === "assistant") this.#prose(this.root, true).set(block.text);
+      else if (block.type === "thinking") this.#details(this.root, t("Reasoning")).append(element("div", "said", block.text ?? block.thinking));
+      else if (block.type === "tool_use") this.#tool(this.root, block.call_id, block.tool_name, block.arguments);
+      else if (block.type === "tool_result") this.#toolEnd(block.call_id, textOf(block.content), block.is_error);
     }
   }
 
-  tool(id, name, parameters) {
-    if (this.tools.has(id)) return this.tools.get(id);
-    const box = this.#details("tool", "");
-    const summary = box.firstElementChild;
-    const state = element("span", "state", t("running"));
-    summary.append(element("span", "name", name), element("span", "gist", gist(parameters)), state);
-    box.append(element("pre", "", JSON.stringify(parameters ?? {}, null, 2)));
-    const tool = { box, state };
-    this.tools.set(id, tool);
-    return tool;
+  // Where a frame's run has its steps: the answer, or the card of a run below.
+  #ledger(frame) {
+    return frame.depth ? this.#child(frame.run, frame.agent, this.children.get(frame.parent)?.root ?? this.root, frame).root : this.root;
   }
 
-  toolResult(id, text, isError) {
-    const tool = this.tools.get(id);
-    if (!tool || tool.ended) return;
-    tool.ended = true;
-    tool.state.textContent = isError ? t("failed") : `= ${shorten(text)}`;
-    tool.box.classList.toggle("failed", Boolean(isError));
-    tool.box.append(element("pre", "", text));
+  #child(run, agent, box, frame) {
+    if (!this.children.has(run)) {
+      const card = new Step("tool agent", agent, "", Date.parse(frame.ts));
+      card.root.open = true;
+      box.append(card.root);
+      this.children.set(run, card);
+    }
+    return this.children.get(run);
+  }
+
+  #tool(box, id, name, parameters, at) {
+    if (this.tools.has(id)) return;
+    const card = new Step("tool", name, gist(parameters), at);
+    if (parameters) card.value(t("Arguments"), JSON.stringify(parameters, null, 2));
+    box.append(card.root);
+    this.tools.set(id, card);
+  }
+
+  #toolEnd(id, text, isError, at) {
+    const card = this.tools.get(id);
+    if (!card || card.ended) return;
+    card.end(Boolean(isError), at);
+    if (text) card.value(t("Result"), text);
+    if (isError) card.root.open = true;
   }
 
   #request(frame) {
     if (this.requests.has(frame.id)) return this.requests.get(frame.id).open(frame); // again, after a retry
     const card = new RequestCard(this.api, frame, this.inbox);
     this.requests.set(frame.id, card);
-    this.root.append(card.root);
+    this.#ledger(frame).append(card.root);
+    for (let box = card.root; (box = box.parentElement?.closest("details")); ) box.open = true;
   }
 
   #progress(frame) {
     const { step, content } = frame;
     const id = `${frame.run} ${content?.path}`;
-    if (step === "tool_call") this.tool(id, content.tool, content.arguments);
+    const at = Date.parse(frame.ts);
+    const child = this.children.get(frame.run);
+    if (step === "tool_call") this.#tool(this.#ledger(frame), id, content.tool, content.arguments, at);
     else if (step === "tool_result") {
-      this.tool(id, content.tool); // its start is not recorded: after a gap there is the result alone
-      this.toolResult(id, content.text, content.is_error);
-    } else if (step === "handoff") this.note(t(content.from ? "Handed over to %s." : "Asked %s.", content.agent));
+      this.#tool(this.#ledger(frame), id, content.tool); // its start is not recorded: after a gap there is the result alone
+      this.#toolEnd(id, content.text, content.is_error, at);
+    } else if (step === "handoff" && content.from) this.note(t("Handed over to %s.", content.agent));
+    else if (step === "handoff" && content.run) this.#child(content.run, content.agent, this.#ledger(frame), frame);
+    else if (step === "started") child?.working();
+    else if (child && (step === "error" || (step === "done" && !content))) {
+      child.end(step === "error", at);
+      child.root.open = step === "error";
+    }
   }
 
   #say(kind, frame) {
@@ -111,6 +146,7 @@ export class Answer {
     const call = this.#call(frame);
     const texts = (frame.content ?? []).filter((block) => block.type === "text");
     if (texts.length) this.#part(call, "text", frame).set(texts.map((block) => block.text).join(""));
+    if (call.thought) call.title.textContent = t("Thought for %s", took((call.said ?? Date.parse(frame.ts)) - call.begun));
   }
 
   #call(frame) {
@@ -120,17 +156,23 @@ export class Answer {
   }
 
   #part(call, kind, frame) {
+    if (kind === "text") call.said ??= Date.parse(frame.ts);
     if (!call[kind]) {
-      const parent = kind === "thought" ? this.#details("thought", t("Reasoning")) : this.root;
-      if (frame.agent !== this.agent) parent.append(element("span", "by", frame.agent));
-      call[kind] = kind === "text" ? this.#prose(parent) : parent.appendChild(element("div", "said"));
+      const box = this.#ledger(frame);
+      if (!frame.depth && frame.agent !== this.agent) box.append(element("span", "by", frame.agent));
+      if (kind === "thought") {
+        const details = this.#details(box, t("Reasoning"));
+        Object.assign(call, { begun: Date.parse(frame.ts), title: details.firstChild });
+        call.thought = details.appendChild(element("div", "said"));
+      } else call.text = this.#prose(box, !frame.depth);
     }
     return call[kind];
   }
 
-  #prose(parent) {
+  #prose(box, own) {
     const prose = new Prose();
-    parent.append(prose.root);
+    box.append(prose.root);
+    if (own) this.texts.push(prose);
     return prose;
   }
 
@@ -139,10 +181,10 @@ export class Answer {
     for (const kept of frame.snapshot?.frames ?? []) this.take(kept);
   }
 
-  #details(className, title) {
-    const box = element("details", className);
+  #details(parent, title) {
+    const box = element("details", "thought");
     box.append(element("summary", "", title));
-    this.root.append(box);
+    parent.append(box);
     return box;
   }
 }
@@ -153,14 +195,4 @@ export function blocksOf(content) {
 
 export function textOf(content) {
   return blocksOf(content).filter((block) => block.type === "text").map((block) => block.text).join("\n");
-}
-
-function gist(parameters) {
-  const values = Object.values(parameters ?? {}).map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
-  return shorten(values.join(", "), 80);
-}
-
-function shorten(text, length = 40) {
-  const line = String(text ?? "").split("\n")[0];
-  return line.length > length ? `${line.slice(0, length)}…` : line;
 }

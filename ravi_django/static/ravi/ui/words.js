@@ -10,3 +10,10 @@ export function setWords(given) {
 export function t(text, ...values) {
   return (words[text] ?? text).replace(/%s/g, () => String(values.shift()));
 }
+
+// A duration: "0.2 s", "12 s", "4 min", "26 h".
+export function took(ms, digits = 1) {
+  const seconds = Math.max(ms, 100) / 1000;
+  if (seconds < 90) return `${seconds.toFixed(seconds < 9.95 ? digits : 0)} s`;
+  return seconds < 90 * 60 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
