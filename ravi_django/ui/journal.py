@@ -33,7 +33,7 @@ OPEN = 2  # levels of JSON that are open at first
 _ABOUT = ("run.started", "run.resumed", "run.suspended", "child.spawned", "run.handoff")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """A journal row without its bodies."""
 

@@ -13,6 +13,7 @@ from itertools import groupby, zip_longest
 from typing import Any
 from uuid import UUID
 
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from ravi_django.kernel.visible import visible
@@ -28,7 +29,7 @@ _QUIET = (
     *("now", "random", "uuid", "pinned", "log", "log_once", "chat.output"),
     *("history.read", "history.count", "replay.drift"),
 )
-_QUIET_LIFE = ("run.started", "run.resumed", "run.suspended", "run.completed", "request.opened", "request.closed")
+_QUIET_LIFE = ("run.started", "run.resumed", "run.completed", "request.opened", "request.closed")
 _WAITS = ("ask", "signal", "timer", "approval", "ask_human")
 _OF_LEASES = ("run.started", "run.resumed", "llm.call", "tool.call")
 KINDS: dict[str, Any] = {
@@ -83,6 +84,7 @@ class Timeline:
         self._rows = {run_id: list(found) for run_id, found in groupby(rows, key=lambda row: row.run_id)}
         self.leases: list[Lease] = []
         self.lost: list[datetime] = []
+        self._waits: dict[Row, Bar] = {}  # of the rows of suspensions
         self._tops = {run.id: self._run_lane(run) for run in runs}
         self._children: dict[UUID, list[Run]] = {}
         for run in runs:
@@ -134,10 +136,15 @@ class Timeline:
     def _block(self, run: Run) -> Iterator[Lane | Run]:
         yield self._tops[run.id]
         left = {child.id: child for child in self._children.get(run.id, ())}
-        for rows in _effects(self._rows.get(run.id, [])):
-            lane = self._effect_lane(run, rows)
-            spawned = [left.pop(_id(row.about)) for row in rows if _id(row.about) in left]
+        lanes = [self._effect_lane(run, rows) for rows in _effects(self._rows.get(run.id, []))]
+        waits = [
+            bar for lane in lanes if lane.rows[0] not in self._waits for bar in lane.bars if bar.tone == "bar-wait"
+        ]
+        for lane in lanes:
+            spawned = [left.pop(_id(row.about)) for row in lane.rows if _id(row.about) in left]
             lane.is_quiet |= bool(spawned)  # the child's own lane says it
+            if (wait := self._waits.get(lane.rows[0])) is not None:  # an effect's own lane may say it
+                lane.is_quiet = any(bar.begin <= wait.begin and wait.end <= bar.end for bar in waits)
             yield lane
             yield from spawned
         yield from left.values()
@@ -160,9 +167,11 @@ class Timeline:
             self._lease(lane, Lease(str(first.about.get("worker", "")), begin, last))
             if first.about.get("after"):
                 lane.lost.append(first.started_at)
-            if any(row.kind == "run.suspended" for row in found):
-                until = end if after is None else min(row.started_at for row in after)
-                lane.bars.append(Bar("bar-wait", last, max(last, until)))
+            for row in found:
+                if row.kind == "run.suspended":
+                    until = end if after is None else min(row.started_at for row in after)
+                    self._waits[row] = Bar("bar-wait", last, max(last, until))
+                    lane.bars.append(self._waits[row])
         if is_running and not (held and held[-1][0].epoch == run.lease_epoch):  # nothing is recorded yet
             since = rows[-1].finished_at if rows else run.started_at or run.created_at
             self._lease(lane, Lease(run.lease_owner, min(since, self._now), self._now))
@@ -179,6 +188,10 @@ class Timeline:
         end = run.finished_at or self._now
         is_open = last.phase != Phase.RESULT
         lane = Lane(tone, min(run.depth + 1, DEEPEST), run, rows)
+        if (wait := self._waits.get(first)) is not None:
+            lane.bars, lane.took = [wait], wait.end - wait.begin
+            lane.state = "waiting" if wait.end == self._now and run.status == Status.SUSPENDED else ""
+            return lane
         lane.is_quiet = first.kind in _QUIET or (first.kind in _QUIET_LIFE and not first.about.get("after"))
         for row, after in zip(rows, [*rows[1:], None], strict=True):
             until = end if after is None else after.started_at
@@ -252,11 +265,32 @@ def _tone(row: Row) -> str:
         return "model"
     if row.kind == "tool.call":
         return "tool"
-    return "wait" if row.kind in _WAITS else "note"
+    return "wait" if row.kind in _WAITS or row.kind == "run.suspended" else "note"
+
+
+def _waits_for(row: Row) -> str:
+    """What a suspended run waits for, and until when."""
+    waits = [wait for wait in row.about.get("waiting_on") or () if isinstance(wait, dict)]
+    names = [
+        {
+            "signal": _("signal %(name)s") % {"name": wait.get("name", "")},
+            "timer": _("a time"),
+            "request": _("an answer"),
+            "child": _("a child run"),
+            "message": _("a message"),
+        }.get(str(wait.get("kind")), str(wait.get("kind")))
+        for wait in waits[:3]
+    ]
+    until = [parse_datetime(wait["until"]) for wait in waits if isinstance(wait.get("until"), str)]
+    label = _("waits for %(what)s") % {"what": ", ".join(dict.fromkeys(names)) or "…"}
+    ends = min(filter(None, until), default=None)
+    return visible(f"{label} · {_('until %(at)s') % {'at': show.moment(ends)}}" if ends else label)
 
 
 def _label(rows: list[Row]) -> str:
     first = rows[0]
+    if first.kind == "run.suspended":
+        return _waits_for(first)
     name = visible(first.name)
     attempts = max(row.attempt for row in rows)
     words = {

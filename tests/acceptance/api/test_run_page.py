@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
 
 from ravi_django.models import Run, Status
-from tests.acceptance.api.api_support import AGENT, permit
+from tests.acceptance.api.api_support import AGENT, client_of, permit
 from tests.support.inbox import logged_in
 from tests.support.journals import long, rows_of
 from tests.support.runs import make_run
@@ -152,6 +154,19 @@ def test_a_button_is_there_for_those_who_may_use_it_now(
 
     found = {*re.findall(r'data-act="(\w+)"', page), *re.findall(r'href="(export)/"', page)}
     assert found == offered
+
+
+def test_a_paused_run_is_resumed_by_those_with_the_permission(client: APIClient, user: Any) -> None:
+    root = make_run(AGENT, owner=user)
+    run = make_run("react/child", owner=user, parent=root, root=root, depth=1, session=root.session)
+    set_to(run, Status.PENDING, paused_at=timezone.now())
+
+    assert client.post(f"/ravi/runs/{run.id}/resume/").status_code == 403
+    permit(user, "change_run")
+    boss = client_of(type(user).objects.get(id=user.id))
+
+    assert boss.post(f"/ravi/runs/{run.id}/resume/").json()["paused_at"] is None
+    assert boss.post(f"/ravi/runs/{run.id}/resume/").status_code == 409
 
 
 def test_the_number_of_queries_does_not_depend_on_the_journal(user: Any, django_assert_max_num_queries: Any) -> None:

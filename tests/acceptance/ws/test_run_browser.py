@@ -1,0 +1,152 @@
+"""The page of a run in a browser: it follows the run, finds entries and acts on it. Needs a Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from ravi_django import register
+from ravi_django.models import HumanRequest, Run
+from tests.support import world
+from tests.support.asked import Kind, asked_by
+from tests.support.browser import contrast, elsewhere, looks
+from tests.support.journals import long
+from tests.support.runs import CodeAgent, make_run
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # of the static files' middleware
+    pytest.mark.full,
+]
+
+
+@pytest.fixture
+def waiting() -> Iterator[str]:
+    """An agent that waits for two signals."""
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        for name in ("go", "stop"):
+            await ctx.sleep_until_signal(name)
+
+    agent = CodeAgent(story, key="browser-waits")
+    agent.public_signals = ("go", "stop")  # type: ignore[attr-defined]
+    register(agent)
+    yield str(agent.id)
+    world.unregister(agent.id)
+
+
+@pytest.fixture
+def page_of(server: Any, worker: Any, new_page: Callable[..., Any]) -> Callable[..., Any]:
+    """`page_of(user, run, address="")`: the page of a run, with that user logged in."""
+
+    def opened(user: Any, run: Run, address: str = "") -> Any:
+        page = new_page(server.url, user)
+        page.goto(f"/ravi/ui/runs/{run.id}/{address}")
+        return page
+
+    return opened
+
+
+def state_of(page: Any, state: str) -> None:
+    page.wait_for_selector(f".head .state.{state}")
+
+
+@pytest.mark.gate
+def test_a_live_run_is_followed_searched_signalled_forked_and_cancelled(demo, submitted, waiting, page_of) -> None:
+    run = elsewhere(submitted, waiting)
+    page = page_of(demo, run)
+    state_of(page, "suspended")
+    page.wait_for_selector(".lane:has-text('waits for signal go') .state.waiting")
+
+    page.click("text=Send a signal…")
+    page.fill("dialog [name=name]", "secret")
+    page.click("dialog[open] button:text-is('Send')")
+    page.wait_for_selector("dialog[open] .fault:has-text('public_signals')")
+    page.fill("dialog [name=name]", "go")
+    page.click("dialog[open] button:text-is('Send')")
+    page.wait_for_selector(".lane:has-text('waits for signal stop') .state.waiting")
+    assert page.locator("dialog[open], .lane:has-text('signal go') .state").count() == 0
+
+    page.fill("#q", "stop")
+    page.wait_for_selector(".lane:has-text('signal go')", state="detached")
+    assert page.locator(".lane.wait").count() == 1 and "q=stop" in page.url
+    page.focus(".lane.run a")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#detail h2:text-is('run.suspended')")
+    assert "entry=" in page.url
+    page.click("text=Fork before this…")
+    page.click("dialog[open] button:text-is('Fork')")
+    page.wait_for_url(lambda url: str(run.id) not in url)
+    page.wait_for_selector(".lane:has-text('waits for signal stop') .state.waiting")
+    page.go_back()
+
+    page.click("text=Cancel…")
+    page.click("dialog[open] button:text-is('Keep it')")
+    page.click("text=Cancel…")
+    page.fill("dialog[open] [name=reason]", "no longer needed")
+    page.click("dialog[open] button:text-is('Cancel the run')")
+    state_of(page, "cancelled")
+    assert page.locator("#head [data-act]").count() == 0 and "no longer needed" in page.inner_text("#head")
+    refused = [said for said in page.console if "403" not in said]  # of the signal that is not public
+    assert (page.errors, refused) == ([], [])
+
+
+def test_a_failed_run_is_retried_and_its_question_answered_in_place(demo, submitted, page_of) -> None:
+    fails = [True]
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        if fails:
+            raise ValueError("<b>not yet</b>")
+        return (await ctx.ask_human("Which colour?", ["red", "blue"]))["text"]
+
+    agent = register(CodeAgent(story, key="browser-retried"))
+    try:
+        run = elsewhere(submitted, str(agent.id))
+        page = page_of(demo, run)
+        page.wait_for_selector("#head .fault:has-text('<b>not yet</b>')")
+        fails.clear()
+        page.click("text=Retry")
+        page.click(".request button:text-is('red')")
+        state_of(page, "completed")
+    finally:
+        world.unregister(agent.id)
+    assert elsewhere(lambda: HumanRequest.objects.get(run=run).answer["by"]) == "demo"
+
+
+def test_an_uncertain_call_is_resolved_in_place(demo, page_of) -> None:
+    run = elsewhere(lambda: make_run("test/nobodys", owner=demo, status="suspended"))
+    request = elsewhere(lambda: asked_by(run, Kind.UNCERTAIN, "owner", tool="send"))
+    page = page_of(demo, run)
+
+    page.fill(".request input", '{"id": 7}')
+    page.click(".request button:text-is('It happened')")
+
+    page.wait_for_selector(".request .state:text-is('Decided by demo.')")
+    answer = elsewhere(lambda: HumanRequest.objects.get(id=request.id).answer)
+    assert (answer["outcome"], answer["result"]) == ("happened", {"id": 7})
+
+
+@pytest.mark.gate
+def test_a_journal_of_5000_rows_opens_with_its_beginning_and_loads_the_rest(demo, page_of, tmp_path) -> None:
+    boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
+    run = elsewhere(lambda: make_run(owner=demo))
+    elsewhere(long, run, 5000)
+    page = page_of(boss, run)
+
+    assert page.locator(".lane").count() < 310 and "300 of 5,001 rows" in page.inner_text("#more").replace(
+        "5001", "5,001"
+    )
+    page.locator("#more").scroll_into_view_if_needed()
+    page.wait_for_selector(".lane >> nth=500")
+    page.fill("#q", "answer 4321 of")
+    page.wait_for_selector("#more:has-text('2 of 2 rows')")
+
+    for scheme, width in looks(page, 390, 1280):
+        page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert contrast(page, ".lane.run .what a") > 4.5
+    assert (page.errors, page.console) == ([], [])
