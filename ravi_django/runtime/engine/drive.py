@@ -199,7 +199,7 @@ class Driver:
         # A dead worker may not have published its last rows.
         outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
         for row in loaded.journal if lease.run.crashes else outside:
-            self.publisher.emit(*frames.durable(effects.source, row, row.seq))
+            self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox, carried)
         if lease.run.generation and effects.journal.system("@started") is None:
@@ -214,7 +214,7 @@ class Driver:
             return
         rounds.begin_behind(row.result)
         if row.kind == HANDOFF and row.seq == run.next_seq - 1:  # its worker may have died before it published it
-            source = replace(effects.source, agent=(row.result or {})["from"])
+            source = replace(effects.outlet.source, agent=(row.result or {})["from"])
             self.publisher.emit(*frames.durable(source, row, row.seq))
 
     async def _agent_of(self, lease: Lease) -> Agent:
@@ -240,7 +240,7 @@ class Driver:
         started.result |= noted(rounds.hops)
         effects.note_once(started)
         if started in effects.notes:  # it will be the next row, so its frame need not wait for the commit
-            self.publisher.emit(*frames.durable(effects.source, started, lease.run.next_seq))
+            self.publisher.emit(*frames.durable(effects.outlet.source, started, lease.run.next_seq))
         if lease.epoch > 1:
             effects.note(settle.resumed(lease))
 
@@ -282,11 +282,11 @@ class Driver:
             outcome = Outcome.of_error(error, lease)
             entries, turns = outcome.entries(lease), []
             settled = await self.database.call(settle.write, effects, outcome, entries, turns)
-        effects.published(entries, settled.first)
+        effects.outlet.published(entries, settled.first)
         if settled.status in TERMINAL and effects.entangled:
             self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, effects.present()))
         if settled.status in TERMINAL and lease.run.parent_id is None:
-            self.publisher.emit(frames.stream_done(effects.source, settled.status))
+            self.publisher.emit(frames.stream_done(effects.outlet.source, settled.status))
         self._forget(lease)  # the next hint may claim it again
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)

@@ -17,7 +17,6 @@ from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
-    AgentStep,
     CancellationError,
     DeterminismError,
     InvalidInputError,
@@ -35,9 +34,8 @@ from ravi_django.runtime.lease.appender import Appender, Write
 from ravi_django.runtime.lease.caps import Spent
 from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
 from ravi_django.runtime.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
+from ravi_django.runtime.lease.outlet import Outlet
 from ravi_django.runtime.lease.paths import inside
-from ravi_django.runtime.streams import frames
-from ravi_django.runtime.streams.frames import Source
 from ravi_django.runtime.streams.publisher import Publisher
 
 log = logging.getLogger("ravi.effects")
@@ -62,11 +60,10 @@ class Effects(Gate):
         self.appender = appender
         self.threads = appender.database
         self.database = CodeThreads(self.threads, self.busy)
-        self.publisher = publisher
+        self.outlet = Outlet(publisher, lease.run, lease.epoch)
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
         self.tell_paused: Callable[[Paused], None] = lambda paused: None  # called with a run that lost its slot
-        self.source = Source.of(lease.run, lease.epoch)
         self.inbox: list[tuple[int, Message]] = []  # messages of this generation that were read
         self.inbox_upto: int | None = None  # the last message that the code was given
         self.inbox_limit: int | None = None  # how many messages of a backlog are read at once
@@ -173,6 +170,7 @@ class Effects(Gate):
         entry.request, entry.result = map(from_json, entry.stored.values())  # the code may change its own values
         self.attempts = 0
         self.notes.append(entry)
+        self.outlet.hold(entry)
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(LATE_S, self._flush, context=Context())
         return True
@@ -237,7 +235,7 @@ class Effects(Gate):
             lost = LeaseLostError if may_pass(error) else NotRecorded
             raise lost(self.lease.run_id, self.lease.epoch) from error
         self.attempts = 0
-        self.published(entries, first)
+        self.outlet.published(entries, first)
         if self.lease.run.crashes and any(entry.is_effect for entry in entries):
             self.on_progress()
         return first, cancelled
@@ -276,22 +274,6 @@ class Effects(Gate):
         turns, self.turns = self.turns, []
         self.journal.number([*notes, *entries])
         return [*notes, *entries], turns
-
-    def published(self, entries: list[Entry], first_seq: int) -> None:
-        """Send the durable frames of rows that were written."""
-        for seq, entry in enumerate(entries, first_seq):
-            if found := frames.durable(self.source, entry, seq):
-                self.publisher.emit(*found)
-
-    def delta(self, type: str, text: str, *, call: str, attempt: str) -> None:
-        """Stream a piece of text; see `frames.delta`."""
-        self.publisher.emit(frames.delta(self.source, type, text, call=call, attempt=attempt))
-
-    def progress(self, step: AgentStep, content: Any = None, **marks: Any) -> None:
-        """Stream the agent's current step."""
-        frame = frames.progress(self.source, step, content)
-        frame.data |= marks
-        self.publisher.emit(frame)
 
     def note(self, entry: Entry) -> None:
         self.notes.append(entry)

@@ -215,4 +215,4 @@ class Outputs:
             effects.note(entry)
         entry.result["text"] += text
         attempt = f"{effects.lease.epoch}.said"  # the text of a later lease replaces this one
-        effects.delta("text.delta", text, call=entry.path, attempt=attempt)
+        effects.outlet.delta("text.delta", text, call=entry.path, attempt=attempt)

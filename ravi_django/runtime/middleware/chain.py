@@ -103,7 +103,7 @@ async def around_model(
         raise ModelError("a middleware skipped the model and gave no response", type="MiddlewareTermination")
     if response.text and response.text != streamed:
         attempt = f"{ctx.effects.lease.epoch}.through"  # another attempt: it replaces the shown text
-        ctx.effects.delta("text.delta", response.text, call=path, attempt=attempt)
+        ctx.effects.outlet.delta("text.delta", response.text, call=path, attempt=attempt)
     return response
 
 

@@ -66,7 +66,7 @@ async def _call(
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
     async with effects.performing(flushed=flushed):
         await _keep_bodies(effects, messages, options)
-        effects.progress(AgentStep.THINKING, {"model": model.name, "call": path})
+        effects.outlet.progress(AgentStep.THINKING, {"model": model.name, "call": path})
         await ctx.hook(HookEvent.LLM_START, model=model.name, messages=len(messages), path=path)
         begun = time.monotonic()
         failure: ModelError | None = None

@@ -87,7 +87,7 @@ class _Shown:
                 self._delta(event.type, event.text)
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
-                self._effects.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
+                self._effects.outlet.progress(AgentStep.THINKING, {"tool": event.name, "call": self._path})
             case StreamRestart():
                 self._restarts += 1
                 self._tools.clear()
@@ -98,4 +98,4 @@ class _Shown:
     def _delta(self, type: str, text: str) -> None:
         epoch = self._effects.lease.epoch
         attempt = f"{epoch}.{self._restarts}" if self._restarts else str(epoch)
-        self._effects.delta(type, text, call=self._path, attempt=attempt)
+        self._effects.outlet.delta(type, text, call=self._path, attempt=attempt)

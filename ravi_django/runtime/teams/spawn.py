@@ -72,7 +72,8 @@ async def spawn(
                 allowed=ctx.spawn_budget,
             )
             child.agent_version, child.metadata = found.version, metadata
-            await effects.publisher.begun(effects.source.tree)  # any process may have the child from the commit on
+            # Any process may have the child from the commit on.
+            await effects.outlet.publisher.begun(effects.outlet.source.tree)
             try:
                 write = partial(write_spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way)
                 await effects.record(entry, write)

@@ -184,7 +184,7 @@ def _announce(ctx: RunState, entry: Entry) -> None:
         "call_id": entry.request.get("call_id", ""),
         "path": entry.path,
     }
-    ctx.effects.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
+    ctx.effects.outlet.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
 
 
 # --------------------------------------------------------------------------------------------------- behind it

@@ -175,7 +175,7 @@ async def _transactional(
         if not isinstance(error, Exception):
             raise
         return _rolled_back(ctx, tool, error, last)
-    effects.published(written, first)
+    effects.outlet.published(written, first)
     return await _given(effects, result, first, len(written))
 
 

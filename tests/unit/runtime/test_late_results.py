@@ -201,3 +201,17 @@ def test_a_release_comes_behind_its_commit_and_its_frames(look):
     code(story, tools=[look])
     assert drive(make_run(), setup=around_append(after=note)).status == Status.SUSPENDED
     assert "tool.call" in appended  # not with the release
+
+
+def test_its_frame_comes_before_those_of_the_answer(look):
+    async def story(ctx, inbox):
+        await ctx.tool("look", name="a")
+        await ctx.tool("look", name="b")
+        return (await ctx.llm([USER])).text
+
+    code(story, tools=[look], model=ScriptedModel(["x"]))
+    run = drive(make_run())
+
+    shown = [frame.get("step") or frame["type"] for frame in world.events_page(run.id)[0]]
+    one = ["tool_call", "tool_result"]
+    assert shown == ["started", *one, *one, "thinking", "text.delta", "completion", "done", "stream.done"]
