@@ -74,6 +74,7 @@ class RunSerializer(Shown[Any]):
     parent = IdField(source="parent_id", allow_null=True)  # type: ignore[assignment]
     root = IdField(source="tree_id", help_text="The root of its tree; its own id at the root")  # type: ignore[assignment]
     depth = serializers.IntegerField()
+    forked_from = IdField(allow_null=True, help_text="The run whose journal it began with")  # type: ignore[assignment]
     waiting_on = serializers.JSONField(source="waits_for", allow_null=True, help_text="kind, id or name, until")
     priority = PriorityField()
     metadata = serializers.DictField()

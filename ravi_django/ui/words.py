@@ -92,6 +92,9 @@ WORDS = (
     _("%s tools"),
     _("Arguments"),
     _("Thought for %s"),
+    _("Answer again"),
+    _("Show the run"),
+    _("Forked from an earlier conversation"),
 )
 
 

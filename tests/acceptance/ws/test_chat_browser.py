@@ -315,7 +315,7 @@ INERT = """async () => {
 }"""
 
 
-def test_a_team_works_in_cards_and_a_draft_outlives_a_reload(demo, chat_of) -> None:
+def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(demo, chat_of) -> None:
     page = chat_of(demo)
     page.goto("/ravi/ui/chat/?agent=orchestrator/team")
     page.wait_for_selector("ravi-chat:defined")
@@ -336,6 +336,11 @@ def test_a_team_works_in_cards_and_a_draft_outlives_a_reload(demo, chat_of) -> N
     assert cards.locator(".tool .name").text_content() == "calculator"
     assert cards.locator("> summary .state.completed").count() == 2 and page.locator(".agent[open]").count() == 0
     assert page.inner_text("#announce").startswith("Answer complete. ")
+    session = page.evaluate("location.pathname")
+    page.click("text=Answer again")
+    page.wait_for_selector(f".note a[href$='{session}']")  # the conversation that it was forked from
+    page.wait_for_selector(f".user:has-text('{prompt}') + .answer .foot:has-text('tokens')")
+    assert page.evaluate("location.pathname") != session
     page.goto("/ravi/ui/chat/")
     page.wait_for_selector("ravi-chat:defined")
     assert (page.input_value("#text"), page.evaluate(INERT)) == ("", [True, True])

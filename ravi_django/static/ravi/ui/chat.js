@@ -2,7 +2,8 @@
 
 import { Api } from "./api.js";
 import { Composer } from "./composer.js";
-import { button, copyButton, element } from "./element.js";
+import { element } from "./element.js";
+import { newKey, showFoot, usageInWords } from "./foot.js";
 import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
 import { Answer, blocksOf, textOf } from "./transcript.js";
@@ -78,7 +79,7 @@ class RaviChat extends HTMLElement {
     if (this.sending) return;
     this.sending = true;
     if (!this.#live) this.#status(t("Sending"));
-    if (this.#unsent?.text !== text) this.#unsent = { text, key: crypto.randomUUID?.() ?? String(Math.random()) };
+    if (this.#unsent?.text !== text) this.#unsent = { text, key: newKey() };
     const body = { agent: this.#$("agent").value, input: text, idempotency_key: this.#unsent.key };
     try {
       const run = await this.api.post("runs/", { ...body, ...(this.#session && { session: this.#session }) });
@@ -173,27 +174,11 @@ class RaviChat extends HTMLElement {
     }
   }
 
-  // Buttons below an ended answer, and what its whole tree has used.
-  async #foot(run, answer) {
-    const { usage } = run.parent ? run : (await this.api.get(`runs/${run.id}/tree/`)).tree;
-    const buttons = answer.text ? [copyButton(() => answer.text)] : [];
-    if (run.status === "failed") buttons.push(this.#retry(run));
-    const time = took(Date.parse(run.finished_at) - Date.parse(run.created_at));
-    answer.foot(buttons, `${time} · ${usageInWords(usage.input_tokens + usage.output_tokens, usage.cost)}`);
-  }
-
-  #retry(run) {
-    const retry = button(t("Try again"), async () => {
-      retry.disabled = true;
-      try {
-        await this.api.post(`runs/${run.id}/retry/`);
-        this.open(this.#session);
-      } catch (error) {
-        retry.disabled = false;
-        this.#status(error.message, "fault");
-      }
-    }, "");
-    return retry;
+  #foot(run, answer, newest = true) {
+    return showFoot(this.api, run, answer, newest, {
+      open: (session) => this.open(session, session !== this.#session),
+      fault: (message) => this.#status(message, "fault"),
+    });
   }
 
   async #cancel() {
@@ -231,7 +216,9 @@ class RaviChat extends HTMLElement {
       const active = activeOf(runs);
       const last = (active ?? runs[0])?.agent;
       if ([...this.#$("agent").options].some((option) => option.value === last)) this.#$("agent").value = last;
-      const answer = this.#showMessages(messages, active);
+      await this.#showOrigin(runs.at(-1));
+      if (mine !== this.#opened) return;
+      const answer = this.#showMessages(messages, active, runs);
       if (active) this.#follow(active);
       else if (runs[0]) await this.#foot(runs[0], answer ?? this.#showFault(runs[0]));
       if (mine !== this.#opened) return;
@@ -264,7 +251,17 @@ class RaviChat extends HTMLElement {
     return results.filter((run) => run.session === id); // newest first
   }
 
-  #showMessages(rows, active) {
+  // The conversation that this one was forked from, where the reader may see it.
+  async #showOrigin(first) {
+    if (!first?.forked_from) return;
+    const origin = await this.api.get(`runs/${first.forked_from}/`).catch(() => null);
+    if (!origin) return;
+    const link = element("a", "", t("Forked from an earlier conversation"));
+    link.href = this.#address(origin.session);
+    this.#show(element("p", "note")).append(link);
+  }
+
+  #showMessages(rows, active, runs) {
     let answer = null;
     let asked = false;
     const answers = [];
@@ -278,13 +275,17 @@ class RaviChat extends HTMLElement {
         if (!answer) {
           answers.push((answer = new Answer(this.#$("agent").value, this.api, this.dataset.inbox)));
           this.#show(answer.root);
+          answer.run = runs.find((run) => run.id === row.run);
         }
         answer.message(row.role, blocks);
       }
     }
     const text = active && !asked && sessionStorage.getItem(active.id);
     if (text) this.#show(this.#said(text));
-    for (const shown of answers) shown.live(false);
+    for (const shown of answers) {
+      shown.live(false);
+      if (shown.run && shown !== answer) this.#foot(shown.run, shown, false);
+    }
     return answer;
   }
 
@@ -373,11 +374,6 @@ function stepInWords(frame) {
   if (frame.type !== "progress") return "";
   if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
   return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
-}
-
-function usageInWords(tokens, cost) {
-  const price = cost === null ? "–" : cost === 0 ? t("no cost") : `$${Number(cost.toPrecision(2))}`;
-  return `${t("%s tokens", tokens.toLocaleString())} · ${price}`;
 }
 
 customElements.define("ravi-chat", RaviChat);
