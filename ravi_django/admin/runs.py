@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.urls import URLPattern, path, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy as _, ngettext
+from django.utils.translation import gettext, gettext_lazy as _, gettext_noop, ngettext
 
+from ravi_django import access
 from ravi_django.admin import readers, timeline, tree
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named
-from ravi_django.kernel import ConflictError
-from ravi_django.models import TERMINAL, Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.kernel import ConflictError, IllegalTransitionError, KernelError
+from ravi_django.kernel.visible import visible
+from ravi_django.models import Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.pages import show
+from ravi_django.pages.run_actions import actions_of, payload_of
 from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.fork import fork_once
+from ravi_django.runtime.lifecycle.retry import retry
+from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.runtime.teams.slots import resume
 
 ENTRIES = 100  # journal entries a page
@@ -53,6 +61,17 @@ class PlaceFilter(ChoiceFilter):
 
     def condition(self, value: str) -> Q:
         return Q(parent__isnull=value == "root")
+
+
+class ForkForm(forms.Form):
+    after_seq = forms.IntegerField(label=_("Fork after entry"), min_value=1)
+
+
+class SignalForm(forms.Form):
+    name = forms.CharField(
+        label=_("Signal"), max_length=200, widget=forms.TextInput({"list": "ravi-signals", "autocomplete": "off"})
+    )
+    payload = forms.CharField(label=_("Payload: JSON or text"), required=False)
 
 
 @admin.register(Run)
@@ -112,7 +131,10 @@ class RunAdmin(InspectAdmin):
             "agent_version": _version(run),
             "requests": _requests(run, request),
             "facts": _facts(run),
-            "may_cancel": self.has_cancel_permission(request) and run.status not in TERMINAL,
+            "may": actions_of(request.user, run) if self.has_cancel_permission(request) else None,
+            "viewer": _viewer(request, run),
+            "fork": self._dressed(request, ForkForm(initial={"after_seq": run.next_seq - 1})),
+            "signal": self._dressed(request, SignalForm()),
         }
 
     # ------------------------------------------------------------------------------------------------- cancel
@@ -166,9 +188,82 @@ class RunAdmin(InspectAdmin):
         self.log_change(request, run, "Cancellation requested.")
         return True
 
+    def _dressed(self, request: HttpRequest, form: forms.Form) -> forms.Form:
+        self.dress(request, form)
+        return form
+
+    def act_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
+        """The other buttons on a run's page: the services of the REST API, with their rights."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.has_cancel_permission(request):
+            raise PermissionDenied
+        run = self.get_object(request, object_id)
+        if run is None:
+            raise Http404
+        try:
+            shown = _ACTIONS[action](request, run)
+        except KernelError as error:
+            self.message_user(request, visible(str(error)), messages.ERROR)
+            return redirect("admin:ravi_run_change", run.pk)
+        self.log_change(request, run, _DONE[action])
+        self.message_user(request, gettext(_DONE[action]), messages.SUCCESS)
+        return redirect("admin:ravi_run_change", shown.pk)
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.cancel_view)
-        return [path("<path:object_id>/cancel/", view, name="ravi_run_cancel"), *super().get_urls()]
+        others = self.admin_site.admin_view(self.act_view)
+        return [
+            path("<path:object_id>/cancel/", view, name="ravi_run_cancel"),
+            *(path(f"<path:object_id>/{name}/", others, {"action": name}, f"ravi_run_{name}") for name in _ACTIONS),
+            *super().get_urls(),
+        ]
+
+
+def _retry(request: HttpRequest, run: Run) -> Run:
+    access.continue_run(request.user, run)
+    return retry(run.id)
+
+
+def _resume(request: HttpRequest, run: Run) -> Run:
+    access.check_resume(request.user)
+    if not resume(run.id):
+        raise IllegalTransitionError(f"run {run.id} is not paused; there is nothing to resume")
+    return run
+
+
+def _fork(request: HttpRequest, run: Run) -> Run:
+    access.find(request.user, run.agent, None if run.parent_id else run.session_id)
+    after = request.POST.get("after_seq", "")
+    seq = int(after) if after.isascii() and after.isdigit() and len(after) < 18 else 0
+    return fork_once(run.id, seq, user=request.user)[0]
+
+
+def _signal(request: HttpRequest, run: Run) -> Run:
+    send_signal(run, request.POST.get("name", ""), payload_of(request.POST.get("payload", "")), by=request.user)
+    return run
+
+
+_ACTIONS: dict[str, Callable[[HttpRequest, Run], Run]] = {
+    "retry": _retry,
+    "resume": _resume,
+    "fork": _fork,
+    "signal": _signal,
+}
+_DONE = {
+    "retry": gettext_noop("Retried."),
+    "resume": gettext_noop("Resumed."),
+    "fork": gettext_noop("Forked."),
+    "signal": gettext_noop("Signal sent."),
+}
+
+
+def _viewer(request: HttpRequest, run: Run) -> str:
+    """The run's own page, for users who may open it."""
+    try:
+        return reverse("ravi:run-page", args=[run.id]) if run.is_for(request.user) else ""
+    except NoReverseMatch:
+        return ""
 
 
 def _two_lines(first: str, second: str) -> SafeString:

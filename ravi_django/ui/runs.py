@@ -21,11 +21,10 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
 from ravi_django import access
-from ravi_django.kernel import KernelError
-from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.models import HumanRequest, Run
 from ravi_django.pages import show, words
+from ravi_django.pages.run_actions import actions_of, may_run
 from ravi_django.runtime.budgets.usage import TreeUsage
-from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import links, rights
@@ -111,7 +110,7 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
         "rows": bodies,
         "before": int(rows[0]["seq"]) - 1,
         "address": f"?{address}",
-        "may_fork": rows[0]["seq"] > 1 and _may_run(request.user, found),
+        "may_fork": rows[0]["seq"] > 1 and may_run(request.user, found),
     }
 
 
@@ -156,7 +155,7 @@ class _Shown:
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),
-            "may": self._may(),
+            "may": actions_of(self._user, run),
             "inbox": inbox_url() if is_staff else "",
             "is_staff": is_staff,
             "admin": _admin(run) if is_staff and permits(self._user, "ravi.view_run") else "",
@@ -190,39 +189,6 @@ class _Shown:
             }
             for row in rows
         ]
-
-    def _may(self) -> dict[str, Any]:
-        """The actions whose buttons the page shows. The API checks each again."""
-        run, user = self._run, self._user
-        goes_on = run.status == Status.BLOCKED or (run.status == Status.FAILED and run.parent_id is None)
-        may_run = _may_run(user, run)
-        return {
-            "cancel": not run.is_terminal and run.cancel_requested_at is None,
-            "retry": run.status == Status.FAILED and goes_on and may_run,
-            "release": run.status == Status.BLOCKED and may_run,
-            "resume": run.paused_at is not None and not run.is_terminal and permits(user, "ravi.change_run"),
-            "signal": _signals(user, run) if may_run and not run.is_terminal else None,
-            "export": self._is_readable,
-        }
-
-
-def _may_run(user: Any, run: Run) -> bool:
-    try:
-        access.continue_run(user, run)
-    except KernelError:
-        return False
-    return True
-
-
-def _signals(user: Any, run: Run) -> list[str] | None:
-    """The names to suggest; None for a user who may send none."""
-    try:
-        public = [*getattr(specs.agent_of(run), "public_signals", ())]
-    except KernelError:
-        public = []
-    waits = [wait.get("name", "") for wait in run.waiting_on or () if wait.get("kind") == "signal"]
-    names = [name for name in dict.fromkeys([*waits, *public]) if access.allows("may_signal", user, run, name)]
-    return names if names or permits(user, "ravi.signal_run") else None
 
 
 def _admin(run: Run) -> str:
