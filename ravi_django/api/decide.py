@@ -136,7 +136,7 @@ class DecideView(View):
         with transaction.atomic():
             answers.answer(self.link.request_id, by=request.user, **given)
             if not links.use_link(self.link):
-                raise ConflictError("this link has been used already")
+                raise ConflictError(_("This link has already been used."))
         return True
 
     def _page(

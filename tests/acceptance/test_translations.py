@@ -273,3 +273,15 @@ def test_the_script_is_told_what_it_says(bilingual: None, root: Client) -> None:
     assert words["%s new requests."] == {"1": "%s neue Anfrage.", "2": "%s neue Anfragen.", "5": "%s neue Anfragen."}
     assert told in read(root, "/admin/ravi/", "de")
     assert "data-words" not in read(root, "/admin/ravi/run/", "en") + read(root, "/admin/ravi/", "en")
+
+
+def test_an_error_about_an_answer_is_german_too(bilingual: None, root: Client) -> None:
+    request = asked_by(make_run(), Kind.QUESTION, "staff", text="colour")
+    german = {"accept-language": "de"}
+
+    answered = root.post(
+        f"/ravi/requests/{request.pk}/answer/", {"action": "answer", "text": " "}, "application/json", headers=german
+    )
+
+    assert answered.status_code == 400
+    assert answered.json()["error"]["message"].startswith("Die Antwort ist leer. Geben Sie einen Text ein")

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import ValidationError as DjangoValidationError
+from django.utils.translation import gettext as _
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
@@ -62,7 +63,8 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
     allowed = actions_of(request)
     if given.action not in allowed:
         raise InvalidInputError(
-            f"action of a request of kind {request.kind} is one of {', '.join(allowed)}, not {given.action!r}",
+            _("The action %(action)s is not possible for a request of kind %(kind)s. Possible actions: %(actions)s.")
+            % {"action": repr(given.action), "kind": request.kind, "actions": ", ".join(allowed)},
             field="action",
         )
     _nothing_else(given)
@@ -72,9 +74,7 @@ def checked(request: HumanRequest, given: Given) -> dict[str, Any]:
             answer |= _outcome(given)
         case Kind.APPROVAL if top_ups.is_top_up(request):
             if given.sticky:
-                raise InvalidInputError(
-                    "sticky is for a tool's calls: more budget is decided on each time", field="sticky"
-                )
+                raise InvalidInputError(_("A decision about a budget cannot be sticky. Omit sticky."), field="sticky")
             answer["arguments"] = top_ups.check(request, given.action, given.arguments)
         case Kind.APPROVAL:
             answer |= _approval(request, given)
@@ -95,27 +95,40 @@ _GOES_WITH = {
 
 def _nothing_else(given: Given) -> None:
     if not isinstance(given.sticky, bool):
-        raise InvalidInputError("sticky is true or false", field="sticky")
+        raise InvalidInputError(_("sticky must be true or false."), field="sticky")
     for field, actions in _GOES_WITH.items():
         value, nothing = getattr(given, field), {"text": "", "sticky": False}.get(field)
         if value is not None and value != nothing and given.action not in actions:  # a result may be 0, false or ""
-            raise InvalidInputError(f"{field} goes with {' or '.join(actions)}, not with {given.action}", field=field)
+            raise InvalidInputError(
+                _("%(field)s is not allowed with the action %(action)s. It is allowed with: %(actions)s.")
+                % {"field": field, "action": given.action, "actions": ", ".join(actions)},
+                field=field,
+            )
 
 
 def _outcome(given: Given) -> dict[str, Any]:
     if given.outcome not in OUTCOMES:
-        raise InvalidInputError(f"outcome is one of {', '.join(OUTCOMES)}, not {given.outcome!r}", field="outcome")
+        raise InvalidInputError(
+            _("Unknown outcome %(outcome)s. Possible outcomes: %(outcomes)s.")
+            % {"outcome": repr(given.outcome), "outcomes": ", ".join(OUTCOMES)},
+            field="outcome",
+        )
     if given.outcome == "happened":
         check_json("result", given.result, conf.MAX_RESULT_BYTES)
         return {"outcome": "happened", "result": storable(given.result)}
     if given.result is not None:
-        raise InvalidInputError(f"a result goes with happened, not with {given.outcome}", field="result")
+        raise InvalidInputError(
+            _("A result is only allowed with the outcome happened, not with %(outcome)s.") % {"outcome": given.outcome},
+            field="result",
+        )
     return {"outcome": given.outcome}
 
 
 def _approval(request: HumanRequest, given: Given) -> dict[str, Any]:
     if given.action == "approve" and given.arguments is not None:
-        raise InvalidInputError("approve takes no arguments; edit approves with others", field="arguments")
+        raise InvalidInputError(
+            _("The action approve has no arguments. Use edit to approve with other arguments."), field="arguments"
+        )
     if given.action != "edit":
         return {"sticky": True} if given.sticky else {}
     return {"arguments": _edited(request, given.arguments)}
@@ -124,7 +137,9 @@ def _approval(request: HumanRequest, given: Given) -> dict[str, Any]:
 def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
     """The person's arguments, checked by the tool's schema."""
     if not isinstance(arguments, Mapping):
-        raise InvalidInputError("edit needs arguments, an object of the tool's parameters", field="arguments")
+        raise InvalidInputError(
+            _("The action edit needs arguments: a JSON object with the tool's parameters."), field="arguments"
+        )
     held: dict[str, Any] = storable(dict(arguments))
     check_json("arguments", held, conf.MAX_INPUT_BYTES)
     try:
@@ -132,7 +147,11 @@ def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
     except TooMuchToCheck as error:
         raise InvalidInputError(f"arguments: {error}", field="arguments") from None
     if faults:
-        raise InvalidInputError(f"arguments do not fit {request.tool}: {'; '.join(faults[:3])}", field="arguments")
+        raise InvalidInputError(
+            _("The arguments are not valid for %(tool)s: %(errors)s")
+            % {"tool": request.tool, "errors": "; ".join(faults[:3])},
+            field="arguments",
+        )
     return held
 
 
@@ -143,11 +162,12 @@ def _text(request: HumanRequest, given: Given) -> dict[str, Any]:
     if asked := request.about.get("questions"):
         return {"text": text, "values": _values(asked, text, given.values)}
     if given.values is not None:
-        raise InvalidInputError("this is one question: answer it with a text", field="values")
+        raise InvalidInputError(_("This is a single question. Answer with text, not with values."), field="values")
     if not text:
-        raise InvalidInputError("an answer needs a text; or skip or cancel the question", field="text")
+        raise InvalidInputError(_("The answer is empty. Enter a text, or skip or cancel the question."), field="text")
     if request.choices and not request.about.get("free_text", True) and text not in request.choices:
-        raise InvalidInputError(f"text must be one of {', '.join(map(repr, request.choices))}", field="text")
+        choices = ", ".join(map(repr, request.choices))
+        raise InvalidInputError(_("The text must be one of %(choices)s.") % {"choices": choices}, field="text")
     return {"text": text}
 
 
@@ -155,20 +175,30 @@ def _values(asked: Mapping[str, str], text: str, values: Any) -> dict[str, str]:
     """A text for each of the questions, and for nothing else."""
     keys = ", ".join(map(repr, asked))
     if text or not isinstance(values, Mapping):
-        raise InvalidInputError(f"these are several questions: give values, a text for each of {keys}", field="values")
+        raise InvalidInputError(
+            _("This request has several questions. Send values with a text for each of %(keys)s.") % {"keys": keys},
+            field="values",
+        )
     if values.keys() != asked.keys():
-        raise InvalidInputError(f"values has a text for each of {keys}, and for nothing else", field="values")
+        raise InvalidInputError(_("values must have exactly the keys %(keys)s.") % {"keys": keys}, field="values")
     given = {key: text_of("values", value).strip() for key, value in values.items()}
     if empty := [key for key, value in given.items() if not value]:
-        raise InvalidInputError(f"values has no text for {empty[0]!r}; or skip or cancel all of it", field="values")
+        raise InvalidInputError(
+            _("The answer for %(key)s is empty. Enter a text, or skip or cancel the whole request.")
+            % {"key": repr(empty[0])},
+            field="values",
+        )
     return given
 
 
 def text_of(field: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidInputError(f"{field} is a text", field=field)
+        raise InvalidInputError(_("%(field)s must be a text.") % {"field": field}, field=field)
     if len(value) > MAX_TEXT:
-        raise InputTooLargeError(f"{field} is a text of at most {MAX_TEXT} characters", field=field)
+        raise InputTooLargeError(
+            _("%(field)s is too long. It may have %(most)d characters.") % {"field": field, "most": MAX_TEXT},
+            field=field,
+        )
     return str(storable(value))
 
 
@@ -186,7 +216,7 @@ def answer(
     by: Any = None,
     version: int | None = None,
 ) -> UUID:
-    """Answer a request; the first answer wins. Returns the run's id.
+    """Answer a request; the first answer counts. Returns the run's id.
 
     Actions by kind of request:
     - a question, a tool's input: "answer" with `text`, or with `values` by key for several questions; "skip", "cancel"
@@ -265,9 +295,9 @@ def find(request: HumanRequest | UUID | str) -> HumanRequest:
     try:
         found: HumanRequest | None = HumanRequest.objects.select_related("run", "answered_by").filter(id=given).first()
     except (DjangoValidationError, ValueError):
-        raise NotFoundError(f"{str(given)[:100]!r} is no request's id") from None
+        raise NotFoundError(_("%(id)s is not the id of a request.") % {"id": repr(str(given)[:100])}) from None
     if found is None:
-        raise NotFoundError(f"there is no request {given}")
+        raise rights.not_found(given)
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from ravi_django import users
 from ravi_django.db import transaction
@@ -133,18 +134,30 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
     step = Addressees.of(to)
     address = rights.address_of(step.steps[0].to, request.owner_id)
     if len(step.steps) > 1:
-        raise InvalidInputError("to is one address: the later steps stay", field="to")
+        raise InvalidInputError(_("Enter one address only. The later steps do not change."), field="to")
     if address == "owner" and request.kind not in rights.CONVERSATION and hidden.is_about(request):
-        raise InvalidInputError(f"to: what {request.tool} is called with is hidden from the owner", field="to")
+        raise InvalidInputError(
+            _("The arguments of %(tool)s are hidden from the owner. Choose another address.") % {"tool": request.tool},
+            field="to",
+        )
     if address == request.to:
-        raise InvalidInputError(f"to: {address} is asked already", field="to")
+        raise InvalidInputError(
+            _("The request is already addressed to %(address)s.") % {"address": address}, field="to"
+        )
     placed = copy(request)
     placed.to = address
     if right is None and next(rights.rights_to(user, placed), None) is not None:  # without the site's hook
-        raise ForbiddenError(f"{address} means you, and you may not answer request {request.pk}: choose another")
+        raise ForbiddenError(
+            _("The address %(address)s includes you, but you may not answer request %(id)s. Choose another address.")
+            % {"address": address, "id": request.pk}
+        )
     confirms = address == "owner" and request.four_eyes  # only the agent's code and the site may ask the owner
     if confirms or not rights.means_somebody(address, placed):
-        raise InvalidInputError(f"to: {address} means nobody who may answer request {request.id}", field="to")
+        raise InvalidInputError(
+            _("Nobody at %(address)s may answer request %(id)s. Choose another address.")
+            % {"address": address, "id": request.id},
+            field="to",
+        )
     if user is not None and rights.goes_to_staff(request):
         _check_stays_with_staff(request, address, placed)
     return address
@@ -155,5 +168,7 @@ def _check_stays_with_staff(request: HumanRequest, address: str, placed: HumanRe
     meant = addressees.of_users(found, asked)
     if any(asked not in meant[user.pk] and not users.has(user, "is_staff") for user in found):
         raise InvalidInputError(
-            f"to: {address} means users who are not staff; request {request.id} is for {asked}", field="to"
+            _("The address %(address)s includes users who are not staff. Request %(id)s is for %(asked)s.")
+            % {"address": address, "id": request.id, "asked": asked},
+            field="to",
         )

@@ -14,6 +14,7 @@ from uuid import UUID
 from django.core.signing import BadSignature, SignatureExpired, TimestampSigner
 from django.db.models import Exists, F, OuterRef, Q
 from django.urls import get_script_prefix, reverse
+from django.utils.translation import gettext as _
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
@@ -49,9 +50,9 @@ def id_of(token: str) -> UUID:
     try:
         return UUID(_signer().unsign(token, max_age=conf.REQUEST_LINK_S))
     except SignatureExpired:
-        raise ExpiredLinkError("the link has expired") from None
+        raise ExpiredLinkError(_("The link has expired.")) from None
     except (BadSignature, ValueError):
-        raise NotFoundError("there is no such link") from None
+        raise NotFoundError(_("There is no such link.")) from None
 
 
 def find(token: str, user: Any) -> RequestLink:
@@ -59,9 +60,9 @@ def find(token: str, user: Any) -> RequestLink:
     rows = RequestLink.objects.select_related("request__run", "request__owner", "request__answered_by")
     link: RequestLink | None = rows.filter(id=id_of(token), user_id=user.pk).first()
     if link is None:
-        raise NotFoundError("there is no such link")
+        raise NotFoundError(_("There is no such link."))
     if link.expires_at <= present():
-        raise ExpiredLinkError("the link has expired")
+        raise ExpiredLinkError(_("The link has expired."))
     return link
 
 

@@ -107,7 +107,7 @@ def address_on_thread(request: HumanRequest, present: datetime) -> None:
     """The same, on a database thread."""
     if _has_several(request) and not place_first(request, present):
         names = _names(request)
-        log.warning("requests: %s of run %s is nobody", names, request.run_id, extra={"action": "request.nobody"})
+        log.warning("requests: nobody is at %s of run %s", names, request.run_id, extra={"action": "request.nobody"})
 
 
 def _names(request: HumanRequest) -> str:
@@ -142,8 +142,9 @@ def nobody_at(request: HumanRequest) -> str:
     alone = copy(request)
     alone.four_eyes = False
     if not request.four_eyes or _first(alone) is None:
-        return f"{names} is nobody at present"
-    return f"{names} is nobody but the run's owner, who does not decide alone. {rights.SWITCH}"
+        return f"nobody at {names} may answer it"
+    only_owner = f"only the run's owner is at {names}, and may not decide (four eyes)"
+    return f"{only_owner}. If your site has one member of staff, set RAVI['FOUR_EYES'] to False"
 
 
 def _begins(request: HumanRequest, present: datetime) -> datetime:

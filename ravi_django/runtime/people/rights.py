@@ -21,6 +21,7 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from ravi_django.kernel import ForbiddenError, NotFoundError
 from ravi_django.models import TERMINAL, Delegation, HumanRequest
@@ -30,7 +31,6 @@ from ravi_django.runtime.people.site_rules import tenants_of
 from ravi_django.users import has, permits
 
 CONVERSATION = (HumanRequest.Kind.QUESTION, HumanRequest.Kind.INPUT)  # for the user who talks to the agent
-SWITCH = "A site with one member of staff sets RAVI['FOUR_EYES'] to False"
 MOST = 200  # recipients of one address, and delegators of one user
 
 
@@ -52,20 +52,31 @@ def check(user: Any, request: HumanRequest) -> Authority:
     present = as_now(user)
     row = None if request.pk is None else HumanRequest.objects.filter(pk=request.pk).only(*_GOES_BY).first()
     if present is None or row is None:
-        raise NotFoundError(f"there is no request {request.pk}")
+        raise not_found(request.pk)
     seen = row.owner_id == present.pk
     for right in rights_to(present, row):
         seen = True
         if _is_allowed(right, request):
             return right
         if right.instead_of is None:
-            raise ForbiddenError(f"request {request.pk} is not yours to answer: the site's own rule refuses it")
+            raise ForbiddenError(_("A rule of this site does not allow you to answer request %(id)s.") % {"id": row.pk})
     if not seen:
-        raise NotFoundError(f"there is no request {request.pk}")
+        raise not_found(request.pk)
     if _is_own_call(present, row) and _would_decide(present, row):
-        why = f"comes from your own run; with four eyes another person decides: {address_now(row)}. {SWITCH}"
-        raise ForbiddenError(f"request {request.pk} {why}")
-    raise ForbiddenError(f"request {request.pk} is addressed to {row.to}; you may read it")
+        raise ForbiddenError(
+            _(
+                "Request %(id)s is from your own run, so another person must answer it (four eyes): %(address)s. "
+                "If your site has one member of staff, set RAVI['FOUR_EYES'] to False."
+            )
+            % {"id": row.pk, "address": address_now(row)}
+        )
+    raise ForbiddenError(
+        _("Request %(id)s is addressed to %(address)s. You may only read it.") % {"id": row.pk, "address": row.to}
+    )
+
+
+def not_found(request_id: object) -> NotFoundError:
+    return NotFoundError(_("There is no request %(id)s.") % {"id": request_id})
 
 
 def _would_decide(user: Any, request: HumanRequest) -> bool:
@@ -79,7 +90,8 @@ def check_changed(right: Authority, request: HumanRequest) -> None:
     """Ask the site's hook about changed arguments: `request` is a copy with those. Raises ForbiddenError."""
     if not _is_allowed(right, request):
         raise ForbiddenError(
-            f"request {request.pk} is not yours to answer with these arguments: the site's own rule refuses them"
+            _("A rule of this site does not allow you to answer request %(id)s with these arguments.")
+            % {"id": request.pk}
         )
 
 

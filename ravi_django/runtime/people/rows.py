@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
+from django.utils.translation import gettext as _, gettext_lazy
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
@@ -68,7 +69,7 @@ def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
     """Append the row of code that goes on without a decision, and close the request if it is pending."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
-        reason = f"run {lease.run_id} goes on without it"
+        reason = f"run {lease.run_id} continued without an answer"
         _close(request, HumanRequest.Status.CANCELLED, lease.run, {"reason": reason})
 
 
@@ -139,7 +140,7 @@ def answer_request(
     version: int | None = None,
     sticky: StickyDecision | None = None,
 ) -> bool:
-    """Answer a pending request: the first answer wins. The answer, its records, its signal, `sticky` and the run's
+    """Answer a pending request: the first answer counts. The answer, its records, its signal, `sticky` and the run's
     wake-up are one commit. Returns whether the run is woken; inside a caller's transaction it is not, and `wake_silent`
     has to follow the commit.
 
@@ -150,18 +151,23 @@ def answer_request(
     with transaction.atomic():
         request = HumanRequest.objects.filter(id=request_id).first()
         if request is None:
-            raise NotFoundError(f"there is no request {request_id}")
+            raise NotFoundError(_("There is no request %(id)s.") % {"id": request_id})
         if request.status != HumanRequest.Status.PENDING:  # final: late answers need no lock
             raise conflict(request.id)
         if request.not_before is not None and present() < request.not_before:
             raise ConflictError(
-                f"request {request.id} can be answered from {request.not_before:%H:%M:%S} UTC on: until then the "
-                "worker that began it may still be at it"
+                _(
+                    "Request %(id)s can be answered from %(time)s UTC on. Until then the worker that started the call "
+                    "may still be executing it."
+                )
+                % {"id": request.id, "time": f"{request.not_before:%H:%M:%S}"}
             )
         run = Run.objects.select_for_update(no_key=True).only(*_OF_RUN).get(id=request.run_id)
         check_in_time(request, run.status)
         if request.signal and has_reply(request):
-            raise ConflictError(f"run {run.id} was sent the signal {request.signal} before; that is its answer")
+            raise ConflictError(
+                _("The signal %(signal)s has already answered this request.") % {"signal": request.signal}
+            )
         pending = HumanRequest.objects.filter(
             id=request.id, status=HumanRequest.Status.PENDING, version=request.version if version is None else version
         )
@@ -200,19 +206,33 @@ def words_of(answer: dict[str, Any]) -> str:
 def check_in_time(request: HumanRequest, run_status: str) -> None:
     """Raise ConflictError when its run has ended, or its time."""
     if run_status in TERMINAL:
-        raise ConflictError(f"run {request.run_id} is {run_status} already; nobody would read the answer")
+        raise ConflictError(_("Run %(id)s has already ended, so it takes no answers.") % {"id": request.run_id})
     if request.expires_at is not None and request.expires_at <= present():
-        raise ConflictError(f"request {request.id} expired at {request.expires_at:%Y-%m-%d %H:%M:%S} UTC")
+        raise ConflictError(
+            _("Request %(id)s expired at %(time)s UTC.")
+            % {"id": request.id, "time": f"{request.expires_at:%Y-%m-%d %H:%M:%S}"}
+        )
 
 
 def conflict(request_id: UUID) -> ConflictError:
     """Why a change of the request came too late: it is answered, closed or changed."""
     request = HumanRequest.objects.select_related("answered_by").get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
-        version = f"it is at version {request.version} now; read it again"
-        return ConflictError(f"request {request.id} has changed since: {version}")
+        return ConflictError(
+            _("Request %(id)s has changed since you opened it. It now has version %(version)d. Load it again.")
+            % {"id": request.id, "version": request.version}
+        )
     name = request.answered_by or (request.answer or {}).get("by")
-    return ConflictError(f"request {request.id} is {request.status} already{f' by {name}' if name else ''}")
+    if request.status == HumanRequest.Status.ANSWERED and name:
+        return ConflictError(_("Request %(id)s was already answered by %(name)s.") % {"id": request.id, "name": name})
+    return ConflictError(str(_CLOSED[HumanRequest.Status(request.status)]) % {"id": request.id})
+
+
+_CLOSED = {
+    HumanRequest.Status.ANSWERED: gettext_lazy("Request %(id)s was already answered."),
+    HumanRequest.Status.EXPIRED: gettext_lazy("Request %(id)s has already expired."),
+    HumanRequest.Status.CANCELLED: gettext_lazy("Request %(id)s was already cancelled."),
+}
 
 
 # ------------------------------------------------------------------------------------------- signals as answers

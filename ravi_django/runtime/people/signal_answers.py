@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
+from django.utils.translation import gettext as _
 from pydantic_core import to_json
 
 from ravi_django import access
@@ -109,7 +110,9 @@ def _answer(payload: Any) -> dict[str, Any]:
     if isinstance(payload, Mapping) and payload.keys() & {"action", "text", "values"}:
         if unknown := sorted(payload.keys() - _ANSWER):
             raise InvalidInputError(
-                f"payload has {unknown[0]!r}; an answer has {', '.join(sorted(_ANSWER))}", field="payload"
+                _("Unknown field %(name)s in the payload. An answer has: %(fields)s.")
+                % {"name": repr(unknown[0]), "fields": ", ".join(sorted(_ANSWER))},
+                field="payload",
             )
         return dict(payload)
     return {"text": to_json(payload).decode()}

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from ravi_django.db import transaction
 from ravi_django.kernel import ForbiddenError, NotFoundError, Risk
@@ -57,9 +58,10 @@ def revoke(decisions: Sequence[StickyDecision], *, by: Any) -> list[StickyDecisi
         present = rights.as_now(by)
         one = next(iter(others))
         if present is None or not permits(present, "ravi.view_stickydecision"):
-            raise NotFoundError(f"there is no standing decision {one}")
+            raise NotFoundError(_("There is no sticky decision %(id)s.") % {"id": one})
         raise ForbiddenError(
-            f"you may not revoke standing decision {one}: you did not give it, and lack ravi.change_stickydecision"
+            _("You may not revoke sticky decision %(id)s. This needs its author or ravi.change_stickydecision.")
+            % {"id": one}
         )
     return revoke_standing(ids, by=by)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
@@ -108,11 +109,14 @@ def check(request: HumanRequest, action: str, arguments: Any) -> dict[str, Any]:
     """The limits of this answer: the suggested ones, or the person's. Raises InvalidInputError."""
     if action == "deny":
         if arguments:
-            raise InvalidInputError("arguments go with approve or edit, not with deny", field="arguments")
+            raise InvalidInputError(_("The action deny has no arguments."), field="arguments")
         return {}
     given = dict(request.arguments or {}) if arguments is None and action == "approve" else arguments
     if not isinstance(given, Mapping) or not given or set(given) - set(LIMITS) or None in given.values():
-        raise InvalidInputError(f"arguments are new limits: {', '.join(LIMITS)}", field="arguments")
+        raise InvalidInputError(
+            _("The arguments must be new limits. Possible limits: %(limits)s.") % {"limits": ", ".join(LIMITS)},
+            field="arguments",
+        )
     if fault := next(faults_of_limits(given), None):
         raise InvalidInputError(f"arguments{fault}", field="arguments")
     return dict(given)
@@ -196,10 +200,17 @@ def _raise(key: str, limits: Mapping[str, Any]) -> None:
     changes = {}
     for name, value in limits.items():
         if name not in known:
-            raise InvalidInputError(f"the tree has no {name}; it has {', '.join(known)}", field="arguments")
+            raise InvalidInputError(
+                _("This budget has no limit %(name)s. Its limits: %(limits)s.")
+                % {"name": name, "limits": ", ".join(known)},
+                field="arguments",
+            )
         if Decimal(str(value)) <= known[name]:
-            used = _shown(name, known[name])
-            raise InvalidInputError(f"{name} must be above the {used} that are used already", field="arguments")
+            raise InvalidInputError(
+                _("%(name)s must be greater than the amount already used: %(used)s.")
+                % {"name": name, "used": _shown(name, known[name])},
+                field="arguments",
+            )
         changes[f"max_{UNITS[name]}"] = dollars(value) if name == "max_cost_usd" else int(value)
     BudgetAccount.objects.filter(key=key).update(**changes)
 

@@ -109,7 +109,7 @@ def test_arguments_are_changed_within_the_schema_and_the_difference_is_shown(cli
     request.refresh_from_db()
     amount = f"arg_{list(request.about['schema']['properties']).index('amount')}"
     refused = decide(client, request, "edit", **{amount: "-5"})
-    assert "do not fit send_invoice" in html_of(refused, 400)
+    assert "not valid for send_invoice" in html_of(refused, 400)
     assert 'value="-5"' in ours(html_of(refused, 400))
     assert is_pending(request)
 
@@ -128,9 +128,9 @@ def test_what_is_not_clear_decides_nothing(client: Any) -> None:
         ("edit", {"arguments": "{"}, "Invalid JSON"),
         ("edit", {"arguments": '{"customer": "ACME", "amount": 1, "amount": 100}'}, "appears twice"),
         ("edit", {"arguments": '{"customer": "ACME", "amount": NaN}'}, "NaN is not a valid number"),
-        ("edit", {"arguments": "[1]"}, "needs arguments, an object"),
+        ("edit", {"arguments": "[1]"}, "needs arguments: a JSON object"),
         ("edit", {"arguments": "[" * 100_000}, "Invalid JSON"),
-        ("edit", {"arguments": changed, "sticky": "on"}, "sticky goes with approve or deny"),
+        ("edit", {"arguments": changed, "sticky": "on"}, "sticky is not allowed with the action edit"),
         ("edit", {}, "Nothing was changed"),
         ("approve", {"arguments": changed}, "You changed this"),
         ("approve", {"arguments": ""}, "Invalid JSON"),
@@ -164,7 +164,7 @@ def test_a_question_is_answered_by_a_choice_or_in_words(client: Any) -> None:
     assert answer_of(first)["text"] == EVIL
     assert answer_of(second)["text"] == "green\nand blue"
     assert "pressed a choice" in html_of(both, 400)
-    assert "an answer needs a text" in html_of(decide(client, third, "answer"), 400)
+    assert "The answer is empty" in html_of(decide(client, third, "answer"), 400)
     assert is_pending(third)
     for action in ("choose:2", "choose:-1", "choose:", "choose:x"):
         assert decide(client, third, action).status_code == 400
@@ -271,7 +271,7 @@ def test_one_whose_time_is_over_or_whose_run_has_ended_is_not_decided(client: An
     type(ended.run).objects.filter(pk=ended.run_id).update(status="cancelled")
 
     assert "expired at" in html_of(decide(client, expired, "approve"), 409)
-    assert "is cancelled already" in html_of(decide(client, ended, "approve"), 409)
+    assert "has already ended" in html_of(decide(client, ended, "approve"), 409)
     assert is_pending(expired) and is_pending(ended)
 
 

@@ -183,7 +183,7 @@ def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, cha
     response = decide(client, request, "edit", **{"arguments": '{"lines": ["a"]}', **named(request, **typed)})
 
     if changed is None:
-        assert "do not fit send_invoice" in html_of(response, 400)
+        assert "not valid for send_invoice" in html_of(response, 400)
         return
     assert response.status_code == 302
     kept = answer_of(request)["arguments"]

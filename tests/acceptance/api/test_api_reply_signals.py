@@ -170,7 +170,7 @@ def test_a_repeated_key_is_one_answer(client: APIClient, user: Any) -> None:
     assert (first.status_code, again.status_code) == (202, 202)
     assert {(one.status_code, error_of(one)["code"]) for one in (other, name)} == {(409, "idempotency_mismatch")}
     assert (fresh.status_code, error_of(fresh)["code"]) == (409, "conflict")
-    assert "answered already by ann" in error_of(fresh)["message"]
+    assert "already answered by ann" in error_of(fresh)["message"]
     assert output(run) == "Yes."
 
 

@@ -79,7 +79,7 @@ def test_each_request_is_answered_once_and_every_run_goes_on(
     assert set(winners) == {request.id for request in asked}
     for request_id, name, words in tally.lost:
         assert name != winners[request_id]
-        assert words == f"request {request_id} is answered already by {winners[request_id]}"
+        assert words == f"Request {request_id} was already answered by {winners[request_id]}."
     going = Run.objects.exclude(status=Status.COMPLETED)
     assert wait_until(lambda: not going.exists(), BOUND_S), Counter(going.values_list("status", flat=True))
     for request in HumanRequest.objects.select_related("run", "answered_by"):

@@ -63,7 +63,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
     run = drive(run)
 
     winner = said.index("won")
-    assert said[1 - winner] == f"request {request.id} is answered already by {finance[winner].username}"
+    assert said[1 - winner] == f"Request {request.id} was already answered by {finance[winner].username}."
     assert paid == [f"ACME {(10, 20)[winner]}"]
     assert run.status == Status.COMPLETED
 

@@ -86,7 +86,7 @@ def test_a_question_is_answered_in_ones_own_words_or_not_at_all(demo, submitted,
     page.fill(".request input", " ")
     page.press(".request input", "Enter")
     page.wait_for_selector(".request .fault")
-    assert "needs a text" in page.inner_text(".request .fault")
+    assert "answer is empty" in page.inner_text(".request .fault")
     page.fill(".request input", MARKUP)
     page.press(".request input", "Enter")
 

@@ -164,7 +164,7 @@ def test_a_user_answers_with_that_users_rights(run, people):
     assert (question.status, approval.status) == ("pending", "pending")
     answered(approval, "deny", "--user", "carla")
     assert (approval.answered_by, approval.answer["by"]) == (people["carla"], "carla")
-    assert refused(approval, "approve", words="answered already by carla") == 1
+    assert refused(approval, "approve", words="already answered by carla") == 1
     assert approval.answer["action"] == "deny"
 
 
@@ -173,11 +173,11 @@ def test_a_user_answers_with_that_users_rights(run, people):
     [
         ([], "name an action"), (["resolve"], "name an action"),
         (["approve", "--fail"], "not both"), (["--fail"], "of kind approval"),
-        (["approve", "yes"], "text goes with answer"), (["edit"], "edit needs arguments"),
-        (["edit", "--arguments", '{"to": 5}'], "do not fit pay"),
+        (["approve", "yes"], "text is not allowed with"), (["edit"], "edit needs arguments"),
+        (["edit", "--arguments", '{"to": 5}'], "not valid for pay"),
         (["edit", "--arguments", '{"to": NaN}'], "--arguments must be JSON"),
         (["edit", "--arguments", "5"], "edit needs arguments"), (["approve", "--value", "a"], "KEY=TEXT"),
-        (["approve", "--value", "a=b"], "values goes with answer"), (["answer", "yes"], "of kind approval"),
+        (["approve", "--value", "a=b"], "values is not allowed with"), (["answer", "yes"], "of kind approval"),
     ],
 )  # fmt: skip
 def test_what_makes_no_decision_is_refused(run, args, words):

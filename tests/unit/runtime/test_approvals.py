@@ -245,7 +245,7 @@ def test_where_those_who_are_named_are_nobody_it_is_denied_with_words(clock, pay
             user("fin", "finance")
         run = take_over(clock, run)
         assert (run.status, ran, open_requests(run), results(agent)) == (Status.COMPLETED, [], [], before)
-        assert f"needs a person's approval, and {to} is nobody at present" in before["c1"]
+        assert f"needs a person's approval, and nobody at {to} may answer it" in before["c1"]
         (kept,) = decisions(run)
         assert kept["decision"] == "denied"
 
@@ -289,7 +289,7 @@ def test_where_it_is_not_known_who_is_asked_it_is_denied(settings, monkeypatch, 
     before = settings.RAVI
     for given, approvers, words in (
         ({"ADDRESSEES": {"approval": "finance"}}, None, "nobody is configured to give it"),
-        ({"MAY_ANSWER": raises}, "staff", "staff is nobody at present"),
+        ({"MAY_ANSWER": raises}, "staff", "nobody at staff may answer it"),
         ({}, "staff", "denied: nobody could be asked; do not call it again unchanged"),
     ):
         settings.RAVI = {**before, **given}

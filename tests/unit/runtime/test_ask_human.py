@@ -151,17 +151,32 @@ def test_a_bad_answer_names_its_field_and_changes_nothing():
     run = make_run()
     question, uncertain = asked_by(run), asked_by(run, Kind.UNCERTAIN, "staff", tool="pay")
     for request, given, field, words in (
-        (question, {"action": "answer", "text": " "}, "text", "needs a text"),
-        (question, {"action": "skip", "text": "x"}, "text", "goes with answer"),
+        (question, {"action": "answer", "text": " "}, "text", "answer is empty"),
+        (question, {"action": "skip", "text": "x"}, "text", "allowed with: answer"),
         (question, {"action": "approve", "text": "x"}, "action", "answer, skip, cancel"),
         (question, {"action": "answer", "text": "x" * 10_001}, "text", "10000 characters"),
-        (question, {"action": "resolve", "outcome": "fail"}, "action", "of kind question is one of answer, skip, canc"),
+        (
+            question,
+            {"action": "resolve", "outcome": "fail"},
+            "action",
+            "actions: answer, skip, canc",
+        ),
         (uncertain, {"action": "resolve", "outcome": "maybe"}, "outcome", "happened, run_again, fail"),
-        (uncertain, {"action": "resolve", "outcome": "fail", "result": "x"}, "result", "goes with happened"),
+        (
+            uncertain,
+            {"action": "resolve", "outcome": "fail", "result": "x"},
+            "result",
+            "with the outcome happened",
+        ),
         (uncertain, {"action": "resolve", "outcome": "happened", "result": b"\xff"}, "result", "not JSON"),
         (uncertain, {"action": "cancel"}, "action", "resolve"),
-        (approval_of(run), {"action": "edit", "arguments": {"amount": "much"}}, "arguments", "do not fit pay"),
-        (approval_of(run), {"action": "edit", "arguments": {}, "sticky": True}, "sticky", "goes with approve or deny"),
+        (approval_of(run), {"action": "edit", "arguments": {"amount": "much"}}, "arguments", "not valid for pay"),
+        (
+            approval_of(run),
+            {"action": "edit", "arguments": {}, "sticky": True},
+            "sticky",
+            "allowed with: approve, deny",
+        ),
     ):
         with case(request.kind, given), refused(field, words):
             world.answer(request.id, **given)
@@ -177,7 +192,7 @@ def test_an_ended_run_takes_no_answer():
     run = drive(make_run())
     request = asked(run)
     Run.objects.filter(id=run.id).update(status=Status.FAILED)  # whatever has let the request stay open
-    with pytest.raises(ConflictError, match="is failed already"):
+    with pytest.raises(ConflictError, match="has already ended"):
         world.answer(request.id, text="red")
     request.refresh_from_db()
     assert request.answer is None
@@ -208,7 +223,7 @@ def test_a_question_expires_and_a_late_answer_is_refused(clock):
 
     request.refresh_from_db()
     assert (run.output, request.status, request.answer) == ("expired||", "expired", None)
-    with pytest.raises(ConflictError, match="expired already"):
+    with pytest.raises(ConflictError, match="already expired"):
         world.answer(request.id, text="yes")
 
 

@@ -191,7 +191,7 @@ def test_the_records_outlive_pruning_the_user_and_the_run(clock, ann, settings):
 
     request = request_of(run)
     assert (request.answered_by, request.answer["by"]) == (None, "ann")
-    with pytest.raises(ConflictError, match="answered already by ann"):
+    with pytest.raises(ConflictError, match="already answered by ann"):
         world.answer(request, "skip")
 
     Session.objects.filter(pk=run.session_id).delete()

@@ -294,7 +294,8 @@ class RequestsMachine(RuleBasedStateMachine):
             yield
         if why == "late" and not asked.is_open:
             name = (asked.answer or ("", "", ""))[1]
-            assert str(found.value).endswith(f"is {asked.status} already{f' by {name}' if name else ''}")
+            by = f" by {name}" if asked.status == "answered" and name else ""
+            assert str(found.value).endswith(f"already {asked.status}{by}.")
 
     @invariant()
     def holds(self) -> None:

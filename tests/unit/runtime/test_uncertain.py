@@ -182,7 +182,7 @@ def test_the_number_of_the_next_version_does_not_overwrite_an_answer(uncertain):
         until(somebody_waits_for_a_lock)
         world.human_resolve(request.id, "run_again")  # the request has version 2 now
 
-    with pytest.raises(ConflictError, match="answered already"):
+    with pytest.raises(ConflictError, match="already answered"):
         guessing.result(BOUND_S)
 
 
@@ -296,9 +296,9 @@ def test_the_command_decides(ann, uncertain):
     request.refresh_from_db()
     assert request.answered_by.username == "ann"
     for number, words in (
-        ("nonsense", "no request's id"),
-        ("01999999-9999-7999-8999-999999999999", "there is no request"),
-        (str(request.id), "answered already"),
+        ("nonsense", "not the id of a request"),
+        ("01999999-9999-7999-8999-999999999999", "There is no request"),
+        (str(request.id), "already answered"),
     ):
         with pytest.raises(CommandError, match=words):
             call_command("ravi_answer", number, "--fail")
