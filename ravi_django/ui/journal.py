@@ -26,6 +26,7 @@ from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.streams import hidden
 from ravi_django.services.shapes import EntrySerializer
 
+ROWS = 20_000  # of one tree
 MATCHES = 2_000  # of one search
 SHOWN = 100_000  # characters of a value on the page; the export has all
 OPEN = 2  # levels of JSON that are open at first
@@ -61,10 +62,18 @@ def runs_of(run: Run, user: Any) -> list[Run]:
     return list(rows.defer("output", "metadata", "budget").order_by("id"))
 
 
-def rows_of(runs: Iterable[Run]) -> list[Row]:
-    """The journals of these runs, each in order. One query."""
+def is_cut(runs: list[Run]) -> bool:
+    """Whether the journals have more than ROWS entries."""
+    return sum(run.next_seq - 1 for run in runs) > ROWS
+
+
+def rows_of(runs: list[Run]) -> list[Row]:
+    """The journals of these runs, each in order, ROWS of them at most: of a longer one the beginning. One query."""
     about = Case(When(kind__in=_ABOUT, then=F("result")), output_field=JSONField())
-    found = JournalEntry.objects.filter(run__in=[run.id for run in runs]).order_by("run_id", "seq")
+    ours = Q(run__in=[run.id for run in runs])
+    if is_cut(runs):
+        ours &= Q(seq__lte=ROWS // len(runs))
+    found = JournalEntry.objects.filter(ours).order_by("run_id", "seq")
     columns = found.values_list(
         *(ExpressionWrapper(Q(error__isnull=False), BooleanField()), KT("result__is_error"), about),
         *("run_id", "seq", "generation", "path", "attempt", "phase", "kind", "name"),
@@ -129,7 +138,8 @@ def replay_difference(run: Run, user: Any) -> dict[str, Any] | None:
     row = JournalEntry.objects.filter(run=run, generation=run.generation, path=diff.get("path", "")).first()
     if not hidden.sees(user) and (row is None or hidden.is_marked(row.kind, row.request, row.result, row.name)):
         sides = [_without_arguments(side) for side in sides]
-    return {"path": diff.get("path", ""), "seq": diff.get("seq") or (row and row.seq), "lines": difference(*sides)}
+    seq = row.seq if row is not None else 0
+    return {"seq": seq, "before": max(0, seq - 1), "lines": difference(*sides)}
 
 
 def _without_arguments(call: Any) -> Any:

@@ -145,6 +145,7 @@ class _Shown:
             "is_readable": self._is_readable,
             "is_live": any(not one.is_terminal for one in runs),
             "axis": timeline.axis,
+            "is_cut": self._is_readable and journal.is_cut(runs),
             "workers": workers_lane(timeline),
             "lanes": [Drawn(lane, timeline.axis) for lane in part],
             "query": urlencode(kept),

@@ -6,6 +6,7 @@ import { RunStream } from "./stream.js";
 import { setWords, t } from "./words.js";
 
 const PAUSE = 700; // ms at least between two looks at the server
+const GROW = 5000; // ms: the bars of what runs grow
 const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
 
 const STATES = {
@@ -19,7 +20,11 @@ setWords(JSON.parse($("words").textContent));
 const api = new Api(page.dataset.api);
 let stream = null;
 let due = 0;
+let doing = "";
+let agent = "";
+let since = 0;
 let looking = false;
+let pause = PAUSE;
 let rows = 0; // lanes that are loaded, of those from the first
 
 // --- the server's page again
@@ -41,7 +46,7 @@ function lanes() {
 }
 
 // Look once, soon; further calls until then change nothing.
-function look(soon = PAUSE) {
+function look(soon = pause) {
   due ||= setTimeout(refresh, soon);
 }
 
@@ -49,6 +54,7 @@ async function refresh() {
   due = 0;
   if (looking) return look();
   looking = true;
+  const begun = performance.now();
   const here = location.search;
   try {
     const fresh = await read(addressOf({ entry: "", from: "", upto: rows > 0 ? String(rows) : "" }));
@@ -57,6 +63,7 @@ async function refresh() {
     fault($("fault"), error.message);
   } finally {
     looking = false;
+    pause = Math.max(PAUSE, 3 * (performance.now() - begun)); // a long journal takes the server longer
   }
 }
 
@@ -70,6 +77,7 @@ function show(fresh) {
     $("head").replaceWith(head);
   }
   document.title = fresh.title;
+  tell();
   asks(fresh.getElementById("asks"));
   mark();
   const news = lanes().length - before;
@@ -134,7 +142,10 @@ function follow() {
     $("banner").textContent = text;
   };
   stream = new RunStream(api, page.dataset.sockets, page.dataset.run, {
-    frame: (frame) => QUIET.has(frame.type) || look(),
+    frame: (frame) => {
+      if (!QUIET.has(frame.type)) look();
+      now(frame);
+    },
     state: (state) => say(t(STATES[state] ?? "")),
     end: (problem) => {
       say(problem);
@@ -142,6 +153,23 @@ function follow() {
       if (!problem) setTimeout(() => (stream = null), PAUSE); // a retry begins a new one
     },
   });
+}
+
+// What the run does now, in words, and for how long.
+function now(frame) {
+  const step = frame.type === "progress" ? frame.step : frame.type;
+  const words = {
+    thinking: t("Thinking"), "reasoning.delta": t("Thinking"), "text.delta": t("Answering"), tool_call: t("Calling %s", frame.content?.tool ?? ""),
+  }[step];
+  if (words !== doing) since = Date.now();
+  doing = words ?? "";
+  agent = frame.agent;
+}
+
+function tell() {
+  const seconds = Math.round((Date.now() - since) / 1000);
+  $("now").hidden = !doing || !live();
+  $("now").textContent = [agent, doing, seconds > 1 ? `${seconds} s` : ""].filter(Boolean).join(" · ");
 }
 
 // --- one entry
@@ -293,3 +321,5 @@ asks($("asks").cloneNode(true));
 mark();
 watch();
 follow();
+setInterval(tell, 1000);
+setInterval(() => live() && !document.hidden && look(), GROW);
