@@ -15,8 +15,8 @@ _EXPORTS = {
     "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
     "register_tool": "ravi_django.runtime.catalog.registry",
     "save_spec": "ravi_django.runtime.catalog.specs",
-    "submit": "ravi_django.runtime.runs.submit",
-    "asubmit": "ravi_django.runtime.runs.submit",
+    "submit": "ravi_django.runtime.lifecycle.submit",
+    "asubmit": "ravi_django.runtime.lifecycle.submit",
     "schedule": "ravi_django.runtime.schedules.schedules",
     "signal": "ravi_django.runtime.runs.signals",
 }
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ravi_django.capabilities.feeds.adapter import register_source_adapter as register_source_adapter
     from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
     from ravi_django.runtime.catalog.specs import save_spec as save_spec
+    from ravi_django.runtime.lifecycle.submit import asubmit as asubmit, submit as submit
     from ravi_django.runtime.people.answers import answer as answer
     from ravi_django.runtime.runs.signals import signal as signal
-    from ravi_django.runtime.runs.submit import asubmit as asubmit, submit as submit
     from ravi_django.runtime.schedules.schedules import schedule as schedule
     from ravi_django.runtime.social.follows import follow as follow, unfollow as unfollow
     from ravi_django.runtime.social.publications import emit as emit

@@ -24,6 +24,7 @@ SQLITE_LINE = (
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "ENGINE": ("ravi.E003", "celery", "inline"),
     "REPLAY": ("ravi.E004", "lenient", "strict"),
+    "ON_BUSY": ("ravi.E034", "enqueue", "steer", "interrupt", "reject"),
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
 }

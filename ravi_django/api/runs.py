@@ -20,9 +20,9 @@ from ravi_django.runtime.journal.entries import internalize, sizes_outside
 from ravi_django.runtime.lifecycle.cancel import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
+from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.people.signal_answers import send as send_signal
-from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.teams.slots import resume
 from ravi_django.services import shapes
 
@@ -166,6 +166,6 @@ def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
         access.check_priority(user, Priority[options["priority"].upper()])
     tenant = "" if session else site_rules.tenant_for(user)  # else the session's
     find = partial(access.find, user, session_id=session.id if isinstance(session, Session) else session)
-    run, created = submit_once(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
+    run, created = say(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
     shown = shapes.RunSerializer(run).data
     return Response(shown, status=201 if created else 200)

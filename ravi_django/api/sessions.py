@@ -107,7 +107,8 @@ class SessionViewSet(ApiViewSet):
     )
     @messages.mapping.post  # type: ignore[untyped-decorator]
     def say(self, request: Any, id: UUID) -> Response:
-        """Send a message: starts a run of the agent, by default of the session's last agent.
+        """Send a message: starts a run of the agent, by default of the session's last agent. While the agent is at
+        work, `on_busy` decides: 200 with the run at work for "steer", 409 for "reject".
 
         200 with the first run if the idempotency key was used in this session before with the same body, 409 if it was
         used with another one.
@@ -121,7 +122,8 @@ class SessionViewSet(ApiViewSet):
                 raise InvalidInputError("this session has no agent yet: name one", field="agent")
             agent = AgentId.parse(session.agent)
         try:
-            return start(request.user, agent=agent, input=text, session=session, idempotency_key=key, said=said)
+            options = {"idempotency_key": key, "said": said, "on_busy": given.get("on_busy")}
+            return start(request.user, agent=agent, input=text, session=session, **options)
         except InvalidInputError as error:
             error.field = "text" if error.field == "input" else error.field
             raise

@@ -53,6 +53,7 @@ from ravi_django.kernel.errors import (
     SessionNotFoundError as SessionNotFoundError,
     SpawnDeniedError as SpawnDeniedError,
     SuspendInterrupt as SuspendInterrupt,
+    ThreadBusyError as ThreadBusyError,
     ToolArgumentsError as ToolArgumentsError,
     ToolRefused as ToolRefused,
     TransientError as TransientError,

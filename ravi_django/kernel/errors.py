@@ -107,6 +107,12 @@ class ConflictError(KernelError):
     code = "conflict"
 
 
+class ThreadBusyError(ConflictError):
+    """The agent is at work in the conversation."""
+
+    code = "thread_busy"
+
+
 class IllegalTransitionError(ConflictError):
     """A run cannot go from its status to the wanted one."""
 

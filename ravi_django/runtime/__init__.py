@@ -1,14 +1,14 @@
-"""How a run lives. The way in: `runs/submit.py`, `engine/drive.py` and `journal/append.py`."""
+"""How a run lives. The way in: `lifecycle/submit.py`, `engine/drive.py` and `journal/append.py`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _EXPORTS = {
     "Runtime": "ravi_django.runtime.engine.worker",
-    "asubmit": "ravi_django.runtime.runs.submit",
+    "asubmit": "ravi_django.runtime.lifecycle.submit",
     "get_agent": "ravi_django.runtime.catalog.registry",
     "register": "ravi_django.runtime.catalog.registry",
-    "submit": "ravi_django.runtime.runs.submit",
+    "submit": "ravi_django.runtime.lifecycle.submit",
 }
 
 __all__ = ["Runtime", "asubmit", "get_agent", "register", "submit"]
@@ -16,7 +16,7 @@ __all__ = ["Runtime", "asubmit", "get_agent", "register", "submit"]
 if TYPE_CHECKING:
     from ravi_django.runtime.catalog.registry import get_agent, register
     from ravi_django.runtime.engine.worker import Runtime
-    from ravi_django.runtime.runs.submit import asubmit, submit
+    from ravi_django.runtime.lifecycle.submit import asubmit, submit
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from ravi_django.models import BoardTask, Phase, Run, Status, Turn
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.lifecycle.submit import ON_BUSY
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import board
 from ravi_django.services.fields import (
@@ -109,6 +110,14 @@ class RunDetailSerializer(RunSerializer):
         return shown if schema is None else {**shown, "output_schema": schema}
 
 
+class OnBusyField(serializers.ChoiceField):
+    """What becomes of a message while the agent is at work in the session."""
+
+    def __init__(self) -> None:
+        words = "While the agent is at work in the session; see `submit`. By default as the site has it"
+        super().__init__(list(ON_BUSY), required=False, allow_null=True, help_text=words)
+
+
 class RunRequestSerializer(StrictSerializer):
     agent = AgentField()
     input = InputField()
@@ -118,6 +127,7 @@ class RunRequestSerializer(StrictSerializer):
     budget = BudgetField(required=False, allow_null=True)
     deadline = TimeField(required=False, allow_null=True)
     metadata = serializers.DictField(required=False, allow_null=True)
+    on_busy = OnBusyField()
 
 
 class CancelSerializer(StrictSerializer):
@@ -236,6 +246,7 @@ class MessageRequestSerializer(StrictSerializer):
     agent = AgentField(required=False, allow_null=True, help_text="The session's last agent if absent")
     text = TextField()
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
+    on_busy = OnBusyField()
 
 
 # -------------------------------------------------------------------------------------- agents, tickets, health

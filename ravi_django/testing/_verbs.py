@@ -136,7 +136,8 @@ runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispa
     dispatch_pools=_pools dispatch_publish=publish DISPATCH_REST_S=REST_S dispatch_send=send send_many
 runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_orphan
 runtime.runs.signals: send_signal signal silent waiting_silent=silent wake_silent
-runtime.runs.submit: submit submit_once
+runtime.runs.submit: submit_once
+runtime.lifecycle.submit: submit
 runtime.runs.waking: touching_lock=lock touch
 runtime.runs.workers: due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept worker_gone
     worker_seen

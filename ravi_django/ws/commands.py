@@ -30,10 +30,11 @@ class Cancel(_Command):
 
 
 class Say(_Command):
-    """A message to the agent: a new run in the session; the answer is `accepted` with its id."""
+    """A message to the agent: a new run in the session, or as `on_busy` says; the answer is `accepted` with its id."""
 
     type: Literal["message"]
     text: str
+    on_busy: Literal["enqueue", "steer", "interrupt", "reject"] | None = None
 
 
 class Answer(_Command):

@@ -18,7 +18,7 @@ from ravi_django.models import Run
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.lifecycle.cancel import cancel_for
-from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, reading
 from ravi_django.services.openings import Opening, watched
 from ravi_django.ws import access, commands
@@ -155,7 +155,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             return {"run": str(run_id)}
         agent, session = await readers().call(self.addressed)
         # `readers` repeats a call after a lost connection: the key makes it one run.
-        run = await readers().call(_submit, agent, command.text, session, user, f"ws:{uuid4()}")
+        run = await readers().call(_submit, agent, command, session, user, f"ws:{uuid4()}")
         self.submitted()
         return {"run": str(run.id)}
 
@@ -201,11 +201,11 @@ class UnknownPath(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.close(NOT_FOUND, "there is no such socket")
 
 
-def _submit(agent: str, text: str, session: UUID, user: Any, key: str) -> Run:
+def _submit(agent: str, said: commands.Say, session: UUID, user: Any, key: str) -> Run:
     limits.count(user, "submit")
     limits.check_queued(user)
     find = partial(rights.find, user, session_id=session)
-    run, _ = submit_once(agent, text, session=session, user=user, idempotency_key=key, find=find)
+    run, _ = say(agent, said.text, session=session, user=user, idempotency_key=key, find=find, on_busy=said.on_busy)
     return run
 
 

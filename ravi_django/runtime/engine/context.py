@@ -59,6 +59,7 @@ class DurableContext(RunState):
         own = MiddlewarePipeline.of(getattr(agent, "middleware", None))
         super().__init__(agent, effects, meta, chain.around(own))
         self._patches: dict[str, bool] = {}
+        self._heard = 0
 
     # ------------------------------------------------------------------------------------------- effects
 
@@ -116,6 +117,17 @@ class DurableContext(RunState):
     async def receive(self) -> list[Message]:
         """The messages that arrived after those that the code was given. Does not wait."""
         return await inbox.receive(self)
+
+    async def hear(self) -> list[Message]:
+        """`receive`, but only if there are messages, or an append has found that something has come for the run."""
+        recorded, effects = self.decided("heard"), self.effects
+        woken = max(effects.lease.woken, default=0)
+        is_new = effects.has_unread or woken > max(self._heard, effects.lease.run.wake_seq)
+        if recorded is False or (recorded is None and not is_new):
+            return []
+        self._heard = woken
+        with self.scope("heard"):
+            return await inbox.receive(self)
 
     def caused_by(self, message: Message) -> None:
         self.hops = hops_of([message])

@@ -124,9 +124,9 @@ def _append_by_orm(
     )
     if not updated:
         raise LeaseLostError(lease.run_id, lease.epoch)
-    next_seq, generation, next_turn = Run.objects.values_list("next_seq", "generation", "next_turn").get(
-        id=lease.run_id
-    )
+    numbers = Run.objects.values_list("next_seq", "generation", "next_turn", "wake_seq")
+    next_seq, generation, next_turn, wakes = numbers.get(id=lease.run_id)
+    lease.woken.add(wakes)
     base = next_seq - len(entries)
     JournalEntry.objects.bulk_create(
         journal_row(
@@ -193,6 +193,7 @@ def _bound(
             raise LeaseLostError(lease.run_id, lease.epoch)
         if told:
             hint()
+        lease.woken.add(int(row[1]))
         return int(row[0])
 
     shape = tuple((name, type(value) is Now) for name, value in (changes or {}).items())
@@ -249,7 +250,7 @@ WITH fence AS (
     cost = cost + %s::numeric, cost_unknown = cost_unknown OR %s::boolean,
     {", ".join(more)}
   WHERE id = %s::uuid AND lease_epoch = %s::bigint AND lease_owner = %s::text {since}
-  RETURNING id, generation, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
+  RETURNING id, generation, wake_seq, next_seq - {entries} AS base, next_turn - {turns} AS turn_base
 ), entries AS (
   INSERT INTO ravi_journalentry (run_id, seq, generation, id, {_ENTRY}, schema, epoch, started_at, finished_at)
   SELECT fence.id, fence.base + e.place, fence.generation, e.id, {_ENTRY}, c.schema, c.epoch,
@@ -269,4 +270,4 @@ WITH fence AS (
 )"""  # noqa: S608
     if told:
         sql += f", told AS ({outbox.insert(told, 'fence')})"
-    return sql + " SELECT base FROM fence"  # noqa: S608
+    return sql + " SELECT base, wake_seq FROM fence"  # noqa: S608

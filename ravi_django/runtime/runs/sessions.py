@@ -9,13 +9,13 @@ from django.db import IntegrityError
 from django.db.models import Exists, OuterRef, QuerySet
 
 from ravi_django.db import alias, transaction
-from ravi_django.kernel import SessionNotFoundError
+from ravi_django.kernel import IdempotencyMismatchError, SessionNotFoundError
 from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status
 from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
-from ravi_django.runtime.runs.waking import ready
+from ravi_django.runtime.runs.waking import ready, touch
 
 
 def create_run(run: Run, message: dict[str, Any], session: Session | None = None, *, unlocked: bool = False) -> Run:
@@ -133,6 +133,24 @@ def lock_session(run: Run) -> bool:
         return Session.objects.filter(id=run.session_id, erasure=None).exists()  # SQLite locks the whole database
     sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
     return bool(postgres.execute(sql, [str(run.session_id)]))
+
+
+def steer(run: Run, message: dict[str, Any]) -> Run | None:
+    """Give the message of a new run to the one that is at work in its session; None if there is none. A repeat with
+    the same idempotency key gives it once. Raises IdempotencyMismatchError."""
+    if run.idempotency_scope is not None:
+        message = {**message, "id": run.idempotency_scope}
+    with transaction.atomic():
+        given = InboxMessage.objects.filter(message_id=message["id"], run__session_id=run.session_id)
+        if (first := given.select_related("run").first()) is not None:
+            if first.body["payload"] != message["payload"]:
+                raise IdempotencyMismatchError(f"this idempotency key belongs to another message to run {first.run_id}")
+            return first.run
+        at_work = active_root(run).select_for_update(no_key=True).first()
+        if at_work is not None:
+            InboxMessage.objects.create(run=at_work, message_id=message["id"], body=message)
+            touch([at_work.id])
+        return at_work
 
 
 def active_root(run: Run) -> QuerySet[Run]:

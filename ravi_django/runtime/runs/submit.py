@@ -3,60 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
 from django.db import IntegrityError
 
-from ravi_django.kernel import Agent, AgentId, ChatPayload, ExecutionBudget, IdempotencyMismatchError, Message, Priority
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ChatPayload,
+    ExecutionBudget,
+    IdempotencyMismatchError,
+    Message,
+    Priority,
+    ThreadBusyError,
+)
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.runs import checks, hints, sessions
-
-
-def submit(
-    agent: Agent | AgentId | str,
-    input: str | list[Any] | Message,
-    *,
-    session: Session | UUID | str | None = None,
-    user: Any = None,
-    tenant: str = "",
-    idempotency_key: str | None = None,
-    priority: str | Priority = "normal",
-    budget: ExecutionBudget | Mapping[str, Any] | None = None,
-    deadline: datetime | str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> Run:
-    """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
-
-    An agent that is stored in the database takes its variables from `metadata={"variables": {…}}`.
-
-    Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
-    to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
-    a new session is made.
-
-    Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError and
-    IdempotencyMismatchError; nothing is written then.
-    """
-    run, _ = submit_once(
-        agent,
-        input,
-        session=session,
-        user=user,
-        tenant=tenant,
-        idempotency_key=idempotency_key,
-        priority=priority,
-        budget=budget,
-        deadline=deadline,
-        metadata=metadata,
-    )
-    return run
-
-
-asubmit = sync_to_async(submit)
 
 
 def submit_once(
@@ -75,10 +43,14 @@ def submit_once(
     run_id: UUID | None = None,
     said: Mapping[str, Any] | None = None,
     find: Callable[[AgentId], specs.Found] = specs.find,
+    on_busy: str = "enqueue",
 ) -> tuple[Run, bool]:
-    """`submit`; also returns whether the run is new. `send` replaces the hint on commit. `run_id` makes the call safe
-    to repeat. `find` returns the agent or raises: REST and sockets check the user's rights there. `said` is the body of
-    a message to `session`: the idempotency key is then scoped to (user, session), and a repeat must have that body."""
+    """`submit` in `lifecycle`, which says more; also returns whether the run is new.
+
+    `send` replaces the hint on commit. `run_id` makes the call safe to repeat. `find` returns the agent or raises: REST
+    and sockets check the user's rights there. `said` is the body of a message to `session`: the idempotency key is then
+    scoped to (user, session), and a repeat must have that body. `on_busy` does not interrupt here.
+    """
     agent_id = checks.address_of(agent)
     found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
     message = checks.message_of(agent_id, input)
@@ -105,8 +77,15 @@ def submit_once(
     run.agent_version = found_agent.version
     session_row = found or _new_session(run, message)
     run.session = session_row
+    if on_busy == "steer" and found and (at_work := sessions.steer(run, _boot(run, message))) is not None:
+        hints.on_commit(at_work.id, send)
+        return at_work, False
     try:
-        sessions.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
+        with transaction.atomic() if on_busy == "reject" else nullcontext():
+            new = None if found else session_row
+            sessions.create_run(run, _boot(run, message), new, unlocked=on_busy != "reject")
+            if on_busy == "reject" and run.status == Status.QUEUED:
+                raise ThreadBusyError(f"{agent_id} is at work in this conversation: wait for its end, or stop it")
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False

@@ -15,6 +15,7 @@ from ravi_django.checks import check_access_policy
 from ravi_django.kernel import AgentNotFoundError, TopicId
 from ravi_django.models import InboxMessage, Run
 from ravi_django.testing import ScriptedModel
+from ravi_django.ws.commands import Say
 from tests.acceptance.api.api_support import client_of, error_of, permit
 from tests.support import world
 from tests.support.world import consumer_submit, submit
@@ -69,7 +70,7 @@ def test_a_private_agent_is_absent_on_every_surface(user: Any) -> None:
     )
     assert ADDRESS not in str(client.get("/ravi/agents/").json())
     with pytest.raises(AgentNotFoundError):  # the socket's way
-        consumer_submit(ADDRESS, "hi", run.session_id, user, "key")
+        consumer_submit(ADDRESS, Say(type="message", text="hi"), run.session_id, user, "key")
     assert Run.objects.count() == 1
 
 

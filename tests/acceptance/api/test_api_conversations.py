@@ -246,6 +246,20 @@ def test_a_message_goes_to_the_agent_named_and_then_to_the_last(client: APIClien
     assert (first.json()["status"], second.json()["status"]) == ("pending", "queued")
 
 
+@pytest.mark.django_db
+def test_a_message_says_what_becomes_of_it_while_the_agent_is_at_work(client: APIClient, agent: str) -> None:
+    first = client.post("/ravi/runs/", {"agent": agent, "input": "one"}, format="json").json()
+    say = f"/ravi/sessions/{first['session']}/messages/"
+    bodies = [("steer", 200), ("reject", 409), ("interrupt", 201), ("later", 400)]
+    answers = [client.post(say, {"text": "two", "on_busy": how}, format="json") for how, _ in bodies]
+
+    assert [answer.status_code for answer in answers] == [status for _, status in bodies]
+    assert answers[0].json()["id"] == first["id"]
+    assert [error_of(answers[at]).get(name) for at, name in ((1, "code"), (3, "field"))] == ["thread_busy", "on_busy"]
+    assert client.get(f"/ravi/runs/{first['id']}/").json()["status"] == "cancelled"
+    assert client.get(f"/ravi/runs/{answers[2].json()['id']}/").json()["status"] == "pending"
+
+
 # ------------------------------------------------------------------------------------------- after a real run
 
 

@@ -1,0 +1,101 @@
+"""Submit a message: to a new conversation, or to one whose agent may be at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from ravi_django.conf import conf
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    Agent,
+    AgentId,
+    ExecutionBudget,
+    IllegalTransitionError,
+    InvalidInputError,
+    Message,
+    Priority,
+)
+from ravi_django.models import Run, Session, Status
+from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.runs.sessions import active_root
+from ravi_django.runtime.runs.submit import submit_once
+
+ON_BUSY = ("enqueue", "steer", "interrupt", "reject")
+
+
+def submit(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    user: Any = None,
+    tenant: str = "",
+    idempotency_key: str | None = None,
+    priority: str | Priority = "normal",
+    budget: ExecutionBudget | Mapping[str, Any] | None = None,
+    deadline: datetime | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    on_busy: str | None = None,
+) -> Run:
+    """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
+
+    An agent that is stored in the database takes its variables from `metadata={"variables": {…}}`.
+
+    Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
+    to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
+    a new session is made.
+
+    `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
+    "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
+    options of a new run do not count. "interrupt": the run at work is cancelled. "reject": ThreadBusyError.
+
+    Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError,
+    IdempotencyMismatchError and ThreadBusyError; nothing is written then.
+    """
+    run, _ = say(
+        agent,
+        input,
+        session=session,
+        user=user,
+        tenant=tenant,
+        idempotency_key=idempotency_key,
+        priority=priority,
+        budget=budget,
+        deadline=deadline,
+        metadata=metadata,
+        on_busy=on_busy,
+    )
+    return run
+
+
+asubmit = sync_to_async(submit)
+
+
+def say(
+    agent: Agent | AgentId | str,
+    input: str | list[Any] | Message,
+    *,
+    session: Session | UUID | str | None = None,
+    on_busy: str | None = None,
+    **options: Any,
+) -> tuple[Run, bool]:
+    """`submit`; also returns whether the run is new. More options: those of `submit_once`."""
+    how = on_busy or conf.ON_BUSY
+    if how not in ON_BUSY:
+        raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
+    given = {"session": session, "on_busy": how, **options}
+    if how != "interrupt" or session is None:
+        return submit_once(agent, input, **given)
+    with transaction.atomic():
+        run, is_new = submit_once(agent, input, **given)
+        if is_new and run.status == Status.QUEUED:
+            for active in active_root(run).values_list("id", flat=True):
+                with suppress(IllegalTransitionError):  # it has ended meanwhile
+                    cancel(active, "interrupted by a later message")
+    return run, is_new

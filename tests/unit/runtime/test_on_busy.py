@@ -1,0 +1,105 @@
+"""A message to a conversation whose agent is at work."""
+
+import pytest
+
+from ravi_django import asubmit, register, submit
+from ravi_django.agents import ReActAgent, tool
+from ravi_django.checks import check_settings
+from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError, ThreadBusyError, ToolUseBlock
+from ravi_django.models import InboxMessage, JournalEntry, Run, Status
+from ravi_django.testing import ScriptedModel
+from tests.support import world
+from tests.support.runs import code, drive, every_death, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def texts(messages):
+    return [message.payload.message.text for message in messages]
+
+
+@pytest.fixture
+def busy(clock):
+    """A run that waits for the signal `go`."""
+
+    async def story(ctx, inbox):
+        if texts(inbox) == ["first"]:
+            await ctx.sleep_until_signal("go")
+        return ", ".join(texts(inbox))
+
+    code(story)
+    return drive(submit("test/code", "first"))
+
+
+def say(run, on_busy, text="second", **options):
+    return submit("test/code", text, session=run.session_id, on_busy=on_busy, **options)
+
+
+def test_it_waits_behind_the_run_unless_the_site_says_otherwise(busy, settings):
+    assert say(busy, None).status == Status.QUEUED
+    settings.RAVI = {**settings.RAVI, "ON_BUSY": "reject"}
+    with pytest.raises(ThreadBusyError):
+        say(busy, None)
+    settings.RAVI = {**settings.RAVI, "ON_BUSY": "wait"}
+    assert "ravi.E034" in [found.id for found in check_settings()]
+
+
+def test_it_is_refused(busy):
+    with pytest.raises(ThreadBusyError, match="at work"):
+        say(busy, "reject")
+    with pytest.raises(InvalidInputError) as wrong:
+        say(busy, "later")
+    assert (wrong.value.field, Run.objects.count(), InboxMessage.objects.count()) == ("on_busy", 1, 1)
+
+
+def test_it_interrupts_the_run(busy):
+    run = say(busy, "interrupt")
+    busy.refresh_from_db()
+    assert (busy.status, busy.error["message"]) == (Status.CANCELLED, "interrupted by a later message")
+    run.refresh_from_db()
+    assert run.status == Status.PENDING
+    assert drive(run).output == "second"
+
+
+def test_it_steers_the_run(busy):
+    assert say(busy, "steer", idempotency_key="k").id == busy.id
+    assert say(busy, "steer", idempotency_key="k").id == busy.id
+    with pytest.raises(IdempotencyMismatchError):
+        say(busy, "steer", "third", idempotency_key="k")
+    assert texts_in(busy) == ["first", "second"]
+    world.send_signal(busy.id, "go", None)
+    assert drive(busy).output == "second"
+
+    assert say(busy, "steer", "third").id != busy.id, "nothing to steer: a run of its own"
+
+
+def texts_in(run):
+    return [row.body["payload"]["message"]["content"][0]["text"] for row in InboxMessage.objects.filter(run=run)]
+
+
+def test_a_react_agent_reads_it_after_the_tools_of_its_turn(clock):
+    @tool
+    def look() -> str:
+        """Look."""
+        return "done"
+
+    async def answer(messages, options):
+        if "in French" in [message.text for message in messages]:
+            return "Bonjour"
+        if messages[-1].role == "tool":
+            return "Hello"
+        session = (await Run.objects.aget()).session_id
+        more = {"session": session, "on_busy": "steer", "idempotency_key": "k"}
+        await asubmit("react/steered", "in French", **more)
+        return ToolUseBlock(tool_name="look", arguments={}, call_id="1")
+
+    def one(drive):
+        model = ScriptedModel([answer], loop=True)
+        register(ReActAgent("steered", model=model, tools=[look]))
+        return drive(make_run("react/steered", text="Say hello"))
+
+    for run, death in every_death(clock, one):
+        assert (run.status, run.output, run.error) == (Status.COMPLETED, "Bonjour", None), death
+        # A worker that dies before it has recorded anything leaves both messages to the next one, as its first batch.
+        both = (death.at, death.written, death.came) == (1, False, True)
+        assert JournalEntry.objects.filter(kind="llm.call").count() == (3 if both else 2), death
