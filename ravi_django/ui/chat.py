@@ -33,17 +33,26 @@ class ChatView(Page):
         user = request.user
         if id is not None and not Session.objects.for_user(user).filter(id=id).exists():
             return problem(request, 404, _("There is no such conversation."))
-        is_staff = has(user, "is_superuser") or has(user, "is_staff")
-        context = {
-            "mount": request.path[: request.path.rindex("ui/chat/")],
-            "session": id or "",
-            "agents": _agents(user, request.GET.get("agent", "")),
-            "inbox": inbox_url() if is_staff else "",
-            "is_staff": is_staff,
-            "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
-            "words": script_words(),
-        }
+        mount = request.path[: request.path.rindex("ui/chat/")]
+        context = context_of(user, mount, session=id, chosen=request.GET.get("agent", ""))
+        context["layout"] = "ravi/ui/base.html"
         return with_policy(render(request, "ravi/ui/chat.html", context), links.socket("runs"))
+
+
+def context_of(
+    user: Any, mount: str, *, session: UUID | None = None, chosen: str = "", only: str = ""
+) -> dict[str, Any]:
+    """What ravi/ui/chat.html needs beside its layout. `only` is the address of the single agent on offer."""
+    is_staff = has(user, "is_superuser") or has(user, "is_staff")
+    return {
+        "mount": mount,
+        "session": session or "",
+        "agents": [agent for agent in _agents(user, chosen) if only in ("", agent["address"])],
+        "inbox": inbox_url() if is_staff else "",
+        "is_staff": is_staff,
+        "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
+        "words": script_words(),
+    }
 
 
 class NoPageView(Page):

@@ -11,7 +11,9 @@ export class ApiError extends Error {
 }
 
 export class Api {
-  constructor(base) {
+  // `token` is of the page, for a site whose CSRF cookie scripts do not read.
+  constructor(base, token = "") {
+    this.token = token;
     this.base = new URL(base, location.href);
   }
 
@@ -34,7 +36,7 @@ export class Api {
   async #call(method, path, body) {
     const headers = { Accept: "application/json" };
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken");
+    if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken") || this.token;
     const options = { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
     let response;
     try {

@@ -26,7 +26,7 @@ class RaviChat extends HTMLElement {
   connectedCallback() {
     this.root = this.shadowRoot;
     setWords(JSON.parse(this.querySelector("script")?.textContent ?? "{}"));
-    this.api = new Api(this.dataset.api);
+    this.api = new Api(this.dataset.api, this.dataset.csrf);
     if (!this.#$("composer")) return; // no agent to run
     this.talks = new Talks(this.api, this.root, {
       open: (id) => this.open(id, true),
@@ -67,10 +67,13 @@ class RaviChat extends HTMLElement {
     new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#live && (this.#$("to-end").hidden = false))).observe(this.#$("transcript"));
     this.root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.defaultPrevented) return;
+      if (this.#live || this.#$("sessions").classList.contains("open")) event.preventDefault();
       if (this.#$("sessions").classList.contains("open")) this.#drawer(false);
       else this.#cancel();
     });
-    addEventListener("popstate", () => this.open(/\/ui\/chat\/([0-9a-f-]{36})\//.exec(location.pathname)?.[1] ?? null));
+    const place = this.#$("place");
+    if (place) place.querySelector("button").onclick = () => place.remove();
+    if (!this.hasAttribute("data-panel")) addEventListener("popstate", () => this.open(/\/ui\/chat\/([0-9a-f-]{36})\//.exec(location.pathname)?.[1] ?? null));
   }
 
   // --- sending and following
@@ -80,16 +83,17 @@ class RaviChat extends HTMLElement {
     this.sending = true;
     if (!this.#live) this.#status(t("Sending"));
     if (this.#unsent?.text !== text) this.#unsent = { text, key: newKey() };
-    const body = { agent: this.#$("agent").value, input: text, idempotency_key: this.#unsent.key };
+    const body = { agent: this.#$("agent").value, input: this.#input(text), idempotency_key: this.#unsent.key };
     try {
       const run = await this.api.post("runs/", { ...body, ...(this.#session && { session: this.#session }) });
       this.#unsent = null;
       sessionStorage.setItem(run.id, text); // the conversation has the message only after the answer
       this.composer.sent(text);
+      this.told = run.session;
       this.#$("welcome").hidden = true;
       if (run.session !== this.#session) {
         this.#session = this.composer.talk = run.session;
-        history.replaceState(null, "", this.#address(run.session));
+        this.#moved(run.session, "replaceState");
       }
       if (this.#live) this.#queued(text);
       else {
@@ -200,7 +204,7 @@ class RaviChat extends HTMLElement {
     const mine = ++this.#opened;
     this.#leave();
     this.#session = id;
-    if (push) history.pushState(null, "", this.#address(id));
+    if (push) this.#moved(id, "pushState");
     this.#drawer(false);
     this.#$("transcript").replaceChildren();
     this.#$("transcript").style.minHeight = "";
@@ -228,8 +232,22 @@ class RaviChat extends HTMLElement {
       }
       this.#toEnd();
     } catch (error) {
-      if (mine === this.#opened) this.#status(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
+      if (mine !== this.#opened) return;
+      if (error.status === 404 && this.hasAttribute("data-panel")) return this.open(null, true); // it was deleted elsewhere
+      this.#status(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
     }
+  }
+
+  #moved(session, how) {
+    if (this.hasAttribute("data-panel")) this.dispatchEvent(new CustomEvent("ravi-moved", { detail: session ?? "", bubbles: true }));
+    else history[how](null, "", this.#address(session));
+  }
+
+  // The text, and once in a conversation what page of the admin it is about.
+  #input(text) {
+    const page = this.#$("place")?.dataset.page;
+    if (!page || this.told === this.#session) return text;
+    return [{ type: "data", data: JSON.parse(page) }, { type: "text", text }];
   }
 
   #address(id) {

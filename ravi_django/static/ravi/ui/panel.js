@@ -1,0 +1,87 @@
+// <ravi-panel>: a button that opens the chat at the side of any page. The chat's own files load when it is first opened.
+
+const KEY = "ravi.panel"; // {user, open, session}
+const narrow = matchMedia("(max-width: 46rem)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+class RaviPanel extends HTMLElement {
+  connectedCallback() {
+    [this.button, this.dialog, this.full] = ["open", "panel", "full"].map((id) => this.shadowRoot.getElementById(id));
+    this.button.onclick = () => this.open();
+    this.shadowRoot.getElementById("close").onclick = () => this.close();
+    this.dialog.oncancel = (event) => {
+      event.preventDefault();
+      this.close();
+    };
+    this.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented) this.close(); // else it has stopped an answer
+    });
+    this.addEventListener("ravi-moved", (event) => this.#moved(event.detail));
+    this.#theme();
+    new MutationObserver(() => this.#theme()).observe(document.documentElement, { attributes: true });
+    dark.addEventListener("change", () => this.#theme());
+    this.button.hidden = false;
+    if (this.#kept().open && !narrow.matches) this.open();
+  }
+
+  open() {
+    const template = this.querySelector("template");
+    if (template) {
+      const chat = template.content.querySelector("ravi-chat");
+      chat.dataset.session = this.#kept().session ?? "";
+      chat.dataset.theme = this.dataset.theme;
+      this.#moved(chat.dataset.session);
+      template.replaceWith(chat); // moved and not cloned, with its shadow root
+      import("./chat.js");
+    }
+    if (narrow.matches) this.dialog.showModal();
+    else this.dialog.show();
+    this.#shown(true);
+  }
+
+  close() {
+    this.dialog.close();
+    this.#shown(false);
+    this.button.focus();
+  }
+
+  #shown(on) {
+    this.button.hidden = on;
+    this.#keep({ open: on });
+  }
+
+  #moved(session) {
+    this.#keep({ session });
+    if (this.full) this.full.href = `${this.dataset.home}${session ? `${session}/` : ""}`;
+  }
+
+  #kept() {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEY));
+      return kept?.user === this.dataset.user ? kept : {};
+    } catch {
+      return {};
+    }
+  }
+
+  #keep(change) {
+    try {
+      localStorage.setItem(KEY, JSON.stringify({ ...this.#kept(), user: this.dataset.user, ...change }));
+    } catch {
+      // a full or forbidden storage keeps nothing
+    }
+  }
+
+  // As the page around: by its switch, else by the scheme that it declares.
+  #theme() {
+    const root = document.documentElement;
+    const scheme = getComputedStyle(root).colorScheme;
+    const isDark = root.matches('.dark, [data-theme="dark"], [data-bs-theme="dark"]')
+      || (!root.matches('.light, [data-theme="light"], [data-bs-theme="light"]') && (scheme === "dark" || (dark.matches && scheme.includes("dark"))));
+    this.dataset.theme = isDark ? "dark" : "light";
+    const chat = this.querySelector("ravi-chat");
+    if (chat) chat.dataset.theme = this.dataset.theme;
+  }
+}
+
+customElements.define("ravi-panel", RaviPanel);

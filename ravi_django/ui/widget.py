@@ -1,0 +1,72 @@
+"""The chat in other pages: a button that opens it at the side. `templatetags/ravi.py` has the tags."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.urls import NoReverseMatch
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ravi_django.runtime.people import links
+from ravi_django.ui.access import login_url
+from ravi_django.ui.chat import context_of
+from ravi_django.users import has
+
+MOST_FILTERS = 20
+
+
+def chat_panel(request: HttpRequest | None, agent: str = "") -> SafeString:
+    """The chat with one agent, or with all that the user may run; a link to the login for an anonymous visitor."""
+    user = getattr(request, "user", None)
+    if request is None or user is None:
+        return SafeString()
+    if not user.is_authenticated:
+        address = f"{login_url()}?{urlencode({'next': request.get_full_path()})}"
+        return format_html('<p class="ravi-login"><a href="{}">{}</a></p>', address, _("Log in to chat"))
+    return _panel(request, agent)
+
+
+def admin_panel(context: Any, agent: str = "") -> SafeString:
+    """As `chat_panel`, for active staff. A message tells the agent which page of the admin it was sent from."""
+    request = context.get("request")
+    user = getattr(request, "user", None)
+    if user is None or not (user.is_active and has(user, "is_staff")):
+        return SafeString()
+    return _panel(request, agent, _place(context, request))
+
+
+def _panel(request: Any, agent: str, place: dict[str, Any] | None = None) -> SafeString:
+    if getattr(request, "ravi_panel", False):  # one button a page is enough
+        return SafeString()
+    mount = links.path_to("run-list").removesuffix("runs/")
+    context = context_of(request.user, mount, only=agent)
+    if not context["agents"]:
+        return SafeString()
+    try:
+        home = links.path_to("chat")
+    except NoReverseMatch:  # the site has no pages
+        home = ""
+    request.ravi_panel = True
+    more = {"layout": "ravi/ui/panel.html", "is_panel": True, "home": home, "place": place}
+    return render_to_string("ravi/ui/chat.html", {**context, **more}, request)
+
+
+def _place(context: Any, request: Any) -> dict[str, Any] | None:
+    """The model of the page, with the row or the filters of the list, and its name for people."""
+    opts = context.get("opts")
+    if opts is None:
+        return None
+    page: dict[str, Any] = {"model": opts.label_lower}
+    row = context.get("original")
+    if row is not None:
+        page["pk"] = str(row.pk)
+    elif context.get("cl") is not None:
+        page["filters"] = dict([*request.GET.items()][:MOST_FILTERS])
+    label = f"{opts.verbose_name} {row.pk}" if row is not None else str(opts.verbose_name_plural)
+    return {"json": json.dumps({"page": page}), "label": label}

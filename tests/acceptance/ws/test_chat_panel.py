@@ -1,0 +1,88 @@
+"""The chat at the side of other pages, by the template tags. The browser test needs a Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.template import engines
+from django.test import RequestFactory
+
+from project.models import Invoice
+from ravi_django.models import InboxMessage
+from tests.support.browser import elsewhere, looks
+from tests.support.inbox import person
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume"),  # of the static files' middleware
+]
+BASE = (
+    '{% extends "admin/base_site.html" %}{% load ravi %}'
+    '{% block footer %}{{ block.super }}{% ravi_admin_chat "react/assistant" %}{% endblock %}'
+)
+
+
+def rendered(tag: str, user: Any) -> str:
+    request = RequestFactory().get("/shop/?page=2")
+    request.user = user
+    return str(engines["django"].from_string("{% load ravi %}" + tag).render({}, request)).strip()
+
+
+def test_the_panel_is_for_who_may_run_the_agent(demo: Any, settings: Any) -> None:
+    chat = '{% ravi_chat agent="react/assistant" %}'
+
+    twice = rendered(chat + chat, demo)
+
+    assert (twice.count("<ravi-panel"), twice.count('<script type="module"')) == (1, 1)
+    assert twice.count("<option") == twice.count('<option value="react/assistant"') == 1
+    assert 'href="/accounts/login/?next=%2Fshop%2F%3Fpage%3D2"' in rendered(chat, AnonymousUser())
+    assert rendered("{% ravi_admin_chat %}", demo) == rendered("{% ravi_admin_chat %}", AnonymousUser()) == ""
+    assert "<ravi-panel" in rendered("{% ravi_admin_chat %}", person("fay", "finance"))
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": "tests.acceptance.api.test_chat_page.Nothing"}
+    assert rendered(chat, demo) == rendered("{% ravi_admin_chat %}", person("ann", "finance")) == ""
+
+
+@pytest.mark.full
+@pytest.mark.gate
+def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_next_page(
+    server: Any, worker: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "admin/base_site.html").write_text(BASE)
+    (engine,) = settings.TEMPLATES
+    settings.TEMPLATES = [{**engine, "DIRS": [tmp_path, *engine["DIRS"]]}]
+    boss = elsewhere(lambda: person("boss", superuser=True))
+    row = elsewhere(lambda: Invoice.objects.create(customer="ACME", amount=5, idempotency_key="1"))
+    page = new_page(server.url, boss)
+    loaded: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url))
+
+    page.goto(f"/admin/project/invoice/{row.pk}/change/")
+    page.wait_for_selector("ravi-panel #open")
+    assert not any(name in url for url in loaded for name in ("chat.js", "ravi/ui.css", "ui/vendor"))
+    page.click("ravi-panel #open")
+    page.wait_for_selector(f"#place:has-text('About: invoice {row.pk}')")
+    page.wait_for_selector("ravi-chat:defined")
+    page.fill("ravi-chat #text", "What is 12 * 7?")
+    page.press("ravi-chat #text", "Enter")
+    page.wait_for_selector("ravi-chat .prose:has-text('84')")
+    page.wait_for_selector("ravi-chat .foot")
+    for scheme, width in looks(page, 390, 1280):
+        page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
+        assert page.get_attribute("ravi-chat", "data-theme") == scheme
+    page.goto("/admin/project/invoice/?q=ACME")
+
+    page.wait_for_selector("ravi-chat .user:has-text('What is 12 * 7?')")  # open, with the same conversation
+    assert "About: invoices" in page.inner_text("#place")
+    page.press("ravi-chat #text", "Escape")
+    page.wait_for_selector("ravi-panel #open:visible")
+    message = elsewhere(lambda: InboxMessage.objects.get().body["payload"]["message"]["content"])
+    assert message == [
+        {"type": "data", "data": {"page": {"model": "project.invoice", "pk": str(row.pk)}}},
+        {"type": "text", "text": "What is 12 * 7?"},
+    ]
+    assert (page.errors, page.console) == ([], [])
