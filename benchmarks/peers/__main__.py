@@ -1,37 +1,51 @@
-"""`make bench-peers`: the same loop in other systems, on the same PostgreSQL, in the same run.
+"""`make bench-peers`: the same loop in other systems, on the same PostgreSQL, in the same run, in turns.
 
 Each peer is used as its documentation says, in an environment of its own (.bench-venv), with versions pinned in
-requirements.txt. The loop is N model calls and N-1 tool calls; model and tool answer at once. What is timed is the
-whole call, from handing in the question to having the answer: ours too, with all that submitting and claiming cost.
+requirements.txt. docs/benchmarks.md says what the figures mean.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import psycopg
-
 from benchmarks import report, stack
-from benchmarks.peers import environment
+from benchmarks.peers import comparison, environment
+from benchmarks.peers.comparison import OURS, Compared
+from benchmarks.peers.process import System, running
 from benchmarks.raw_commit import RawCommit
-from benchmarks.report import Figure
 from benchmarks.run import OUT
 from benchmarks.stack import Stack
 from project.process import ProcessError
 
-HERE = Path(__file__).resolve().parent
-FULL = {10: 40, 50: 15, 200: 5}
-QUICK = {3: 2, 6: 2}
-TIMEOUT_S = 600.0
-OURS = ("raw_commit", "durable_step_whole_run", "durable_step")
-PEERS = {"dbos": "loop_dbos.py", "langgraph": "loop_langgraph.py", "openai_agents": "loop_openai_agents.py"}
+LEASE_S = 3.0  # of the recovery; DBOS has none
+LONG_LEASE_S = 120.0
+FEATURES = {
+    "absurd": {"stored", "wake_up", "recovery"},
+    "dbos": {"stored", "wake_up", "recovery"},
+    "langgraph": {"stored", "wake_up"},
+    "openai_agents": set(),
+    "pydantic_ai": {"stored"},  # by DBOS, which also wakes and recovers its workflows
+}
+SYSTEMS = (OURS, *FEATURES)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    steps: dict[int, int]  # turns: runs whose steps are timed
+    stored: dict[int, int]  # turns: runs whose bytes are counted
+    wake_ups: int  # one after another
+    recoveries: int
+
+
+FULL = Plan({10: 40, 50: 15, 200: 7}, {10: 60, 200: 5}, wake_ups=30, recoveries=3)
+QUICK = Plan({3: 2, 6: 2}, {3: 3, 6: 3}, wake_ups=3, recoveries=1)
 
 
 def main() -> int:
@@ -39,75 +53,114 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions: the figures mean little")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go, as JSON")
     options = parser.parse_args()
-    plan = QUICK if options.quick else FULL
     try:
         environment.install()
         with stack.servers() as servers:
             stack.set_up_site()
-            figures = _measure(servers, plan)
+            figures = list(_measure(servers, QUICK if options.quick else FULL))
     except ProcessError as error:
         print(f"bench-peers: {error}", file=sys.stderr)
         return 1
     report.write(figures, options.out)
-    print(report.table(_rows(figures, plan)))
+    print(report.table(comparison.rows(figures, SYSTEMS)))
+    print("\n".join(comparison.ahead(figures)))
     print(report.closing_line("bench-peers", figures))
     return 0
 
 
-def _measure(servers: Stack, plan: Mapping[int, int]) -> list[Figure]:
-    from benchmarks import steps
+def _measure(servers: Stack, plan: Plan) -> Iterator[Compared]:
+    from benchmarks import storage
 
-    with RawCommit(servers.database_url) as raw:
-        print("measuring ravi_django", file=sys.stderr, flush=True)
-        ours = [figure for figure in steps.measure(plan, raw) if figure.name in OURS]
-        return [*ours, *(figure for name in PEERS for figure in _peer(name, servers, plan, raw))]
-
-
-def _peer(name: str, servers: Stack, plan: Mapping[int, int], raw: RawCommit) -> list[Figure]:
-    """The peer in a process and a database of its own; raw commits right before and after."""
-    print(f"measuring {name}", file=sys.stderr, flush=True)
-    url = _own_database(servers.database_url, f"bench_{name}")
-    commits = raw.sample(200)
-    repetitions = [f"{turns}:{times}" for turns, times in plan.items()]
-    command = [str(environment.PYTHON), str(HERE / PEERS[name]), url, *repetitions]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=_bare_environment())
-    commits += raw.sample(200)
-    if done.returncode:
-        raise ProcessError(f"{name} failed\n{done.stderr[-3000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    one_commit = median(commits)
-    return [
-        Figure(f"{name}_step", int(turns), median(samples), "ms", median(samples) / one_commit)
-        for turns, samples in found.items()
-    ]
+    _say("the bytes that ours stores")
+    ours = [figure for figure in storage.measure(plan.stored, servers.database_url) if figure.name == "stored_per_run"]
+    with ExitStack() as opened, RawCommit(servers.database_url) as raw:
+        systems = [opened.enter_context(running(System(name, servers, LONG_LEASE_S))) for name in SYSTEMS]
+        yield from _steps(systems, plan.steps, raw)
+        systems.pop(0).kill()  # the wake-up is measured in a Celery worker
+        yield from _stored(systems, plan.stored, {figure.turns or 0: figure.value for figure in ours})
+        yield from _wake_ups(servers, systems, plan.wake_ups)
+    yield from _recoveries(servers, plan.recoveries)
 
 
-def _own_database(url: str, name: str) -> str:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
-    return url.rsplit("/", 1)[0].replace("postgres://", "postgresql://") + f"/{name}"
+def _steps(systems: Sequence[System], plan: Mapping[int, int], raw: RawCommit) -> Iterator[Compared]:
+    """Milliseconds a step of the fastest run."""
+    for turns, times in plan.items():
+        _say(f"steps of {turns} turns")
+        taken: dict[str, list[float]] = {system.name: [] for system in systems}
+        commits: dict[str, list[float]] = {system.name: [] for system in systems}
+        for repetition in range(times + 1):  # the first fills caches
+            for system in systems:
+                one_commit = raw.sample()
+                step = system.ask(f"step {turns}")
+                if repetition:
+                    commits[system.name] += one_commit
+                    taken[system.name].append(step)
+        for name, samples in taken.items():
+            value = min(samples)
+            ratio, of_ours = value / median(commits[name]), value / min(taken[OURS])
+            yield Compared("step", turns, value, "ms", ratio, system=name, of_ours=of_ours)
 
 
-def _bare_environment() -> dict[str, str]:
-    """Nothing of ours, and nothing that would send the peers' telemetry or traces anywhere."""
-    kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
-    return {**kept, "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+def _stored(systems: Sequence[System], plan: Mapping[int, int], ours: Mapping[int, float]) -> Iterator[Compared]:
+    for turns, runs in plan.items():
+        _say(f"the bytes that runs of {turns} turns store")
+        found = {OURS: ours[turns]}
+        for system in systems:
+            if "stored" in FEATURES[system.name]:
+                before = system.stored()
+                for _ in range(runs):
+                    system.ask(f"step {turns}")
+                found[system.name] = (system.stored() - before) / runs / 1000
+        yield from _compared("stored_per_run", turns, found, "kB")
 
 
-def _rows(figures: list[Figure], plan: Mapping[int, int]) -> list[list[str]]:
-    """A system a row, a number of turns a column."""
-    by_key = {figure.key: figure for figure in figures}
-    names = {
-        "ravi_django": "durable_step_whole_run",
-        **{name: f"{name}_step" for name in PEERS},
-        "ravi_django, from claim to end": "durable_step",
-    }
-    rows = [["ms a step at turns (of raw commit)", *map(str, plan)]]
-    for shown, name in names.items():
-        cells = [by_key[f"{name}_{turns}"] for turns in plan]
-        rows.append([shown, *(f"{cell.value:.2f} ({cell.ratio_to_raw_commit:.1f}x)" for cell in cells)])
-    rows.append(["raw insert + commit", *[f"{by_key['raw_commit'].value:.2f} (1.0x)"] * len(plan)])
-    return rows
+def _wake_ups(servers: Stack, systems: Sequence[System], samples: int) -> Iterator[Compared]:
+    from benchmarks import durability
+    from benchmarks.in_flight import ready_worker
+
+    _say("wake-up")
+    found: dict[str, list[float]] = {}
+    with ready_worker(servers, ["react/bench-instant"], BENCH_SCRIPTED_ALONE="1") as worker:
+        for sample in range(samples + 1):  # the first fills caches
+            taken = {OURS: durability.wake_once(worker, 0)}
+            taken |= {system.name: system.ask("wake") for system in systems if "wake_up" in FEATURES[system.name]}
+            if sample:
+                for name, value in taken.items():
+                    found.setdefault(name, []).append(value)
+    yield from _compared("wake_up_p50", None, {name: median(values) for name, values in found.items()}, "ms")
+
+
+def _recoveries(servers: Stack, samples: int) -> Iterator[Compared]:
+    """From SIGKILL to the first line of the step that was interrupted; ours to the next lease of the run."""
+    from benchmarks import durability
+
+    _say("recovery")
+    ours = {figure.name: figure.value for figure in durability.recovery(servers, samples)}
+    found = {OURS: ours["recovery_median"]}
+    for name in SYSTEMS[1:]:
+        if "recovery" in FEATURES[name]:
+            found[name] = median(_recover_once(name, servers) for _ in range(samples))
+    leases = {OURS: durability.LEASE_S, "absurd": LEASE_S}
+    yield from _compared("recovery", None, found, "s")
+    for name, value in found.items():  # about 0 of ours: no ratio
+        yield Compared("recovery_beyond_lease", None, value - leases.get(name, 0.0), "s", system=name)
+
+
+def _recover_once(name: str, servers: Stack) -> float:
+    with running(System(name, servers, LEASE_S, "doomed")) as doomed:
+        doomed.ask("hold")
+        begun = time.time()
+    with running(System(name, servers, LEASE_S, "next")) as following:
+        return following.ask("resumed") - begun
+
+
+def _compared(what: str, turns: int | None, found: Mapping[str, float], unit: str) -> Iterator[Compared]:
+    for name, value in found.items():
+        yield Compared(what, turns, value, unit, system=name, of_ours=value / found[OURS])
+
+
+def _say(what: str) -> None:
+    print(f"measuring {what}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """The loop as a DBOS workflow: a step for each model call and each tool call, as its documentation shows.
 
-Runs in the peers' environment: python loop_dbos.py DATABASE_URL TURNS:REPETITIONS…
+Runs in the peers' environment: python loop_dbos.py DATABASE_URL LEASE_S. DBOS has no lease: a process that starts with
+the same executor id recovers the pending workflows of the one before it.
 """
+
+import threading
 
 import timing
 from dbos import DBOS, DBOSConfig
+
+waits = threading.Event()
 
 
 @DBOS.step()
@@ -33,16 +38,50 @@ def agent(turns: int) -> str:
             messages.append({"role": "tool", "call_id": call["id"], "content": call_tool(call)})
 
 
-def main(url: str, plan: dict[int, int]) -> None:
+@DBOS.workflow()
+def waiter() -> None:
+    waits.set()
+    DBOS.recv("go")
+    timing.mark()
+
+
+@DBOS.step()
+def hold() -> None:
+    timing.hold()
+
+
+@DBOS.workflow()
+def holder() -> None:
+    hold()
+
+
+def wake() -> float:
+    waits.clear()
+    handle = DBOS.start_workflow(waiter)
+    waits.wait()
+    return timing.woken_by(lambda: DBOS.send(handle.workflow_id, "now", "go"))
+
+
+def begin_to_hold() -> float:
+    DBOS.start_workflow(holder)
+    return timing.marked()
+
+
+def launch(url: str) -> None:
     config: DBOSConfig = {
         "name": "bench",
         "system_database_url": url,
+        "application_version": "bench",
         "run_admin_server": False,
         "log_level": "WARNING",
     }
     DBOS(config=config)
     DBOS.launch()
-    timing.report(plan, lambda turns: timing.check(agent(turns)))
+
+
+def main(url: str, lease_s: int) -> None:
+    launch(url)
+    timing.serve(lambda turns: timing.check(agent(turns)), wake=wake, hold=begin_to_hold, resumed=timing.marked)
     DBOS.destroy()
 
 

@@ -1,6 +1,7 @@
 """The loop as a LangGraph graph of a model node and a tool node, with its PostgreSQL checkpointer in sync durability.
 
-Runs in the peers' environment: python loop_langgraph.py DATABASE_URL TURNS:REPETITIONS…
+Runs in the peers' environment: python loop_langgraph.py DATABASE_URL LEASE_S. LangGraph has no worker: the caller
+resumes an interrupted graph in its own process, and nothing resumes the graph of a process that was killed.
 """
 
 import uuid
@@ -11,6 +12,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command, interrupt
 
 
 @tool
@@ -40,18 +42,42 @@ def graph_of(turns: int, saver: PostgresSaver):
     return graph.compile(checkpointer=saver)
 
 
-def main(url: str, plan: dict[int, int]) -> None:
+def wait_node(state: MessagesState) -> dict:
+    interrupt("go?")
+    timing.mark()
+    return {"messages": [AIMessage(timing.ANSWER)]}
+
+
+def waiting_graph(saver: PostgresSaver):
+    graph = StateGraph(MessagesState)
+    graph.add_node("wait", wait_node)
+    graph.add_edge(START, "wait")
+    return graph.compile(checkpointer=saver)
+
+
+def main(url: str, lease_s: int) -> None:
+    begin = {"messages": [HumanMessage(timing.QUESTION)]}
     with PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
-        graphs = {turns: graph_of(turns, saver) for turns in plan}
+        graphs: dict = {}
+        waits = waiting_graph(saver)
 
         def run(turns: int) -> None:
-            config = {"configurable": {"thread_id": str(uuid.uuid4())}, "recursion_limit": 4 * turns + 10}
-            begin = {"messages": [HumanMessage(timing.QUESTION)]}
-            final = graphs[turns].invoke(begin, config, durability="sync")
+            graph = graphs[turns] = graphs.get(turns) or graph_of(turns, saver)
+            final = graph.invoke(begin, thread(turns), durability="sync")
             timing.check(final["messages"][-1].content)
 
-        timing.report(plan, run)
+        def wake() -> float:
+            config = thread(1)
+            waits.invoke(begin, config, durability="sync")
+            return timing.woken_by(lambda: waits.invoke(Command(resume="now"), config, durability="sync"))
+
+        timing.serve(run, wake=wake)
+
+
+def thread(turns: int):
+    """The configuration of a new thread with room for so many turns."""
+    return {"configurable": {"thread_id": str(uuid.uuid4())}, "recursion_limit": 4 * turns + 10}
 
 
 if __name__ == "__main__":

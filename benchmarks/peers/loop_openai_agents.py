@@ -1,6 +1,6 @@
 """The loop in the OpenAI Agents SDK with a model that answers at once. It records nothing: no durability to pay for.
 
-Runs in the peers' environment: python loop_openai_agents.py DATABASE_URL TURNS:REPETITIONS…
+Runs in the peers' environment: python loop_openai_agents.py DATABASE_URL LEASE_S
 """
 
 import asyncio
@@ -40,16 +40,16 @@ class InstantModel(Model):
         raise NotImplementedError("the loop does not stream")
 
 
-def main(url: str, plan: dict[int, int]) -> None:
+def main(url: str, lease_s: int) -> None:
     set_tracing_disabled(True)
-    agents = {turns: Agent(name="bench", tools=[add], model=InstantModel(turns)) for turns in plan}
     with asyncio.Runner() as runner:  # one loop for all runs, as in a server
 
         def run(turns: int) -> None:
-            result = runner.run(Runner.run(agents[turns], timing.QUESTION, max_turns=turns + 1))
+            agent = Agent(name="bench", tools=[add], model=InstantModel(turns))
+            result = runner.run(Runner.run(agent, timing.QUESTION, max_turns=turns + 1))
             timing.check(result.final_output)
 
-        timing.report(plan, run)
+        timing.serve(run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import run
+from benchmarks import report, run
+from benchmarks.peers import comparison
+from benchmarks.peers.comparison import Compared
 from benchmarks.report import Figure
 from project.process import ProcessError
 from tests.support import forks
@@ -79,3 +81,28 @@ def test_a_benchmark_that_fails_is_named_and_the_others_go_on(tmp_path, monkeypa
     assert "the worker did not start" in printed.err
     assert printed.err.splitlines()[-1] == "bench: failed: bad"
     assert len(emptied) == 2
+
+
+@pytest.mark.gate
+def test_the_comparison_with_peers_is_a_table_with_dashes_that_names_the_peers_ahead() -> None:
+    figures = [
+        Compared("step", 10, 2.0, "ms", 4.0, 0.5, system="ravi_django", of_ours=1.0),
+        Compared("step", 10, 1.0, "ms", 2.0, 0.5, system="absurd", of_ours=0.6),
+        Compared("step", 10, 4.0, "ms", 8.0, 0.5, system="dbos", of_ours=2.1),
+        Compared("recovery", None, 4.0, "s", None, 0.5, system="ravi_django", of_ours=1.0),
+        Compared("recovery", None, 3.9, "s", None, 0.5, system="absurd"),
+    ]
+
+    lines = report.table(comparison.rows(figures, ["ravi_django", "absurd", "dbos"])).splitlines()
+
+    assert [line.split() for line in lines[2:]] == [
+        ["step_10,", "ms", "ravi_django", "2", "0.50", "4.0x", "1.00x", "0.5"],
+        ["step_10,", "ms", "absurd", "1", "0.50", "2.0x", "0.60x", "0.5"],
+        ["step_10,", "ms", "dbos", "4", "0.50", "8.0x", "2.10x", "0.5"],
+        ["recovery,", "s", "ravi_django", "4", "-", "-", "1.00x", "0.5"],
+        ["recovery,", "s", "absurd", "3.9", "-", "-", "-", "0.5"],
+        ["recovery,", "s", "dbos", "-", "-", "-", "-", "-"],
+    ]
+    assert comparison.ahead(figures) == ["absurd is ahead in step_10: 1 ms, 0.60 of ours"]
+    assert comparison.ahead(figures[2:]) == ["no peer is ahead"]
+    assert report.closing_line("bench-peers", figures[1:2]) == "bench-peers: absurd_step_10=1"
