@@ -84,7 +84,11 @@ def test_a_live_run_is_followed_searched_signalled_forked_and_cancelled(demo, su
     page.wait_for_selector(".lane:has-text('waits for signal stop') .state.waiting")
     page.go_back()
 
-    page.click("text=Cancel…")
+    page.focus("text=Cancel…")
+    elsewhere(lambda: Run.objects.filter(id=run.id).update(cost=1, input_tokens=7))
+    page.wait_for_selector(".sums:has-text('$1')")
+    assert page.evaluate("document.activeElement.dataset.act") == "cancel"  # what changed is around it
+    page.keyboard.press("Enter")
     page.click("dialog[open] button:text-is('Keep it')")
     page.click("text=Cancel…")
     page.fill("dialog[open] [name=reason]", "no longer needed")
@@ -112,6 +116,7 @@ def test_a_failed_run_is_retried_and_its_question_answered_in_place(demo, submit
         page.click("text=Retry")
         page.click(".request button:text-is('red')")
         state_of(page, "completed")
+        assert "Answered by demo: red" in page.inner_text("#asks")
     finally:
         world.unregister(agent.id)
     assert elsewhere(lambda: HumanRequest.objects.get(run=run).answer["by"]) == "demo"

@@ -24,6 +24,8 @@ let doing = "";
 let agent = "";
 let since = 0;
 let looking = false;
+let shown = location.search; // of the lanes
+let broken = ""; // why the last look failed
 let pause = PAUSE;
 let rows = 0; // lanes that are loaded, of those from the first
 
@@ -31,7 +33,8 @@ let rows = 0; // lanes that are loaded, of those from the first
 
 async function read(address) {
   const response = await fetch(address, { headers: { Accept: "text/html" } });
-  if (!response.ok || response.redirected) throw new Error(t("The server answered with status %s.", response.status));
+  if (response.redirected) throw new Error(t("You are logged out."));
+  if (!response.ok) throw new Error(t("The server answered with status %s.", response.status));
   return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
@@ -59,8 +62,9 @@ async function refresh() {
   try {
     const fresh = await read(addressOf({ entry: "", from: "", upto: rows > 0 ? String(rows) : "" }));
     if (here === location.search) show(fresh);
+    if ($("banner").textContent === broken) say("");
   } catch (error) {
-    fault($("fault"), error.message);
+    say((broken = error.message));
   } finally {
     looking = false;
     pause = Math.max(PAUSE, 3 * (performance.now() - begun)); // a long journal takes the server longer
@@ -72,17 +76,26 @@ function show(fresh) {
   morph($("lanes"), fresh.getElementById("lanes"));
   $("more").replaceWith(fresh.getElementById("more"));
   const head = fresh.getElementById("head");
-  if (head.innerHTML !== page.dataset.head) {
-    page.dataset.head = head.innerHTML;
-    $("head").replaceWith(head);
-  }
+  patch($("head"), head);
+  $("head").dataset.live = head.dataset.live;
   document.title = fresh.title;
   tell();
   asks(fresh.getElementById("asks"));
   mark();
   const news = lanes().length - before;
-  if (news > 0 && before) $("more").prepend(`${t("%s new rows", news)} · `);
+  if (news > 0 && shown === location.search) $("more").prepend(`${t("%s new rows", news)} · `);
+  shown = location.search;
   follow();
+}
+
+// Replace what has changed, and nothing around it: a button keeps the focus, a fault stays.
+function patch(old, fresh) {
+  if (old.isEqualNode(fresh) || old.id === "fault" || old.id === "now") return;
+  if (!old.children.length || old.children.length !== fresh.children.length) {
+    return old.id === "head" ? old.replaceChildren(...fresh.childNodes) : old.replaceWith(fresh);
+  }
+  const pairs = [...old.children].map((child, place) => [child, fresh.children[place]]);
+  for (const [child, news] of pairs) patch(child, news);
 }
 
 // Bring the children of `old` to those of `fresh`, by their ids: a row that stays is the same element.
@@ -112,7 +125,10 @@ function morph(old, fresh) {
 
 function asks(fresh) {
   const open = new Set([...fresh.children].map((one) => one.dataset.request));
-  for (const one of [...$("asks").children]) if (!open.has(one.dataset.request)) one.remove();
+  for (const one of [...$("asks").children]) {
+    const isDecidedHere = one.matches(".request") && !one.querySelector(".decide");
+    if (!open.has(one.dataset.request) && !isDecidedHere) one.remove();
+  }
   for (const one of [...fresh.children]) {
     if (![...$("asks").children].some((other) => other.dataset.request === one.dataset.request)) $("asks").append(one);
   }
@@ -131,16 +147,17 @@ async function card(place) {
 
 // --- live
 
+function say(text) {
+  $("banner").hidden = !text;
+  $("banner").textContent = text;
+}
+
 function live() {
   return $("head").dataset.live === "yes";
 }
 
 function follow() {
   if (stream || !live()) return;
-  const say = (text) => {
-    $("banner").hidden = !text;
-    $("banner").textContent = text;
-  };
   stream = new RunStream(api, page.dataset.sockets, page.dataset.run, {
     frame: (frame) => {
       if (!QUIET.has(frame.type)) look();
@@ -316,7 +333,6 @@ $("lanes").addEventListener("keydown", (event) => {
 
 addEventListener("popstate", () => open(new URLSearchParams(location.search).get("entry") ?? ""));
 
-page.dataset.head = $("head").innerHTML;
 asks($("asks").cloneNode(true));
 mark();
 watch();
