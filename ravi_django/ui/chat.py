@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 
 from ravi_django import access
+from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError
 from ravi_django.models import Session
 from ravi_django.runtime.catalog import specs
@@ -51,6 +52,7 @@ def context_of(
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
+        "on_busy": conf.ON_BUSY,
         "words": script_words(),
     }
 

@@ -87,6 +87,7 @@ WORDS = (
     _("%s new rows"),
     _("Answer complete"),
     _("Asks for approval: %s"),
+    _("Asks: %s"),
     _("done"),
     _("Show all %s lines"),
     _("%s tools"),

@@ -11,10 +11,12 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from project.models import Invoice
+from project.process import wait_until
 from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
 from tests.support import world
 from tests.support.browser import contrast, elsewhere, looks
+from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent
 from tests.support.world import retry
 
@@ -216,6 +218,11 @@ def test_what_was_cancelled_was_decided_by_nobody(demo, stranger, submitted, ask
 def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_path) -> None:
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
     page = chat_of(boss)
+    received: list[int] = []
+    page.on("response", lambda response: received.append(len(response.body())))
+    page.goto("/ravi/ui/chat/?agent=react/assistant")
+    page.wait_for_selector("ravi-chat:defined")
+    assert sum(received) < 200_000
     page.click("text=What is 12 * (3 + 4)?")
     page.wait_for_selector("#status:text-is('Done')")
     assert "/ravi/ui/chat/" in page.url
@@ -358,8 +365,35 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     page.press("#text", "Enter")
     page.wait_for_selector(".user .queued")
     assert page.locator("#cancel").is_visible()
+    page.fill("#text", "Be brief.")
+    page.select_option("#busy", "steer")
+    page.press("#text", "Enter")
+    page.wait_for_selector(".answer.live .user:has-text('Be brief.')")
     paced.let_all()
 
     page.wait_for_selector(".user:has-text('And then?') + .answer .prose:has-text('w11')")
     page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
-    assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 2
+    assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
+
+
+def test_an_answer_is_followed_until_its_reader_scrolls_up(demo, submitted, paced, chat_of) -> None:
+    paced.words[:] = [f"Paragraph {number}. " + "More words. " * 20 + "\n\n" for number in range(40)]
+    run = elsewhere(submitted, "react/paced")
+    page = chat_of(demo, run.session_id)
+    paced.let(15)
+    page.wait_for_selector(".answer.live p:has-text('Paragraph 14.')")
+    scroller = page.locator("#scroller")
+    left = "it => it.scrollHeight - it.scrollTop - it.clientHeight"
+    assert wait_until(lambda: scroller.evaluate(left) < 2, BOUND_S)
+    assert scroller.evaluate("it => it.scrollTop") > 100
+
+    scroller.hover()
+    page.mouse.wheel(0, -40)
+    assert wait_until(lambda: scroller.evaluate(left) > 20, BOUND_S)
+    place = scroller.evaluate("it => it.scrollTop")
+    paced.let_all()
+    page.wait_for_selector("#status:text-is('Done')")
+
+    assert scroller.evaluate("it => it.scrollTop") == place
+    page.click("#to-end")
+    assert wait_until(lambda: scroller.evaluate(left) < 2, BOUND_S)

@@ -7,7 +7,7 @@ import { newKey, showFoot, usageInWords } from "./foot.js";
 import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
 import { Answer, blocksOf, textOf } from "./transcript.js";
-import { setWords, t, took } from "./words.js";
+import { setWords, stepInWords, t, took } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const WORDS = {
@@ -61,7 +61,9 @@ class RaviChat extends HTMLElement {
     this.#$("open-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
     this.#$("to-end").onclick = () => this.#toEnd();
     this.#$("scroller").onscroll = () => {
-      this.#following = this.#near();
+      const { scrollTop } = this.#$("scroller");
+      this.#following = this.#near(2) || (this.#near(NEAR) && scrollTop >= this.top); // the first scroll up ends it
+      this.top = scrollTop;
       if (this.#following) this.#$("to-end").hidden = true;
     };
     new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#live && (this.#$("to-end").hidden = false))).observe(this.#$("transcript"));
@@ -85,9 +87,11 @@ class RaviChat extends HTMLElement {
     if (this.#unsent?.text !== text) this.#unsent = { text, key: newKey() };
     const body = { agent: this.#$("agent").value, input: this.#input(text), idempotency_key: this.#unsent.key };
     try {
-      const run = await this.api.post("runs/", { ...body, ...(this.#session && { session: this.#session }) });
+      const how = this.#live && { on_busy: this.#$("busy").value };
+      const run = await this.api.post("runs/", { ...body, ...how, ...(this.#session && { session: this.#session }) });
       this.#unsent = null;
-      sessionStorage.setItem(run.id, text); // the conversation has the message only after the answer
+      const steered = run.id === this.#live?.run; // the run at work has the message
+      if (!steered) sessionStorage.setItem(run.id, text); // the conversation has the message only after the answer
       this.composer.sent(text);
       this.told = run.session;
       this.#$("welcome").hidden = true;
@@ -95,7 +99,8 @@ class RaviChat extends HTMLElement {
         this.#session = this.composer.talk = run.session;
         this.#moved(run.session, "replaceState");
       }
-      if (this.#live) this.#queued(text);
+      if (steered) this.#live.answer.root.append(this.#said(text));
+      else if (this.#live) this.#queued(text);
       else {
         const said = this.#show(this.#said(text));
         this.#room(said);
@@ -135,7 +140,7 @@ class RaviChat extends HTMLElement {
         answer.take(frame);
         const word = stepInWords(frame);
         if (word) this.#status(word);
-        if (frame.type === "request") this.#announce(t("Asks for approval: %s", frame.text || frame.tool));
+        if (frame.type === "request") this.#announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
         if (frame.type !== "completion") return;
         used.tokens += (frame.usage?.input_tokens ?? 0) + (frame.usage?.output_tokens ?? 0);
         used.cost = frame.cost === null || used.cost === null ? null : used.cost + frame.cost;
@@ -145,7 +150,7 @@ class RaviChat extends HTMLElement {
       end: (problem) => this.#finish(run.id, answer, problem),
     });
     const clock = setInterval(() => this.#elapsed(Date.now() - Date.parse(run.created_at)), 1000);
-    this.#live = { run: run.id, stream, clock };
+    this.#live = { run: run.id, stream, clock, answer };
   }
 
   // Stop to follow, whether or not the answer has ended.
@@ -327,9 +332,9 @@ class RaviChat extends HTMLElement {
     return this.#$("transcript").appendChild(node);
   }
 
-  #near() {
+  #near(most) {
     const { scrollHeight, scrollTop, clientHeight } = this.#$("scroller");
-    return scrollHeight - scrollTop - clientHeight < NEAR;
+    return scrollHeight - scrollTop - clientHeight < most;
   }
 
   #toEnd() {
@@ -384,14 +389,6 @@ class RaviChat extends HTMLElement {
 
 function activeOf(runs) {
   return runs.findLast((run) => !ENDED.has(run.status));
-}
-
-function stepInWords(frame) {
-  if (frame.type === "text.delta") return t("Answering");
-  if (frame.type === "reasoning.delta") return t("Thinking");
-  if (frame.type !== "progress") return "";
-  if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
-  return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
 }
 
 customElements.define("ravi-chat", RaviChat);

@@ -14,6 +14,7 @@ export class Composer {
     this.list = root.getElementById("palette");
     this.stop = root.getElementById("cancel");
     this.submit = root.getElementById("send");
+    this.how = root.getElementById("busy"); // what becomes of a message during an answer
     this.talk = "";
     if (kept()?.user !== user) localStorage.removeItem(KEY);
     root.getElementById("composer").onsubmit = (event) => {
@@ -54,6 +55,7 @@ export class Composer {
   #buttons() {
     this.stop.hidden = !this.working;
     this.submit.hidden = this.working && !this.field.value.trim();
+    this.how.hidden = !this.working || this.submit.hidden;
   }
 
   #changed() {

@@ -17,3 +17,12 @@ export function took(ms, digits = 1) {
   if (seconds < 90) return `${seconds.toFixed(seconds < 9.95 ? digits : 0)} s`;
   return seconds < 90 * 60 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
 }
+
+// What a frame says that the agent does now; "" for nothing new.
+export function stepInWords(frame) {
+  if (frame.type === "text.delta") return t("Answering");
+  if (frame.type === "reasoning.delta") return t("Thinking");
+  if (frame.type !== "progress") return "";
+  if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
+  return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
+}
