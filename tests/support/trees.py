@@ -27,7 +27,7 @@ def spawn(
     """A pending child. Raises SpawnDeniedError."""
     child = world.make_child(lease, agent, uuid7(), uuid7(), priority=priority, deadline=None, allowed=allowed)
     entry = Entry("child.spawned", uuid7().hex, agent, result={"run": str(child.id)})
-    world.spawn(lease, [entry], child=child, message=message("x", agent), allowed=allowed, gave_way=[])
+    world.spawn(lease, [entry], spawning=[world.Spawning(child, message("x", agent), allowed, [])])
     return child
 
 

@@ -75,6 +75,11 @@ def find(address: AgentId | str) -> Found:
     return Found(place, *row)
 
 
+def in_code(address: AgentId) -> Found | None:
+    """The registered agent of this address, which may be disabled; None without one."""
+    return Found(address, access=registry.access_of(address)) if str(address) in registry._agents else None
+
+
 def _rows() -> Any:
     return Agent.objects.filter(source=Agent.Source.ADMIN, enabled=True)
 

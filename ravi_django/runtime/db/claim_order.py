@@ -58,11 +58,13 @@ def of_row(delay_s: float = 0.0, most: int = URGENT) -> Any:
     return _expression(priority, [], same and _count(same, priority, "ravi_run.id"), [], delay_s)
 
 
-def stamp(run: Run) -> Run:
-    """Set the times of a new run that are not the database's default. `claim_at` is an expression for the INSERT."""
+def stamp(run: Run, ahead: int = 0) -> Run:
+    """Set the times of a new run that are not the database's default. `claim_at` is an expression for the INSERT;
+    `ahead` is the number of the owner's runs that the same statement writes before this one."""
     same = _same("%s", "%s").get(conf.FAIR_BY)
     given = [_prepared(run, name) for name in (conf.FAIR_BY, "priority", "id")] if same else []
-    run.claim_at = _expression("%s", [run.priority], same and _count(same, "%s", "%s"), given)
+    count = same and f"{_count(same, '%s', '%s')} + {ahead:d}"
+    run.claim_at = _expression("%s", [run.priority], count, given)
     stamped: Run = clock.stamp(run)
     return stamped
 

@@ -101,6 +101,7 @@ class Driver:
         self.active: dict[UUID, Active] = {}
         self._awaited: dict[UUID, list[asyncio.Future[Ending | None]]] = {}  # by run, the callers of `lease_end`
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
+        self._resuming: dict[UUID, bool] = {}  # trees whose paused runs are looked for, and whether to look again
         self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
 
     async def _drive_lease(self, lease: Lease) -> None:
@@ -352,11 +353,19 @@ class Driver:
             active.give_way()
 
     async def _resume_paused(self, tree_id: UUID) -> None:
-        """Resume a paused run of the tree after the end of another. If this fails, the sweep does it."""
+        """Resume a paused run of the tree after the end of another. Ends that come meanwhile share the next look.
+        If this fails, the sweep does it."""
+        is_looking, self._resuming[tree_id] = tree_id in self._resuming, True
+        if is_looking:
+            return
         try:
-            self.wake(await self.database.call(slots.resume_paused, tree_id))
+            while self._resuming[tree_id]:
+                self._resuming[tree_id] = False
+                self.wake(await self.database.call(slots.resume_paused, tree_id))
         except Exception as error:
             log.warning("tree %s: its paused runs wait for the sweep: %s", tree_id, error, extra={"action": "resume"})
+        finally:
+            del self._resuming[tree_id]
 
     def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
         if meta.deadline is None:

@@ -58,7 +58,7 @@ class Engine(Driver):
         self._owns_database = appender is None
         self.publisher = Publisher()
         self._leases: set[asyncio.Task[Any]] = set()
-        self._hinted: set[UUID] = set()  # runs whose hints are being followed
+        self._hinted: dict[UUID, bool] = {}  # hinted runs whose claims are to come, and whether they were hinted since
         self._driving = 0  # leases held or being claimed
         self._claiming = 0  # hinted runs whose claims are under way
         self._looking = False
@@ -72,12 +72,13 @@ class Engine(Driver):
 
     async def drive(self, run_id: UUID | str) -> bool:
         """Claim a run and drive one lease of it; returns whether the claim succeeded."""
-        if not self.has_room:
-            self._more = True
+        key = run_id if isinstance(run_id, UUID) else UUID(run_id)
+        if not self.has_room or self._claiming >= BATCH:
+            self._hinted.pop(key, None)
+            if self.has_room:
+                self.look()  # in the order of `claim_at`: no hint queues behind hundreds of another owner's
+            self._more = self._more or not self.has_room
             return False  # the row stays claimable
-        if self._claiming >= BATCH:
-            self.look()  # in the order of `claim_at`: no hint queues behind hundreds of another owner's
-            return False
         suspect = self._suspect
         self._driving += 1
         self._claiming += 1
@@ -85,6 +86,9 @@ class Engine(Driver):
             leases = await self._claim(1, claims.claim, run_id, self.name, known_addresses(), suspect is None)
         finally:
             self._claiming -= 1
+            was_hinted = self._hinted.pop(key, False)
+        if not leases and was_hinted:  # the claim may have been earlier than the wake-up of the last hint
+            return await self.drive(run_id)
         for lease in leases:
             await self._drive_claimed(lease)
         if not leases and suspect is not None and await self.database.call(claims.waits_as_suspect, run_id):
@@ -132,20 +136,22 @@ class Engine(Driver):
         active = self.active.get(key)
         if active is not None:  # it is driven here: one of its waits may be met
             return self._background(active.effects.refresh()) if active.effects.waits_for else None
-        task = self._background(self.drive(run_id))
-        self._hinted.add(key)
-        task.add_done_callback(lambda _: self._hinted.discard(key))
-        return task
+        if key in self._hinted:
+            self._hinted[key] = True
+            return None
+        self._hinted[key] = False
+        return self._background(self.drive(key))
 
     def is_here(self, run_id: UUID) -> bool:
         """Whether the run is driven here, or its claim is under way."""
         return run_id in self.active or run_id in self._hinted
 
     def wake(self, run_ids: Iterable[UUID]) -> None:
-        """Hint runs that a run driven here has made claimable: here while there is room, else through the broker."""
+        """Hint runs that a run driven here has made claimable: here while half of the process is free or the run is
+        here already, else through the broker."""
         elsewhere = []
         for run_id in run_ids:
-            if self.has_room:
+            if run_id in self.active or self._has_slot(max(1, conf.MAX_RUNS // 2)):
                 self.promote(run_id)
             else:
                 elsewhere.append(run_id)

@@ -13,9 +13,12 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from copy import copy
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, NotSupportedError, connections
 
@@ -25,7 +28,7 @@ from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.db.connections import SHAPES
-from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect
+from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect, may_pass
 from ravi_django.runtime.journal import append as journal_append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.fence import Statement
@@ -39,20 +42,95 @@ Write = Callable[..., int]  # (lease, entries, turns) -> seq of the first row; m
 REST_S = 5.0  # before a failed connection is opened again
 
 
+Answer = tuple[int | None, Exception | None, bool]
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """An append that shares its commit with others."""
+
+    entries: list[Entry]
+    turns: list[NewTurn]
+    write: Any
+    answer: asyncio.Future[tuple[int | None, Exception | None]]
+
+
 class Appender:
     """Used on the event loop's thread. `size`: the number of the loop's connections."""
 
     def __init__(self, database: DatabaseThreads, size: int = 1) -> None:
         self.database = database
         self.connections = [LoopConnection() for _ in range(size)]
+        self._writing: set[asyncio.Task[None]] = set()
+        self._groups: dict[
+            tuple[UUID, int, type], list[Part]
+        ] = {}  # that wait for a running commit, by lease and write
 
     async def append(
         self, lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write | None = None
-    ) -> tuple[int | None, Exception | None, bool]:
+    ) -> Answer:
         """Append with `write`, once: a second try finds the rows of the first. Waits for the end even if cancelled.
+        Plain appends of a lease that come while one of them is committed share the next commit, and so do writes that
+        can be `joined` and come at the same time.
 
         Returns the seq of the first row, or the error, and whether the caller was cancelled meanwhile.
         """
+        if write is not None and not hasattr(write, "joined"):
+            return await self._append(lease, entries, turns, write)
+        key = lease.run_id, lease.epoch, type(write)
+        waiting = self._groups.get(key)
+        if waiting is None:
+            waiting = self._groups[key] = []
+            if write is None:
+                try:
+                    return await self._append(lease, entries, turns)
+                finally:
+                    self._go_on(key, lease)
+            self._go_on(key, lease, begins=True)
+        waiting.append(part := Part(entries, turns, write, asyncio.get_running_loop().create_future()))
+        cancelled = False
+        while not part.answer.done():
+            try:
+                await asyncio.wait([part.answer])
+            except asyncio.CancelledError:
+                cancelled = True
+        seq, error = part.answer.result()
+        return seq, error, cancelled
+
+    def _go_on(self, key: tuple[UUID, int, type], lease: Lease, *, begins: bool = False) -> None:
+        """Write what waits, if anything does."""
+        if not begins and not self._groups[key]:
+            del self._groups[key]
+            return
+        with paths.entered(None):  # not part of the run that appends
+            task = asyncio.create_task(self._write_groups(key, lease), context=Context())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write_groups(self, key: tuple[UUID, int, type], lease: Lease) -> None:
+        while parts := self._groups[key]:
+            self._groups[key] = []
+            await self._write_group(lease, parts)
+        del self._groups[key]
+
+    async def _write_group(self, lease: Lease, parts: list[Part]) -> None:
+        """Append all parts in one transaction; if that is refused, each in its own."""
+        first, *others = parts
+        entries = [entry for part in parts for entry in part.entries]
+        turns = [turn for part in parts for turn in part.turns]
+        write = first.write.joined([part.write for part in others]) if first.write and others else first.write
+        seq, error, _ = await self._append(lease, entries, turns, write)
+        if error is not None and others and not (isinstance(error, LeaseLostError) or may_pass(error)):
+            for part in parts:
+                await self._write_group(lease, [part])
+            return
+        for part in parts:
+            part.answer.set_result((seq, error))
+            seq = None if seq is None else seq + len(part.entries)
+
+    async def _append(
+        self, lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write | None = None
+    ) -> Answer:
         cancelled = False
         idle = next((one for one in self.connections if one.is_idle), None)
         if idle is None:
@@ -75,7 +153,7 @@ class Appender:
     def copy(self) -> Appender:
         """A copy with the same connections."""
         made = copy(self)
-        made.database = copy(self.database)
+        made.database, made._groups = copy(self.database), {}
         return made
 
     def close(self) -> None:
@@ -225,6 +303,15 @@ class LoopConnection:
             self._shut()
         else:
             self._drop()
+
+
+async def paused(seconds: float) -> bool:
+    """Sleep; returns whether the caller was cancelled meanwhile."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        return True
+    return False
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from datetime import datetime
 from functools import cached_property
@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
+    AgentNotFoundError,
     CancellationError,
     DeterminismError,
     InvalidInputError,
@@ -30,7 +31,7 @@ from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded, fits_i
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.replay import Journal, check_identity, drift
 from ravi_django.runtime.lease import caps, facts as lease_facts, paths
-from ravi_django.runtime.lease.appender import Appender, Write
+from ravi_django.runtime.lease.appender import Appender, Write, paused
 from ravi_django.runtime.lease.caps import Spent
 from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
 from ravi_django.runtime.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
@@ -40,6 +41,7 @@ from ravi_django.runtime.streams.publisher import Publisher
 
 log = logging.getLogger("ravi.effects")
 
+REFUSALS = (CancellationError, SpawnDeniedError, AgentNotFoundError)
 LATE_S = 0.001  # that a result waits for the next commit
 
 
@@ -140,15 +142,20 @@ class Effects(Gate):
     # -------------------------------------------------------------------------------------------- record
 
     async def record(
-        self, entry: Entry, write: Write | None = None, *, then: Callable[[], Awaitable[None]] | None = None
+        self,
+        entry: Entry,
+        write: Write | None = None,
+        *,
+        before: Sequence[Entry] = (),
+        then: Callable[[], Awaitable[None]] | None = None,
     ) -> int:
-        """Commit an effect with the pending notes and turns; returns its seq when it is its turn in the order of rows.
-        `write` appends and writes more in the same transaction; its errors roll back both and are raised. `then` is
-        awaited after the commit, and not on a replay. Raises LeaseLostError."""
+        """Commit an effect with the pending notes and turns, and its rows `before` this one; returns its seq when it is
+        its turn in the order of rows. `write` appends and writes more in the same transaction; its errors roll back all
+        and are raised. `then` is awaited after the commit, and not on a replay. Raises LeaseLostError."""
         with self.turnstile.committing():
             cancelled = await self.flushed(unless_alone=True)
-            entries, turns = self.take_pending(entry)
-            first, again = await self._commit(entries, turns, write)
+            entries, turns = self.take_pending(*before, entry)
+            first, again = await self._commit(entries, turns, write, own=1 + len(before))
             if entry.phase == "result":
                 self.close_call(entry.path)
             if cancelled or again:
@@ -213,16 +220,19 @@ class Effects(Gate):
         self.turnstile.passed(first, len(entries))
         self._flushing = None
 
-    async def _commit(self, entries: list[Entry], turns: list[NewTurn], write: Write | None) -> tuple[int, bool]:
-        """Returns the first seq, and whether the caller was cancelled meanwhile."""
+    async def _commit(
+        self, entries: list[Entry], turns: list[NewTurn], write: Write | None, own: int = 0
+    ) -> tuple[int, bool]:
+        """Returns the first seq, and whether the caller was cancelled meanwhile. `own`: the effect's rows, which are
+        the last ones. The others are pending again if the write is refused."""
         try:
             first, cancelled = await self._append(self.lease, entries, turns, write)
         except (LeaseLostError, asyncio.CancelledError):
             raise
-        except (CancellationError, SpawnDeniedError, NotDue, NotStanding, TooManyRequests) as error:
+        except (*REFUSALS, NotDue, NotStanding, TooManyRequests) as error:
             for note in entries:
                 note.stored = {}  # the code may still add to it
-            self.notes[:0], self.turns[:0] = entries[:-1], turns
+            self.notes[:0], self.turns[:0] = entries[: len(entries) - own], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)
             raise
@@ -249,12 +259,12 @@ class Effects(Gate):
                 while error is not None and may_pass(error) and not self.gives_up:
                     warning = "run %s: an append failed and is repeated: %s"
                     log.warning(warning, self.lease.run_id, error, extra={"action": "append.repeated"})
-                    cancelled |= await _paused(REPEAT_S)
+                    cancelled |= await paused(REPEAT_S)
                     first, error, again = await self.appender.append(*args)
                     cancelled |= again
                 until = time.monotonic() + conf.LEASE_S / 4
                 while error is None and not self.is_awake and time.monotonic() < until:  # the heartbeat follows
-                    cancelled |= await _paused(0.1)
+                    cancelled |= await paused(0.1)
         if error is not None:
             raise error
         return cast(int, first), cancelled
@@ -300,10 +310,10 @@ class Effects(Gate):
         try:
             while self._is_stale:
                 self._is_stale = False
-                new = await self.database.call(lease_facts.facts, self.lease)
+                new = await self.database.call(lease_facts.facts, self.lease, self.facts.wake_seq)
         finally:
             self._refreshing = False
-        if self.stop is not None:  # no wait is met any more: a suspension must not count these facts as seen
+        if new is None or self.stop is not None:  # then no wait is met any more: these facts must not count as seen
             return
         new.signals = [signal for signal in new.signals if signal[0] not in self._given]
         self.facts = new
@@ -367,15 +377,6 @@ class Effects(Gate):
     def last_attempt(self) -> bool:
         """Whether the next transient error is final: it is recorded, and the agent gets it."""
         return self.attempts + 1 >= int(conf.MAX_ATTEMPTS)
-
-
-async def _paused(seconds: float) -> bool:
-    """Sleep; returns whether the caller was cancelled meanwhile."""
-    try:
-        await asyncio.sleep(seconds)
-    except asyncio.CancelledError:
-        return True
-    return False
 
 
 RETENTION = "@retention."  # path prefix before an agent's address: its turns of this run are deleted with the run

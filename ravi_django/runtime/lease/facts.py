@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.db.models.functions import Length
 
+from ravi_django.db import transaction
 from ravi_django.models import Ask, HumanRequest, InboxMessage, JournalEntry, Run, Signal, Turn
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.db import postgres
@@ -48,10 +49,14 @@ def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Fac
     return loaded, _facts(lease, lease.run.wake_seq, asks="ask" in kinds, requests="request.opened" in kinds)
 
 
-def facts(lease: Lease) -> Facts:
-    """Read the facts. The number of the last wake-up is read first, so that later ones count as new."""
-    seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
-    return _facts(lease, seen, asks=True, requests=True) if seen else Facts()
+def facts(lease: Lease, known: int = -1) -> Facts | None:
+    """Read the facts, in one transaction; None if there was no wake-up after the one numbered `known`. The number of
+    the last wake-up is read first, so that later ones count as new."""
+    with transaction.atomic():
+        seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
+        if seen <= known:
+            return None
+        return _facts(lease, seen, asks=True, requests=True) if seen else Facts()
 
 
 def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:

@@ -169,9 +169,9 @@ class Publisher:
     def _notify_flushed(self) -> None:
         with self._lock:
             watchers, self._watchers = self._watchers, []
-        for loop, flushed in watchers:
-            with suppress(RuntimeError):  # its loop has ended
-                loop.call_soon_threadsafe(_set, flushed)
+        for loop in {loop for loop, _ in watchers}:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_set, [flushed for its, flushed in watchers if its is loop])
 
     def flush(self) -> None:
         """Send all queued frames, all trees in one round trip. Frames that could not be sent are queued again."""
@@ -247,6 +247,8 @@ class Publisher:
         return self._buffer.append([batch])[0]
 
 
-def _set(flushed: asyncio.Future[None]) -> None:
-    if not flushed.done():
-        flushed.set_result(None)
+def _set(futures: list[asyncio.Future[None]]) -> None:
+    """All at once: asks of one turn that have waited for this are written together."""
+    for flushed in futures:
+        if not flushed.done():
+            flushed.set_result(None)

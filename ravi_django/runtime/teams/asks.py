@@ -40,17 +40,26 @@ async def ask(
 ) -> AskOutcome:
     """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child. Without a
     message (`join`) wait for the end alone."""
+    begins: list[Opening] = []  # an ask that was written with its child
     if isinstance(target, AgentId):
         if message is None:
             raise InvalidInputError("join waits for a run; give it the handle that spawn returned", field="handle")
         boot = message
-        target = await spawn(ctx, target, boot)
+
+        def asked(child: RunHandle, body: dict[str, Any]) -> tuple[Entry, Ask]:
+            begins.append(_opening(ctx, ctx.next_path(), child, boot, timeout, body))
+            return begins[0].entry, begins[0].cell
+
+        target = await spawn(ctx, target, boot, asked=asked)
         message = _same_message(ctx, boot, target)
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "ask", str(target.agent_id), None, None)
     if row is not None:
         raise_recorded(row)
         return _outcome(row.result, target)
+    if begins:
+        begins[0].announce(effects, wakes=False)
+        return await _settled(ctx, path, target, begins[0].entry.request)
     begun = effects.journal.started(path)
     if begun is None:
         opened = await _open(ctx, path, target, message, timeout)
@@ -80,17 +89,28 @@ class Opening:
     def write(self) -> Write:
         return partial(ask_rows.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
 
-    def announce(self, effects: Effects) -> None:
+    def announce(self, effects: Effects, *, wakes: bool = True) -> None:
         """After the commit: note an outcome that was known at once, and wake the runs concerned."""
-        effects.facts.asks[self.cell.path] = self.cell
+        effects.facts.asks.setdefault(self.cell.path, self.cell)  # or read since the commit
         asked = [] if self.body is None else [self.cell.target_id]
-        if woken := list(dict.fromkeys([*asked, *self.resumed])):
+        if wakes and (woken := list(dict.fromkeys([*asked, *self.resumed]))):
             effects.wake(woken)
 
 
 def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
-    effects = ctx.effects
     body = None if message is None else filled(ctx, target.agent_id, message, path)
+    return _opening(ctx, path, target, message, timeout, body)
+
+
+def _opening(
+    ctx: RunState,
+    path: str,
+    target: RunHandle,
+    message: Message | str | None,
+    timeout: Duration,
+    body: dict[str, Any] | None,
+) -> Opening:
+    effects = ctx.effects
     deadline = None if timeout is None else moment(ctx, timeout)
     cell = Ask(
         id=uuid7(),

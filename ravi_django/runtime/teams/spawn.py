@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -10,18 +11,18 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.kernel.contracts import RunHandle
-from ravi_django.kernel.errors import CancellationError, InvalidInputError, SpawnDeniedError
+from ravi_django.kernel.errors import AgentNotFoundError, CancellationError, InvalidInputError, SpawnDeniedError
 from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message
 from ravi_django.kernel.supervision import Priority, SpawnBudget
-from ravi_django.models import InboxMessage, Run, Session, Status, uuid7
-from ravi_django.runtime.db import claim_order
+from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import claim_order, clock
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.runs.sessions import create_session
 from ravi_django.runtime.runs.waking import append_locked, require
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.messages import (
@@ -37,9 +38,16 @@ from ravi_django.runtime.teams.messages import (
 
 
 async def spawn(
-    ctx: RunState, target: AgentId, boot: Message | str | None, priority: Priority | None = None
+    ctx: RunState,
+    target: AgentId,
+    boot: Message | str | None,
+    priority: Priority | None = None,
+    *,
+    asked: Callable[[RunHandle, dict[str, Any]], tuple[Entry, Ask]] | None = None,
 ) -> RunHandle:
-    """Start a child run in a session of its own, on `boot`; without it the child waits for its first message.
+    """Start a child run in a session of its own, on `boot`; without it the child waits for its first message. `asked`
+    makes the rows of the ask that begins with it, from the child and the message. Spawns that begin at the same time
+    share a transaction.
 
     Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or full, and PermanentError
     when `boot` is larger than an input may be, or lacks a variable.
@@ -55,7 +63,9 @@ async def spawn(
     entry.request = {"message": None if message is None else message["id"]}
     gave_way: list[Paused] = []
     async with effects.performing():
-        found, refusal = await find(ctx, agent_id)
+        found, refusal = specs.in_code(agent_id), None
+        if found is None:
+            found, refusal = await find(ctx, agent_id)
         metadata = metadata_of(ctx, found, boot)
         missing = misses_variables(found, metadata, "the message that boots it")
         refusal = refusal or too_large(message) or missing or _too_deep(ctx)
@@ -74,10 +84,14 @@ async def spawn(
             child.agent_version, child.metadata = found.version, metadata
             # Any process may have the child from the commit on.
             await effects.outlet.publisher.begun(effects.outlet.source.tree)
+            write = Spawning(child, message, ctx.spawn_budget, gave_way)
             try:
-                write = partial(write_spawn, child=child, message=message, allowed=ctx.spawn_budget, gave_way=gave_way)
-                await effects.record(entry, write)
-            except SpawnDeniedError as error:
+                if asked is None or message is None:
+                    await effects.record(entry, write)
+                else:
+                    begun, write.ask = asked(RunHandle(str(child_id), agent_id), message)
+                    await effects.record(begun, write, before=[entry])
+            except (SpawnDeniedError, AgentNotFoundError) as error:
                 refusal = error
         if refusal is not None:
             await refuse(ctx, entry, refusal)
@@ -143,49 +157,89 @@ def make_child(
     )
 
 
+@dataclass(slots=True)
+class Spawning:
+    """A child that is about to be written: the `write` of its commit. See `write_spawn`."""
+
+    child: Run
+    message: dict[str, Any] | None
+    allowed: SpawnBudget | None
+    gave_way: list[Paused]
+    ask: Ask | None = None  # the parent's, for the reply to the message
+
+    def __call__(self, lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
+        return write_spawn(lease, entries, turns, spawning=[self])
+
+    def joined(self, others: Sequence[Spawning]) -> Callable[..., int]:
+        return partial(write_spawn, spawning=[self, *others])
+
+
+class Apart(Exception):
+    """These children cannot be written in one transaction: each decides by itself whether there is room for it."""
+
+
 def write_spawn(
-    lease: Lease,
-    entries: Sequence[Entry],
-    turns: Sequence[NewTurn] = (),
-    *,
-    child: Run,
-    message: dict[str, Any] | None,
-    allowed: SpawnBudget | None,
-    gave_way: list[Paused],
+    lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, spawning: Sequence[Spawning]
 ) -> int:
-    """Write a child run, its session, its message and the parent's row. Without a message the child waits for one.
+    """Write a child run, its session, its message, the parent's rows and the ask that begins with it; or several of
+    the parent's children. Without a message a child waits for one.
 
     `allowed` is the limit that the spawning agent sets: at the root for the whole tree, and kept on its row; below it
     for its own and lower spawns. In a full tree a HIGH or CRITICAL child takes the slot of a strictly lower run, which
     is paused and added to `gave_way`.
 
-    Raises SpawnDeniedError when the tree is full, and CancellationError when the parent is being cancelled: the cascade
-    would miss this child.
+    Raises SpawnDeniedError when the tree is full, AgentNotFoundError when the agent is disabled, and CancellationError
+    when the parent is being cancelled: the cascade would miss this child. Raises Apart when not all of several children
+    may start.
     """
-    limit = _to_remember(lease.run, allowed)
+    child, allowed, gave_way = spawning[0].child, spawning[0].allowed, spawning[0].gave_way
+    limit, is_one = _to_remember(lease.run, allowed), len(spawning) == 1
 
     def write(held: set[UUID]) -> None:
         gave_way.clear()  # of a try that was rolled back
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
-        lower = _make_room(lease.run, child, allowed)
+        for agent in {one.child.agent for one in spawning if one.child.agent_version is None}:
+            if specs.is_disabled(agent):
+                raise AgentNotFoundError(agent) if is_one else Apart
+        if not is_one and not _has_room(lease.run, allowed, len(spawning)):
+            raise Apart
+        lower = _make_room(lease.run, child, allowed) if is_one else None
         if lower is not None:
             require([lower.id], held)
             gave_way.append(slots.pause(lower, child))
         if limit is not None:
             Run.objects.filter(id=lease.run_id).update(budget=limit)
-        create_session(child.session)
-        if message is None:
-            child.status, child.waiting_on = Status.SUSPENDED, [{"kind": "message", "name": "", "until": None}]
-        claim_order.stamp(child).save(force_insert=True)
-        if message is not None:
-            InboxMessage.objects.create(run=child, message_id=message["id"], body=message)
+        _insert(spawning)
 
     # The root is locked too: two concurrent spawns must not both take the last slot.
     first = append_locked(lease, entries, turns, [lease.run.tree_id], write)
     if limit is not None:
         lease.run.budget = limit
     return first
+
+
+def _insert(spawning: Sequence[Spawning]) -> None:
+    Session.objects.bulk_create([clock.stamp(one.child.session) for one in spawning])
+    for one in spawning:
+        if one.message is None:
+            one.child.status = Status.SUSPENDED
+            one.child.waiting_on = [{"kind": "message", "name": "", "until": None}]
+    Run.objects.bulk_create([claim_order.stamp(one.child, ahead) for ahead, one in enumerate(spawning)])
+    told = [(one.child, one.message) for one in spawning if one.message is not None]
+    InboxMessage.objects.bulk_create(
+        [clock.stamp(InboxMessage(run=run, message_id=body["id"], body=body)) for run, body in told]
+    )
+    Ask.objects.bulk_create([clock.stamp(one.ask) for one in spawning if one.ask is not None])
+
+
+def _has_room(spawner: Run, allowed: SpawnBudget | None, count: int) -> bool:
+    """Whether so many slots are free, if no run between the root and the children has a limit of its own."""
+    tree = slots.limit_of(spawner.root or spawner)
+    own = slots.narrowed(tree, slots.recorded(spawner.budget), allowed)
+    if spawner.parent_id is not None and own != tree:
+        return False
+    return slots.live(spawner.tree_id) + count <= own.max_agents
 
 
 def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:

@@ -10,6 +10,7 @@ import pytest
 from ravi_django import register, signal, tool
 from ravi_django.kernel import (
     AgentId,
+    AgentNotFoundError,
     CancellationError,
     ChatMessage,
     ChatPayload,
@@ -18,7 +19,7 @@ from ravi_django.kernel import (
     RunHandle,
     SpawnDeniedError,
 )
-from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
+from ravi_django.models import Agent, Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
 from tests.support.runs import CodeAgent, code, drive, every_death, idle, leased, make_run
@@ -430,3 +431,92 @@ def test_a_reply_that_came_before_the_timeout_was_recorded_counts(clock):
         world.time_out_ask(lease, [Entry("ask", "x", "test/child")], ask_id=Ask.objects.get().id)
     assert found.value.until is None
     assert Ask.objects.get().outcome == "replied"
+
+
+# ------------------------------------------------------------------------------------------------- asks of one turn
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """How many children each transaction has written, or tried to."""
+    counts = []
+    spawn = world.spawn
+
+    def counting(lease, entries, turns=(), *, spawning):
+        counts.append(len(spawning))
+        return spawn(lease, entries, turns, spawning=spawning)
+
+    world.patch(monkeypatch, "spawn", counting)
+    return counts
+
+
+def asking_each(*names):
+    """Ask one child, so that the stream has begun, and then one for each of the names, all at once."""
+
+    async def one(ctx, name):
+        try:
+            return (await ctx.ask(CHILD, name)).result
+        except (SpawnDeniedError, AgentNotFoundError) as error:
+            return type(error).__name__
+
+    async def story(ctx, inbox):
+        await one(ctx, "first")
+        return await asyncio.gather(*(one(ctx, name) for name in names))
+
+    return code(story)
+
+
+def test_the_asks_of_one_turn_are_one_transaction(written):
+    child(shout)
+    asking_each("a", "b", "c")
+    run = idle(make_run())
+
+    assert written == [1, 3]
+    assert run.output == '["A","B","C"]'
+    pairs = [row.kind for row in journal_of(run.id) if row.kind == "child.spawned" or row.phase == "started"]
+    assert pairs == ["child.spawned", "ask"] * 4
+    children = Run.objects.filter(parent_id=run.id)
+    assert {ask.target_id for ask in Ask.objects.filter(asker_id=run.id)} == {one.id for one in children}
+    assert InboxMessage.objects.filter(run__in=children).count() == 4
+
+
+def test_no_death_among_asks_of_one_turn_loses_or_doubles_a_child(clock):
+    def one(drive):
+        child(shout)
+        asking_each("a", "b", "c")
+        return drive(make_run())
+
+    for run, death in every_death(clock, one):
+        idle(run)
+        assert run.output == '["A","B","C"]', death
+        assert Run.objects.filter(parent_id=run.id).count() == 4
+
+
+def test_of_asks_that_do_not_all_have_room_each_decides_alone(settings, written):
+    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
+    child(shout)
+    asking_each("a", "b", "c")
+    run = idle(make_run())
+
+    assert written == [1, 3, 1, 1, 1]
+    assert run.output == '["A","B","SpawnDeniedError"]'
+
+
+def test_asks_of_a_disabled_agent_are_refused_and_start_nothing(written):
+    child(shout)
+    asking_each("a", "b")
+    Agent.objects.create(address=str(CHILD), source=Agent.Source.CODE, enabled=False)
+    run = idle(make_run())
+
+    assert written == [1, 2, 1, 1]
+    assert run.output == '["AgentNotFoundError","AgentNotFoundError"]'
+    assert not Run.objects.filter(parent_id=run.id).exists()
+
+
+def test_children_that_are_written_together_do_not_pass_the_runs_of_another_owner(clock):
+    child(shout)
+    asking_each(*"abcd")
+    run = idle(make_run())
+
+    at = list(Run.objects.filter(parent_id=run.id).order_by("id").values_list("claim_at", flat=True))[1:]
+    assert [(later - at[0]).total_seconds() for later in at] == [0, 10, 20, 30]

@@ -117,7 +117,7 @@ def test_no_call_that_times_out_is_the_runs_end_or_comes_to_its_code(clock, stor
 
         assert (run.status, run.output, run.error, ran, swallowed) == ("completed", expected, None, ["paid"], [])
         failed.add(faults.failed)
-    assert failed >= {"load_with_facts", "seed", "find", "is_reachable", "write"}, failed
+    assert failed >= {"load_with_facts", "seed", "is_reachable", "write"}, failed
 
 
 def test_a_tool_that_has_begun_goes_on(ran):
@@ -142,11 +142,11 @@ def test_a_tool_that_has_begun_goes_on(ran):
 
 def test_a_permanent_error_fails_the_run():
     async def story(ctx, inbox):
-        await ctx.spawn(CODE, "below")
+        await ctx.send(await ctx.spawn(CODE, "below"), "more")
 
     code(story)
 
-    run = drive(make_run(), setup=Faults("find", ProgrammingError("there is no such column")))
+    run = drive(make_run(), setup=Faults("is_reachable", ProgrammingError("there is no such column")))
     assert (run.status, run.error["type"]) == (Status.FAILED, "ProgrammingError")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from threading import Event
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -60,11 +61,12 @@ def test_a_doubled_hint_drives_the_run_once():
     run = make_run()
 
     async def story(engine):
-        return await asyncio.gather(*(engine.hint(run.id) for _ in range(5)))
+        first, *others = [engine.hint(run.id) for _ in range(5)]
+        assert others == [None] * 4
+        return await first
 
-    had = with_engine(story)
+    assert with_engine(story)
     run.refresh_from_db()
-    assert sorted(had) == [False] * 4 + [True]
     assert (run.status, run.lease_epoch, len(model.calls)) == (Status.COMPLETED, 1, 1)
 
 
@@ -132,6 +134,54 @@ def test_a_hint_does_not_queue_behind_hundreds_of_another_owners():
     with_engine(story)
     assert len(began) == 61
     assert began.index(str(chat.id)) < 40
+
+
+def test_hints_during_a_claim_are_one_more_claim_if_it_was_too_early(monkeypatch):
+    """The claim has found a suspended run, and the wake-up came before its answer."""
+    code(ask, model=ScriptedModel(["hello"]))
+    run = make_run()
+    Run.objects.filter(id=run.id).update(status=Status.SUSPENDED)
+    claimed, woken, claim = [], Event(), world.claim
+
+    def claiming(*args):
+        claimed.append(claim(*args))
+        woken.wait(BOUND_S)
+        return claimed[-1]
+
+    world.patch(monkeypatch, "claim", claiming)
+
+    async def story(engine):
+        first = engine.hint(run.id)
+        await auntil(lambda: claimed)
+        await asyncio.to_thread(in_background(world.touch, [run.id]).result, BOUND_S)
+        assert [engine.hint(run.id) for _ in range(3)] == [None] * 3
+        woken.set()
+        return await first
+
+    assert with_engine(story)
+    run.refresh_from_db()
+    assert (run.status, len(claimed)) == (Status.COMPLETED, 2)
+
+
+def test_a_worker_that_is_half_full_gives_the_children_of_its_runs_to_others(settings, monkeypatch):
+    settings.RAVI = {**settings.RAVI, "MAX_RUNS": 6, "ENGINE": "celery"}
+    code(ask, model=ScriptedModel(["hello"] * 3))
+    sent = []
+    world.patch(monkeypatch, "send_many", lambda run_ids: sent.extend(run_ids))
+    runs = [make_run() for _ in range(3)]
+
+    async def story(engine):
+        engine._driving = 2
+        engine.wake([runs[0].id])
+        await auntil(lambda: not engine._leases)
+        assert not sent
+        engine._driving = 3
+        engine.wake([run.id for run in runs[1:]])
+        await auntil(lambda: not engine._leases)
+        engine._driving = 0
+
+    with_engine(story)
+    assert sent == [run.id for run in runs[1:]]
 
 
 def expire(lease):

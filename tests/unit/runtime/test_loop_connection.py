@@ -303,3 +303,60 @@ def test_a_connection_that_does_not_come_about_is_none(closed):
 
     asyncio.run(main())
     assert [path for _, path in rows()] == ["by a thread", "by a thread too"]
+
+
+# ------------------------------------------------------------------------------------------- appends that come together
+
+
+def test_appends_of_a_lease_that_come_during_a_commit_share_the_next_one(monkeypatch):
+    async def story(my, lease):
+        statements = counted(monkeypatch, my)
+        seqs = await asyncio.gather(*(my.append(lease, effect(name + "1"), effect(name + "2")) for name in "abcde"))
+        assert seqs == [2, 4, 6, 8, 10]
+        assert statements == [2, 8]
+
+    run_story(story)
+    assert [path for _, path in rows()][1:] == [name + number for name in "abcde" for number in "12"]
+
+
+def test_a_row_that_no_database_can_hold_is_refused_alone(monkeypatch):
+    async def story(my, lease):
+        appends = (my.append(lease, effect(name)) for name in ("a", "b", "\0", "c"))
+        found = await asyncio.gather(*appends, return_exceptions=True)
+        assert [type(one) for one in found] == [int, int, DataError, int]
+
+    run_story(story)
+    assert sorted(path for _, path in rows()[1:]) == ["a", "b", "c"]
+
+
+def test_a_lost_lease_refuses_all_that_come_together():
+    async def story(my, lease):
+        await my.threads.call(Run.objects.filter(id=lease.run_id).update, lease_owner="another")
+        found = await asyncio.gather(*(my.append(lease, effect(name)) for name in "abc"), return_exceptions=True)
+        assert {type(one) for one in found} == {LeaseLostError}
+
+    run_story(story)
+    assert len(rows()) == 1
+
+
+def test_a_cancelled_caller_waits_for_the_commit_that_it_shares():
+    async def story(my, lease):
+        first, second = (asyncio.ensure_future(my.appender.append(lease, [effect(name)], [])) for name in "ab")
+        await asyncio.sleep(0)
+        second.cancel()
+        assert [await first, await second] == [(2, None, False), (3, None, True)]
+
+    run_story(story)
+    assert [path for _, path in rows()][1:] == ["a", "b"]
+
+
+def counted(monkeypatch, my):
+    """The number of rows of each append that reaches the database."""
+    counts, append = [], my.appender._append
+
+    async def counting(lease, entries, *how):
+        counts.append(len(entries))
+        return await append(lease, entries, *how)
+
+    monkeypatch.setattr(my.appender, "_append", counting)
+    return counts
