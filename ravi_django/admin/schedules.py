@@ -1,5 +1,5 @@
 """Schedules: users who may edit them have runs made in their own name. Only superusers make them for other users or for
-the system. An operator who may change schedules can switch any of them off."""
+the system. An operator who may change schedules can disable any of them."""
 
 from __future__ import annotations
 

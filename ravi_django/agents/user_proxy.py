@@ -24,13 +24,13 @@ class UserProxyAgent:
     """Asks a person the questions that it receives, and replies with the answers. It has no model and no tools.
 
     A message is a question: a chat message by its text, or data `{"question", "choices"?, "context"?, "free_text"?}`.
-    The reply is the person's text, or a text that is no consent if they skip it, cancel it, or nobody answers in time.
+    The reply is the person's text, or a text that is not consent if they skip it, cancel it, or nobody answers in time.
     A program may answer instead with the signal `human_reply:<correlation id>`, whose payload is the reply; the first
     answer counts. All messages of an inbox are asked at once.
 
     key: the address is `user_proxy/<key>`, unless `id` is another one.
     to: the recipients, an address or several (see Addressees); by default the site's, else the run's owner.
-    answer_within: seconds, or a timedelta, until a question expires; None waits for ever.
+    answer_within: seconds, or a timedelta, until a question expires; None waits forever.
     description: for an agent that may ask this one.
 
     Raises InvalidInputError that names the parameter.

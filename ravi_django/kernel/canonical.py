@@ -10,7 +10,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=F
 
 
 def canonical_json(value: Any) -> bytes:
-    """Sorted keys, no spaces, UTF-8; values that are no JSON become text."""
+    """Sorted keys, no spaces, UTF-8; values that are not JSON become text."""
     return _encode(value).encode(errors="surrogatepass")
 
 

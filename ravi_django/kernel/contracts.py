@@ -117,7 +117,7 @@ class RunContext(Protocol):
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """End here without a reply: `target` goes on as this run, with its caller, session, depth and budgets. It
+        """End here without a reply: `target` continues as this run, with its caller, session, depth and budgets. It
         answers the message `answers` of the inbox (by default the first without a reply). Without a `task` it gets that
         message; later messages of the inbox go along. Never returns.
 

@@ -40,7 +40,7 @@ def workflow_started(run_id: Any, thread_id: Any, user_content: str, **whose: Un
 
 
 def run_started(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
-    """A run's code has begun: once a run, whatever the number of its workers."""
+    """A run's code has started: once a run, whatever the number of its workers."""
     return _event("run.started", run_id, thread_id, whose)
 
 
@@ -65,7 +65,7 @@ def run_blocked(run_id: Any, thread_id: Any, error: str, message: str, **whose: 
 
 
 def run_retried(run_id: Any, thread_id: Any, **whose: Unpack[Whose]) -> Event:
-    """A failed or blocked run goes on at a person's request."""
+    """A failed or blocked run continues at a person's request."""
     return _event("run.retried", run_id, thread_id, whose)
 
 

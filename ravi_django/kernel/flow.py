@@ -16,7 +16,7 @@ class PauseForInputResult:
     """Ask a person, then call the tool again with the answer in its parameter annotated `HumanInput`.
 
     request: the question, or several as {key: question}. choices: texts to choose from, for a single question. context:
-    background for the person. timeout: seconds until the request expires; an expired one is no consent. to: the
+    background for the person. timeout: seconds until the request expires; an expired one is not consent. to: the
     recipients, an address or several (see Addressees); the run's owner unless the site says otherwise.
     """
 

@@ -26,7 +26,7 @@ CallNext = Callable[[], Awaitable[None]]
 
 
 class Middleware(Protocol[ContextT]):
-    """Call `call_next()` to go on, skip it to short-circuit, raise MiddlewareTermination to end the call."""
+    """Call `call_next()` to continue, skip it to short-circuit, raise MiddlewareTermination to end the call."""
 
     async def process(self, context: ContextT, call_next: CallNext) -> None: ...
 
@@ -104,7 +104,7 @@ class FunctionMiddleware(ABC):
     """Wraps a tool's execution, inside its journaled effect: after the approval, around the started row.
 
     Once the tool has run, an exception of a middleware undoes nothing: the call is recorded as happened, with an error
-    for the model. A transactional tool has committed when `call_next` returns. GuardrailError is no error for the
+    for the model. A transactional tool has committed when `call_next` returns. GuardrailError is not an error for the
     model: it is recorded with the call and raised to the agent, by a replay too.
 
     No approval can be requested here: the call is journaled already, and nothing in it can wait for days. Approvals

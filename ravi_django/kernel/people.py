@@ -40,8 +40,8 @@ class Step(BaseModel):
 
 
 class Addressees(BaseModel):
-    """The people who may answer a request: those of the first step, after its time those of the next. When the last
-    step's time is over, an approval is denied and a question skipped.
+    """The people who may answer a request: those of the first step, after its time those of the next. After the last
+    step's time an approval is denied and a question skipped.
 
     An address is `owner` (of the run), `staff`, `user:NAME`, `group:NAME` or `permission:app.codename`. `four_eyes`:
     the owner of the run answers at the address `owner` alone, which is a confirmation; None uses the site's
@@ -84,7 +84,7 @@ class Addressees(BaseModel):
 
     @property
     def within(self) -> float | None:
-        """Seconds until the last step's time is over; None when it waits for ever."""
+        """Seconds until the last step ends; None if it waits forever."""
         last = self.steps[-1].within
         return None if last is None else sum(step.within or 0.0 for step in self.steps)
 

@@ -46,7 +46,7 @@ class ExecutionBudget(BaseModel):
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
     max_agents: int | None = Field(default=None, ge=1)
     allow_preempt: bool | None = None  # False: HIGH and CRITICAL pause no other run
-    when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may raise it, and the run goes on
+    when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may raise it, and the run continues
 
 
 class Supervision(BaseModel):

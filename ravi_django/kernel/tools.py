@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_django.kernel.errors import ToolArgumentsError
 
-INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client stores the model's text here if it is no JSON object
+INVALID_ARGUMENTS_KEY = "__invalid_json__"  # a model client stores the model's text here if it is not a JSON object
 _SHOWN_TEXT = 200  # characters of it that the model is shown
 MAX_ARGUMENTS_DEPTH = 50  # messages and rows nest them again, and encoders have a limit
 
@@ -35,7 +35,7 @@ class Effect(StrEnum):
     """The meaning of a crash between the effect and its row."""
 
     IDEMPOTENT = "idempotent"  # runs again under the same idempotency key
-    AT_MOST_ONCE = "at_most_once"  # a started row first; never retried by itself
+    AT_MOST_ONCE = "at_most_once"  # a started row first; never retried automatically
     TRANSACTIONAL = "transactional"  # commits with its journal row: exactly once
 
     @classmethod

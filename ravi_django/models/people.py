@@ -30,7 +30,7 @@ class HumanRequest(Owned):
     class Status(models.TextChoices):
         PENDING = "pending"
         ANSWERED = "answered"
-        CANCELLED = "cancelled"  # its run ended, or went on without it
+        CANCELLED = "cancelled"  # its run ended, or continued without it
         EXPIRED = "expired"
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="requests", db_index=False)

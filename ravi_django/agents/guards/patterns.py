@@ -103,7 +103,7 @@ def _ip(text: str) -> int:
 
 # ----------------------------------------------------------------------------------------------------- patterns
 
-# Every repetition is bounded, and none begins inside of what it could have begun before: linear in the text's length.
+# Every repetition is bounded, and none can begin inside an earlier match: linear in the text's length.
 _ALL = [
     Pattern(
         "iban",

@@ -17,7 +17,7 @@ SUMMARIZE = "Summarize the item for a reader of news, in at most three sentences
 
 
 class InformationAgent(NewsAgent):
-    """A newsroom: each message that its run begins with is an item, then each signal `source_signal`, for ever.
+    """A newsroom: each message that its run begins with is an item, then each signal `source_signal`, forever.
 
     The result of an item is the reply if somebody asked for it, else it is published to `output_topic`, else it is the
     run's output. An item that fails is logged as `feed.failed`, and the run continues. A child run answers and ends.

@@ -24,7 +24,7 @@ CURATE = "You choose what one reader is shown of the news. Decide whether the it
 
 class PersonalFeedAgent(NewsAgent):
     """A reader for one user: follows its topics when it first starts, judges each delivered item by the user's
-    preferences, logs it as `feed.curated`, and waits for the next one, for ever.
+    preferences, logs it as `feed.curated`, and waits for the next one, forever.
 
     One instance serves many users at once: items and preferences belong to the run. An item that fails is logged as
     `feed.failed`, and the run continues. A run that a delivery starts follows nothing, so topics that its user has left

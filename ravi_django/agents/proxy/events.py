@@ -66,7 +66,7 @@ class ToolCall:
 class SubagentCall:
     """Delegate a task to another agent as a child run. The yield returns the AskOutcome.
 
-    timeout: seconds, without the time that people take to answer the child's requests; None waits for ever.
+    timeout: seconds, without the time that people take to answer the child's requests; None waits forever.
     """
 
     agent: AgentId | str
@@ -80,7 +80,7 @@ class WaitForInput:
 
     request: the question, or several as {key: question}, all open at once. choices: texts to choose from, only for a
     single question; without `free_text` the answer is one of them. context: background for the person. timeout: seconds
-    until it expires; an expired question is no consent. to: the recipients, an address or several (see Addressees); by
+    until it expires; an expired question is not consent. to: the recipients, an address or several (see Addressees); by
     default the site's, else the run's owner.
     """
 

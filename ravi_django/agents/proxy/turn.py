@@ -134,7 +134,7 @@ class ProxyTurn:
 
 
 class Ended(Exception):
-    """The turn is over: `perform` stops the generator."""
+    """The turn has ended: `perform` stops the generator."""
 
 
 class Steps:

@@ -246,7 +246,7 @@ class ReActAgent:
 
     def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
         """Whether the call needs no slot: another agent does the work, or its result is in the journal. A recorded call
-        must not wait for a slot, or a replay could wait for ever: the slot's holder may wait for this record."""
+        must not wait for a slot, or a replay could wait forever: the slot's holder may wait for this record."""
         is_recorded = getattr(ctx, "is_recorded", None)
         return isinstance(self.tools.get(call.tool_name), HandoffTool) or (is_recorded is not None and is_recorded())
 

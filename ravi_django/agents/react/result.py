@@ -24,7 +24,7 @@ from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock,
 from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError
 
 TOOL_NAME = "final_result"
-WRAP = "result"  # the property that holds a result that is no JSON object
+WRAP = "result"  # the property that holds a result that is not a JSON object
 _SHOWN_ERRORS = 5
 _MAX_ONE = 300  # characters of one error
 _MAX_WORDS = 1000  # characters of the error that the model gets

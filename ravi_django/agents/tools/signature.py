@@ -87,7 +87,7 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
 
 
 class _Schema(GenerateJsonSchema):
-    """Without titles of fields, which a model does not need, and without warnings about defaults that are no JSON."""
+    """Without titles of fields, which a model does not need, and without warnings about defaults that are not JSON."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

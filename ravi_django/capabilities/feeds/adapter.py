@@ -100,4 +100,4 @@ class SourceError(Exception):
 
 
 class PollDelayed(SourceError):
-    """The poll could not start in time, because earlier ones took too long. It is retried later and is no failure."""
+    """The poll could not start in time, because earlier ones took too long. Not a failure: it is retried."""

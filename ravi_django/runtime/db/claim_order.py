@@ -2,7 +2,7 @@
 
 It is the time at which a run becomes ready, plus SHARE for each open run of its owner with the same or a higher
 priority, minus the head start of its priority. So one owner's backlog lets other owners' runs pass, and still no run
-waits for ever. The runs are counted when a run becomes ready: a claim costs the same whoever owns the runs.
+waits forever. The runs are counted when a run becomes ready: a claim costs the same for any owner.
 """
 
 from __future__ import annotations

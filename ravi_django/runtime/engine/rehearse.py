@@ -39,7 +39,7 @@ class Verdict:
 
 
 def live_runs(agent: str | None = None) -> Iterator[Run]:
-    """All runs that have begun and not ended, oldest first, read in batches."""
+    """All runs that have started and not ended, oldest first, read in batches."""
     rows = Run.objects.filter(status__in=ACTIVE, next_seq__gt=1).select_related("session", "root", "parent")
     if agent is not None:
         rows = rows.filter(agent=agent)

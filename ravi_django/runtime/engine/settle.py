@@ -240,7 +240,7 @@ def requeue(
     error: dict[str, Any] | None = None,
 ) -> int:
     """Release the run as pending, after a transient error or when the worker drains. This counts no crash. With
-    `for_release` a worker of that release may claim it before the delay is over. `error`, why this worker cannot drive
+    `for_release` a worker of that release may claim it before the delay ends. `error`, why this worker cannot drive
     it, is shown until the next claim.
 
     Returns the seq of the first row.

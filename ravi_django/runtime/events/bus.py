@@ -86,13 +86,13 @@ class Bus(ABC):
         handler has returned; events of a dead process go to another. A new group begins now, or after `after` ("0":
         with all that is kept).
 
-        An event whose handler raises is retried while later ones go on, five times in all. Then it goes to the topic
-        `<topic>.dead` as `event.undelivered`. `NotYet` is no failure: later events wait.
+        An event whose handler raises is retried while later ones continue, five times in all. Then it goes to the topic
+        `<topic>.dead` as `event.undelivered`. `NotYet` is not a failure: later events wait.
         """
 
     @abstractmethod
     async def unsubscribe(self, id: str) -> None:
-        """End a subscription; an unknown id is no error. A group's unfinished events go to its other subscriptions."""
+        """End a subscription. Unknown ids are ignored. A group's unfinished events go to its other subscriptions."""
 
     @abstractmethod
     def stream(self, topic: str = EVENTS, *, after: str | None = None, types: str = "*") -> AsyncIterator[Delivered]:
@@ -150,7 +150,7 @@ class Handling:
             *(self.name, event.id, event.type, self._topic + DEAD, tries, error),
             extra={"action": "bus.undelivered"},
         )
-        if not self._topic.endswith(DEAD):  # else one that fails again would go round for ever
+        if not self._topic.endswith(DEAD):  # else one that fails again would be published again and again
             dead = event_undelivered(event, topic=self._topic, handler=self.name, tries=tries, error=error)
             await self._bus._publish(dead, self._topic + DEAD)
 

@@ -49,7 +49,7 @@ def rows_of(reply: Any) -> Rows:
 
 
 def event_of(place: bytes, fields: dict[bytes, bytes] | None) -> Delivered | None:
-    """None for an entry that is no event: another program wrote to the key, or the entry was trimmed."""
+    """None for an entry that is not an event: another program wrote to the key, or the entry was trimmed."""
     try:
         event = Event.model_validate_json((fields or {})[_BODY])
     except (KeyError, ValidationError) as error:
@@ -129,7 +129,7 @@ class Member:
 
     async def _claim(self) -> None:
         """Take over the events of dead consumers one at a time: the others stay free for consumers with time, and an
-        event that is not begun counts no delivery."""
+        event that is not started counts no delivery."""
         start: Any = "0-0"
         while True:
             start, rows, *_ = await self._client.xautoclaim(

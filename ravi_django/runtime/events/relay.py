@@ -58,7 +58,7 @@ _rests_until = 0.0
 
 def relay() -> int:
     """Send the outbox's events to the bus and delete them; returns how many. Events that the bus got and that were not
-    deleted are sent again. A refused event stays for later; the others go on. Does nothing while another relay works.
+    deleted are sent again. A refused event is retried later; others are sent. Does nothing while another relay works.
 
     Raises errors of the bus and the database; unsent events stay in the outbox.
     """

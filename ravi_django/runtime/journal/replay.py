@@ -47,7 +47,7 @@ class Journal:
         # Of a fork: [last seq, id of the run that recorded up to there], oldest first.
         forks = [row.result["origins"] for row in rows if row.kind == "run.forked"]
         self._origins: list[list[Any]] = forks[-1] if forks else []
-        places: dict[str, int] = {}  # what a retry has made anew is handed out where the former one was
+        places: dict[str, int] = {}  # the result of a retry takes the place of the former one
         for row in rows:  # a later attempt supersedes an earlier one
             if row.seq in superseded:
                 self._set_aside[row.path] = row.attempt
@@ -64,7 +64,7 @@ class Journal:
         for path, place in places.items():
             if path in self._results:
                 self._results[path].seq = place
-        # At-most-once effects that were begun and have no result.
+        # At-most-once effects that were started and have no result.
         self.open_started = {path: row for path, row in self._started.items() if self._is_open(row)}
         self._scopes = {above for rows in (self._results, self._started) for path in rows for above in _above(path)}
         uncertain = tuple(f"{path}/" for path in self.open_started)
@@ -120,11 +120,11 @@ class Journal:
         return not self._kinds.isdisjoint(kinds)
 
     def started(self, path: str) -> Recorded | None:
-        """A started row without a result: the effect may have happened, or the wait has begun."""
+        """A started row without a result: the effect may have happened, or the wait has started."""
         return None if path in self._results else self._started.get(path)
 
     def begun_and_not_in(self, asked: Collection[str]) -> bool:
-        """Whether a wait or an effect was begun, has no result, and was not asked for yet: the code has been there."""
+        """Whether a wait or an effect was started, has no result, and was not replayed yet."""
         return any(path not in self._results and path not in asked for path in (*self._started, *self._paused))
 
     def next_attempt(self, path: str) -> int:
@@ -133,11 +133,11 @@ class Journal:
         return max([*known, self._set_aside.get(path, 0)]) + 1
 
     def paused(self, path: str) -> Recorded | None:
-        """The row of the pause that the call at `path` goes on behind."""
+        """The row of the pause that the call at `path` continues behind."""
         return None if path in self._results else self._paused.get(path)
 
     def has_below(self, prefix: str) -> bool:
-        """Whether anything was begun or recorded in this scope, whose prefix ends in a dot or a slash."""
+        """Whether anything was started or recorded in this scope, whose prefix ends in a dot or a slash."""
         return prefix in self._scopes
 
     def _is_open(self, started: Recorded) -> bool:
@@ -192,7 +192,7 @@ class Journal:
             self.take_now(row)
 
     def pass_next(self) -> bool:
-        """Nobody goes on: a summary that is next is not asked for any more."""
+        """The run is not continued: its next summary is skipped."""
         row = self._by_seq(self.next_seq) if self._summaries and self.replaying else None
         if row is None or row.path not in self._summaries or row.seq in self.waiting:
             return False
@@ -208,7 +208,7 @@ class Journal:
             raise self._missing(left[0], "its end")
 
     def stalled(self) -> DeterminismError:
-        """Nobody goes on, and nobody asks for the next result."""
+        """The run is not continued, so its next result is skipped."""
         asked = [row for row in self._results.values() if row.seq in self.waiting]
         first = min(asked, key=lambda row: row.seq, default=None)
         return self._missing(self.next_seq, "its end" if first is None else f"{first.path!r} (entry {first.seq})")

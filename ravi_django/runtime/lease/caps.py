@@ -1,4 +1,4 @@
-"""Caps of a run's tools: calls, time and bytes of results. Over a cap a call is an error, and the run goes on.
+"""Caps of a run's tools: calls, time and bytes of results. Over a cap a call is an error, and the run continues.
 
 The sums come from the journal of one generation, so `continue_as_new` resets them. The budget limits the whole run.
 """
@@ -61,7 +61,7 @@ class Spent:
             self.asked[name] -= 1
 
     def refusal(self, tool: Tool) -> str | None:
-        """The error text for the model if a call that was begun exceeds a cap."""
+        """The error text for the model if a call that was started exceeds a cap."""
         return self._refusal(tool, self.calls, self.by_tool[tool.name])
 
     def refusal_to_ask(self, tool: Tool) -> str | None:

@@ -80,7 +80,7 @@ class Effects(Gate):
         self._noted = noted  # paths of system rows that are written
         self.deadline: datetime | None = None  # the run's own
         self.asked: set[str] = set()  # paths of the calls made in this lease
-        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects that have begun and have no result
+        self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects that have started and have no result
         self.uncertain: dict[str, Entry] = {}  # those of them that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
         self.paused: dict[str, dict[str, Any]] = {}  # the last pause of each tool call that continues after one
@@ -240,7 +240,7 @@ class Effects(Gate):
             self._stop_with(Stop(Stop.Kind.FAIL, error))
             raise LeaseLostError(self.lease.run_id, self.lease.epoch) from error
         except Exception as error:
-            # The effect is not recorded, so the code must not go on. The lease expires, and the run is claimed again.
+            # The effect is not recorded, so the code must stop. The lease expires, and the run is claimed again.
             log.exception("run %s: could not record", self.lease.run_id, extra={"action": "append.failed"})
             lost = LeaseLostError if may_pass(error) else NotRecorded
             raise lost(self.lease.run_id, self.lease.epoch) from error
@@ -370,7 +370,7 @@ class Effects(Gate):
         return self.lease.run.generation == 0 and not any(path.startswith(RETENTION) for path in self._noted)
 
     def left_open(self) -> dict[str, Entry | Recorded]:
-        """At-most-once effects that have begun and have no result, by path."""
+        """At-most-once effects that have started and have no result, by path."""
         return {**self.journal.open_started, **self.started, **self.uncertain}
 
     @property

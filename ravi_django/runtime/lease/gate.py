@@ -35,13 +35,13 @@ from ravi_django.runtime.lease.paths import Branches, Parked, inside as _inside
 
 log = logging.getLogger("ravi.gate")
 
-UNWIND_S = 1.0  # for the agent's main task to end after an unwinding has begun
+UNWIND_S = 1.0  # for the agent's main task to end after an unwinding has started
 LOOK_S = 1.0  # between two checks of code that waits for something outside of the run
 FOREIGN_S = 10.0  # after so long in one line, a warning is logged
 
 
 class NotRenewed(LeaseLostError):
-    """The lease may be over: the effect has not begun."""
+    """The lease may have expired: the effect has not started."""
 
 
 class NotRecorded(LeaseLostError):
@@ -115,7 +115,7 @@ class Gate:
         self.stop: Stop | None = None
         self.unwinding = False  # SuspendInterrupt unwinds the agent's code
         self.on_stuck: Callable[[], None] = lambda: None  # cancels a main task that waits for unwound tasks
-        self._open: set[object] = set()  # effects that have begun and not ended
+        self._open: set[object] = set()  # effects that have started and not ended
         self._parked: list[Parked] = []  # in the order of parking
         self._cut: list[Parked] = []  # waits of tool calls that timed out: the tool waits again in the next lease
         self.suspended_on: list[Wait] = []

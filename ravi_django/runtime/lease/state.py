@@ -88,7 +88,7 @@ class RunState:
         """Call the agent's hooks, except for an event of a replay. Never raises."""
         if not self.hooks.listens_to(event) or (event in _OF_THE_CODE and self.effects.journal.replaying):
             return
-        with paths.entered(None):  # a hook is no part of the run
+        with paths.entered(None):  # a hook is not part of the run
             await self.hooks.fire(HookCall(event, self.run_id, self.session_id, self.agent_id, frozen(data)))
 
     @property

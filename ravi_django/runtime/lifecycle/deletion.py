@@ -1,7 +1,7 @@
 """A deleted user's runs are cancelled, and their data is marked for erasure. A deleted run takes its rows along.
 
-A run without an owner would go on as the system's. So each run of a deleted user gets a cancel reason, also an ended
-one: it cannot go on.
+A run without an owner would continue as the system's. So each run of a deleted user gets a cancel reason, also an ended
+one: it cannot continue.
 
 Django deletes the rows below a run first and the run last. Writers for a run lock its row. The deleter locks it before
 the first of those rows is deleted: nothing is written after that.
@@ -74,7 +74,7 @@ def owns_runs(user: Any) -> bool:
 def disown(owner: Any, run_ids: Iterable[UUID]) -> None:
     """In the transaction that deletes the owner: clear the owner of the runs that have ended or are being cancelled, in
     one write with the mark, before Django sets it to NULL. All runs of the owner are locked with all runs that the
-    cancellation of `run_ids` writes, in one order, against deadlocks. An earlier retry is over by then; a later one
+    cancellation of `run_ids` writes, in one order, against deadlocks. An earlier retry has ended by then; a later one
     finds the mark."""
     concerned = set().union(*map(to_cancel, run_ids))
     rows = Run.objects.select_for_update(no_key=True).filter(Q(owner=owner) | Q(id__in=concerned)).order_by("id")

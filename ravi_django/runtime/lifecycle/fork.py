@@ -166,7 +166,7 @@ def _before_live_children(source: Run) -> int:
 
 
 def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, set[int]], *, before: int) -> int:
-    begun: set[str] = set()  # paths of effects that were begun with a row of their own
+    begun: set[str] = set()  # paths of effects that were started with a row of their own
     left: set[str] = set()  # and have no result
     paths: dict[int, str] = {}
     ended, point = False, before

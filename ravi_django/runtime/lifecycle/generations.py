@@ -158,7 +158,7 @@ def begun_by(run: Run) -> JournalEntry | None:
 
 
 def _close_asks(run: Run, reason: str) -> None:
-    """No code waits for their outcomes any more: a late reply is no message to the next agent."""
+    """No code waits for their outcomes any more: a late reply is not a message to the next agent."""
     Ask.objects.filter(asker_id=run.id, outcome=None).update(
         outcome=AskKind.TARGET_CANCELLED, result={"type": "HandedOver", "message": reason}, settled_at=clock.now()
     )

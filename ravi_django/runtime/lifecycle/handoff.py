@@ -1,4 +1,4 @@
-"""Hand a run over: another agent goes on as the same run, and answers its callers.
+"""Hand a run over: another agent continues as the same run, and answers its callers.
 
 Refusals that are known in advance are recorded before the agent's last turn is stored. "The session has an active run
 of the target" is known only at the commit: it is recorded instead of the handoff, and the replay raises it.

@@ -88,7 +88,7 @@ class Name:
 
 
 def forget_names() -> bool:
-    """One batch of the pass that is furthest; whether there was one. An erasure whose pass is over is deleted, unless
+    """One batch of the pass that is furthest; whether there was one. An erasure whose pass has ended is deleted, unless
     it waits for live runs."""
     furthest = Erasure.objects.exclude(position__in=("", LIVE)).order_by("-position").first()
     if furthest is None:
@@ -108,7 +108,7 @@ def forget_names() -> bool:
 
 
 def forget_in_ended() -> None:
-    """Rewrite the journals of runs that have ended since the pass. An erasure without live runs is over."""
+    """Rewrite the journals of runs that have ended since the pass. An erasure without live runs is complete."""
     for erasure in Erasure.objects.filter(position=LIVE).order_by("id"):
         with transaction.atomic():
             live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])

@@ -1,4 +1,4 @@
-"""Retry a failed or blocked run: at a person's request it goes on from its journal. For every surface."""
+"""Retry a failed or blocked run: at a person's request it continues from its journal. For every surface."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ravi_django.signals import request_opened
 
 
 def retry(run_id: UUID | str, *, send: Any = None) -> Run:
-    """Let a failed or blocked run go on from its journal: the call that failed it is made again, recorded ones are not.
+    """Let a failed or blocked run continue from its journal: the failed call is made again, recorded ones are not.
 
     Inside the caller's transaction; a worker is notified after the commit. `deadline_s` of a budget counts from the
     run's first start, or from now if it has passed. Returns the run, pending or queued. Raises IllegalTransitionError

@@ -188,7 +188,7 @@ async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
 
 
 async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
-    """Record `entry` in the place of a call that waits for a decision, and close its request: the code goes on without
+    """Record `entry` in the place of a call that waits for a decision, close its request: the code continues without
     the decision."""
     effects = ctx.effects
     request = effects.facts.requests.get((begun.path, 1))

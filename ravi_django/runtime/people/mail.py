@@ -41,7 +41,7 @@ from ravi_django.users import name_of
 log = logging.getLogger("ravi.mail")
 
 BATCH = 20  # requests of one sweep
-SMTP_TIMEOUT_S = 20.0  # without EMAIL_TIMEOUT a silent server would block for ever
+SMTP_TIMEOUT_S = 20.0  # without EMAIL_TIMEOUT a silent server would block forever
 REST_S = 30.0  # pause of this process after an error of the mail server
 
 _rests_until = 0.0

@@ -57,7 +57,7 @@ def new(
     """A request that the code of `run` makes at `path`, not saved yet.
 
     to: None is the setting ADDRESSEES for the kind, tool and risk. expires_at: the latest time; the time of the steps
-    may end earlier. expires: False when only a person's decision lets the run go on; the last step then waits for ever.
+    may end earlier. expires: False if the run needs a person's decision; the last step then waits forever.
     hidden: only staff see the arguments.
     """
     found = to or site_rules.addressees(kind, asked.get("tool", ""), asked.get("risk", "")) or Addressees.of("staff")
@@ -226,7 +226,7 @@ async def outcome(
 
     `place` is the path and attempt of the call, `opened` as `opened` makes it. `record` gets the answer (EXPIRED after
     the timeout, CLOSED when the request was closed without one) and commits it, by `write` where that is given. When
-    that raises NotDue, an answer was first or there is more time, and the wait goes on.
+    that raises NotDue, an answer was first or there is more time, and the wait continues.
     """
     row = effects.facts.requests.get(place)
     if row is not None and str(row.id) == opened["id"]:

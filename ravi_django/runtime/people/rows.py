@@ -66,7 +66,7 @@ def expire_request(lease: Lease, *, request_id: UUID) -> None:
 
 @appending
 def withdraw_request(lease: Lease, *, request_id: UUID) -> None:
-    """Append the row of code that goes on without a decision, and close the request if it is pending."""
+    """Append the row of code that continues without a decision, and close the request if it is pending."""
     request = HumanRequest.objects.select_for_update(no_key=True).get(id=request_id)
     if request.status == HumanRequest.Status.PENDING:
         reason = f"run {lease.run_id} continued without an answer"

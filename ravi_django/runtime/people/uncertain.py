@@ -1,4 +1,4 @@
-"""Requests about uncertain effects: an at-most-once effect that was begun and has no result may have happened."""
+"""Requests about uncertain effects: an at-most-once effect that was started and has no result may have happened."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def arguments_of(entry: Entry) -> Any:
 
 def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool | None) -> datetime:
     """When the effect has ended in any case: no effect begins after the end of its lease, and each has a timeout.
-    `begun` is None for a call of this lease whose timeout is over."""
+    `begun` is None for a call of this lease whose timeout has ended."""
     if begun is None:
         return effects.present() + timedelta(seconds=conf.LEASE_S)
     seconds = timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S

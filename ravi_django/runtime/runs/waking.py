@@ -62,7 +62,7 @@ def lock_to_delete(run_id: UUID) -> None:
 
 def status_held(run_id: UUID | str) -> Status | None:
     """A run's status, or None if there is no such run. Until the caller's transaction ends the run cannot be deleted;
-    other writes of it go on."""
+    other writes of it continue."""
     if postgres.in_use():
         rows = postgres.execute("SELECT status FROM ravi_run WHERE id = %s::uuid FOR KEY SHARE", [str(run_id)])
         return Status(rows[0][0]) if rows else None

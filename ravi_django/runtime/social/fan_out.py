@@ -132,7 +132,7 @@ def _told_at_home(publication: Any, letter: Letter, limit: int, rights: Rights |
 
 
 def _is_its_own(publication: Publication, follower: Follower) -> bool:
-    """Skip the publisher itself, or it would answer its own message for ever."""
+    """Skip the publisher itself, or it would answer its own message forever."""
     return follower.agent == sender_of(publication) and follower.owner_id == publication.owner_id
 
 

@@ -33,7 +33,7 @@ from ravi_django.runtime.teams.messages import payload_of
 
 MAX_ID = 200  # characters of a message id
 # Publications in a row, each emitted because of the one before. Agents that follow each other in a circle would publish
-# for ever, and pay for it.
+# forever, and pay for it.
 MAX_HOPS = 8
 
 

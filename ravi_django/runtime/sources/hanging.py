@@ -24,7 +24,7 @@ class Hangs(Exception):
 
 
 async def on_own_thread(key: Hashable, function: Callable[[], T], within_s: float) -> T:
-    """Call it; raises what it raises, and Hangs after so many seconds. A call that was given up goes on, and until it
+    """Call it; raises what it raises, and Hangs after so many seconds. A call that was given up continues, and until it
     ends no other begins under its key in this process: a call that hangs costs one thread, not one per try."""
     with _lock:
         if key in _at_work:

@@ -59,7 +59,7 @@ def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[i
 
 def make_secret(source: Source | UUID) -> str:
     """Create a secret of a webhook; it is not shown again. The previous one stays valid until the next call, or
-    `forget_old_secret`. Raises NotFoundError if the source is no webhook."""
+    `forget_old_secret`. Raises NotFoundError if the source is not a webhook."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         row = lock_hook(_id(source))

@@ -56,7 +56,7 @@ class Frame:
     key: str = ""  # set for durable frames
 
     def encoded(self) -> bytes:
-        """The body as JSON; values of an agent that are no JSON become text."""
+        """The body as JSON; values of an agent that are not JSON become text."""
         return encode(self.body())
 
     def body(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _of_entry(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     match entry.kind:
         case "run.started":
             return [_step(AgentStep.STARTED, None)]
-        case "llm.call" if SUMMARY_SCOPE in entry.path:  # a summary is no answer to the user
+        case "llm.call" if SUMMARY_SCOPE in entry.path:  # a summary is not an answer to the user
             return []
         case "llm.call" if entry.error is None:
             return [("completion", _completion(entry))]

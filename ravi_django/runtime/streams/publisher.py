@@ -191,7 +191,7 @@ class Publisher:
                     self._settle(trees[batch.tree], batch, outcome)
                 except Locked:
                     self._dirty.set()
-                except Exception as error:  # the other trees go on
+                except Exception as error:  # the other trees continue
                     failure = error
         finally:
             with self._lock:

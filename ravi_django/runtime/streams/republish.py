@@ -122,7 +122,7 @@ def on_commit(run: Run, publish: Callable[[Run], None]) -> None:
 
 
 def publish_retried(run: Run) -> None:
-    """Publish that a run goes on."""
+    """Publish that a run continues."""
     _publish_row(run, JournalEntry.objects.filter(run_id=run.id, kind="run.retried").latest("seq"))
 
 

@@ -25,7 +25,7 @@ class DatabaseBuffer:
         for batch in batches:
             try:
                 outcomes.append(self._append(batch))
-            except DatabaseError as error:  # the other trees go on
+            except DatabaseError as error:  # the other trees continue
                 outcomes.append(error)
         return outcomes
 

@@ -39,7 +39,7 @@ def open_ask(
     the target's end alone. Is the outcome known (the target has ended or replied; the wait would close a cycle), it is
     written at once.
 
-    Paused runs that the asker then waits for go on, see `slots.let_go`. They are added to `resumed`.
+    Paused runs that the asker then waits for continue, see `slots.let_go`. They are added to `resumed`.
     """
 
     def write(held: set[UUID]) -> None:
@@ -106,7 +106,7 @@ def settle_asks(
 
 @appending
 def time_out_ask(lease: Lease, *, ask_id: UUID, late: str | None = None) -> None:
-    """Record that no outcome came in time. With `late`, a reply after it is no message, see `reply`. Raises NotDue when
+    """Record that no outcome came in time. With `late`, a later reply is not a message, see `reply`. Raises NotDue when
     an outcome has come, or when the target's tree waited for people: that time is added to the deadline."""
     ask = Ask.objects.select_for_update().get(id=ask_id)
     if ask.outcome is not None:

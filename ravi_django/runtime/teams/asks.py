@@ -83,7 +83,7 @@ class Opening:
     entry: Entry
     cell: Ask
     body: dict[str, Any] | None
-    resumed: list[UUID] = field(default_factory=list)  # paused runs that go on
+    resumed: list[UUID] = field(default_factory=list)  # paused runs that continue
 
     @property
     def write(self) -> Write:
@@ -185,7 +185,7 @@ def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
 
 
 async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:
-    """Deliver a message and go on. To an address: to the agent's active run in this session, or a new one."""
+    """Deliver a message and continue. To an address: to the agent's active run in this session, or a new one."""
     effects, path = ctx.effects, ctx.path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
     row = await effects.recall(path, "msg.sent", str(agent_id), None, None)

@@ -62,7 +62,7 @@ def _named_session(run: Run) -> Session | None:
         return None
     try:
         return Session.objects.filter(id=named, owner_id=run.owner_id, tenant=run.tenant).first()
-    except ValidationError:  # a correlation id that is no session
+    except ValidationError:  # a correlation id that is not a session
         return None
 
 

@@ -1,7 +1,7 @@
 """The slots of a tree: how many of its runs may live at once, and which run is paused for another.
 
 A run holds its slot from its spawn to its end, also while it waits. Only a pause frees the slot: no worker claims a
-paused run, and it goes on when there is room. Slots are counted, and pauses set and lifted, under the lock of the root.
+paused run, and it continues when there is room. Counting slots and changing pauses takes the lock of the root.
 
 The limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. The tree may exceed it after an
 operator has lifted a pause, or after `let_go`: the slot of a run that waits may be the one that the paused run needs.
@@ -168,7 +168,7 @@ def _unpause(run: Run) -> list[UUID]:
 
 
 def _change(run: Run, what: str, result: dict[str, Any] | None, **changes: Any) -> JournalEntry:
-    """Write the change of a locked run and its row. The epoch rises, unless a worker has the lease: it goes on writing
+    """Write the change of a locked run and its row. The epoch rises, unless a worker has the lease: it keeps writing
     under its epoch until it is notified."""
     epoch = run.lease_epoch + (run.status != Status.RUNNING)
     Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
@@ -222,7 +222,7 @@ def is_needed(run: Run, also: Iterable[UUID] = ()) -> bool:
 
 
 def resume(run_id: UUID | str) -> bool:
-    """Let a paused run go on, for an operator: its tree may exceed its limit until runs end. Returns whether it was
+    """Let a paused run continue, for an operator: its tree may exceed its limit until runs end. Returns whether it was
     paused."""
     resumed = lift_pause(run_id)
     _hint(resumed)
@@ -230,7 +230,7 @@ def resume(run_id: UUID | str) -> bool:
 
 
 def resume_in(tree_id: UUID) -> None:
-    """A run of the tree has ended: let paused runs go on after the commit. The sweep does it if this fails."""
+    """A run of the tree has ended: let paused runs continue after the commit. The sweep does it if this fails."""
     transaction.on_commit(lambda: _hint(resume_paused(tree_id)), robust=True)
 
 

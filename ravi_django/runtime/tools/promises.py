@@ -111,7 +111,7 @@ def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
 
 
 async def _not_ours(ctx: RunState) -> None:
-    """A timeout while the tool waited for a parked call of its own is not the tool's: go on waiting."""
+    """A timeout while the tool waited for a parked call of its own is not the tool's: continue waiting."""
     if ctx.effects.waits:
         await ctx.effects.park()
 
@@ -144,7 +144,7 @@ async def _transactional(
                 last.check()
                 if isinstance(result, ToolPaused):
                     return closed(result)
-                kept = replace(row, blobs=[], stored={})  # after a give-up the caller goes on with the row itself
+                kept = replace(row, blobs=[], stored={})  # after a give-up the caller continues with the row itself
                 result = keep(kept, result)
             last.take()
             row.result, row.digests, row.blobs = kept.result, kept.digests, kept.blobs
@@ -253,7 +253,7 @@ class _LastWord:
             self._on_taken()
 
     def give_up(self) -> bool:
-        """Whether nothing was committed or will be; False once the append has begun."""
+        """Whether nothing was committed or will be; False once the append has started."""
         with self._lock:
             self._given_up = not self._taken
             return self._given_up

@@ -125,7 +125,7 @@ def _blocks(item: Any) -> list[ContentBlock]:
 
 
 def _checked(block: Block) -> ContentBlock:
-    """The block as it comes back from a row. Values in it that are no JSON become text, and so does a block that is
+    """The block as it comes back from a row. Values in it that are not JSON become text, and so does a block that is
     none."""
     try:
         body = json.loads(_json(block.model_dump(mode="python", warnings=False)), parse_int=_whole_number)

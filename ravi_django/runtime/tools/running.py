@@ -30,7 +30,7 @@ GRACE_S = 3.0  # for an async tool to end once it is cancelled
 
 
 class ToolEndedOddly(Exception):
-    """A tool raised something that is no error: SystemExit, or a cancellation that nobody has requested."""
+    """A tool raised something that is not an error: SystemExit, or a cancellation that nobody has requested."""
 
 
 def is_pause(value: Any) -> bool:

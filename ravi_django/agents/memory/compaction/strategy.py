@@ -27,7 +27,7 @@ class CompactionStrategy(Protocol):
 
 
 def checked(strategies: Iterable[Any]) -> tuple[CompactionStrategy, ...]:
-    """Raises TypeError for an object that is no strategy."""
+    """Raises TypeError for an object that is not a strategy."""
     found = tuple(strategies)
     for strategy in found:
         if isinstance(strategy, type) or not callable(getattr(strategy, "compact", None)):
