@@ -184,7 +184,7 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     if asked.status != HumanRequest.Status.PENDING:
         return Standing(200, _closed(link))
     if asked.expires_at is not None and asked.expires_at <= timezone.now():
-        return Standing(200, _("The time to answer is over."))
+        return Standing(200, _("The time to answer has expired."))
     if asked.run.status in TERMINAL:
         words = _("The run is already %(status)s. An answer would have no effect.")
         return Standing(200, words % {"status": word(asked.run.status)})

@@ -204,7 +204,7 @@ class AgentCrashError(KernelError):
 
     def __init__(self, run: object, agent: object) -> None:
         self.run, self.agent = str(run), str(agent)
-        super().__init__(f"run {self.run} of {self.agent} took its worker down too often; look at it, then retry it")
+        super().__init__(f"run {self.run} of {self.agent} crashed its worker too often; check it, then retry it")
 
 
 class DeterminismError(KernelError):
@@ -237,7 +237,7 @@ class LeaseLostError(KernelError):
     def __init__(self, run: object, epoch: int, *, owner: str = "", until: datetime | None = None) -> None:
         self.run, self.epoch = str(run), epoch
         who = f" {owner} until {until:%H:%M:%S}" if owner and until else " another worker"
-        super().__init__(f"run {self.run}: lease epoch {epoch} is over, leased by{who}; nothing was recorded")
+        super().__init__(f"run {self.run}: lease epoch {epoch} has ended, leased by{who}; nothing was recorded")
 
 
 class MiddlewareTermination(KernelError):

@@ -167,7 +167,7 @@ def sources() -> Iterator[Finding]:
     bad = rows.exclude(error="") | rows.filter(kind=Source.Kind.WEBHOOK, secret="")
     yield Finding("ok", f"sources: {count} enabled")
     for source in bad.order_by("-failures", "id")[:SHOWN]:
-        why = " ".join(visible(source.error).split())[:300] or "it has no secret, and accepts nothing"
+        why = " ".join(visible(source.error).split())[:300] or "it has no secret, so it rejects all posts"
         often = f", {source.failures} times in a row" if source.failures > 1 else ""
         fix = f"fix or disable it in the admin: source {source.id}"
         yield Finding("warning", f"sources: {source}{often}: {why}", fix)

@@ -16,7 +16,7 @@ WORDS = (
     _("Sending"),
     _("Stopping"),
     _("Not sent: %s Your text is kept."),
-    _("Reconnecting… The answer goes on without you."),
+    _("Reconnecting… The answer continues."),
     _("Stopped."),
     _("Try again"),
     _("There is no such conversation."),
@@ -69,7 +69,7 @@ WORDS = (
     _("failed"),
     _("Reasoning"),
     _("Handed over to %s."),
-    _("You are offline. The answer goes on; this page catches up when you are back."),
+    _("You are offline. The answer continues. This page updates when you are online again."),
     _(
         "This site has no ASGI process for live text. The page asks for news every second. See “A "
         "WSGI site” in docs/settings.md."
@@ -82,7 +82,7 @@ WORDS = (
     _("It happened"),
     _("It did not: run it again"),
     _("Fail the run"),
-    _("Reconnecting… The run goes on without you."),
+    _("Reconnecting… The run continues."),
     _("This server has no live connection. The page asks for news every second."),
     _("%s new rows"),
     _("Answer complete"),

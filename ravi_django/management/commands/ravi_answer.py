@@ -61,7 +61,7 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=BAD_USAGE) from error
         except KernelError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"ravi_answer: {outcome or action}; run {run_id} goes on")
+        self.stdout.write(f"ravi_answer: {outcome or action}; run {run_id} continues")
 
 
 def _check(action: str | None, outcome: str | None) -> None:

@@ -134,7 +134,7 @@ class Command(BaseCommand):
             self._err(f"\nRun {run.id} is {run.status}.\n")
             return
         inline = " (in manage.py ravi_worker, or the next process with an engine)" if conf.ENGINE == "inline" else ""
-        self._err(f"\nRun {run.id} goes on{inline}.\n")
+        self._err(f"\nRun {run.id} continues{inline}.\n")
         for what, path in (
             ("follow: ", partial(links.path_to, "run-events", id=run.id)),
             ("cancel: POST ", partial(links.path_to, "run-cancel", id=run.id)),

@@ -27,7 +27,7 @@ class Journal:
         if later is not None:
             raise DeterminismError(
                 f"entry {later.seq} has the form {later.schema} of a later release, this one reads up to {SCHEMA}; "
-                "a worker of that release can go on with the run"
+                "a worker of that release can continue the run"
             )
         self._results: dict[str, Recorded] = {}
         self._started: dict[str, Recorded] = {}

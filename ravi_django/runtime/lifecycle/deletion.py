@@ -87,8 +87,7 @@ def check_owned(run: Run) -> None:
     """Raise IllegalTransitionError for a run whose owner was deleted, or whose session is being erased."""
     if run.owner_id is None and run.cancel_reason == OWNER_DELETED:
         raise IllegalTransitionError(
-            f"the owner of run {run.id} was deleted: it goes on for nobody, and not as the system's; submit its input "
-            "again for somebody"
+            f"the owner of run {run.id} was deleted, so it cannot continue; submit its input as another user"
         )
     if Session.objects.filter(id=run.session_id, erasure__isnull=False).exists():
         raise IllegalTransitionError(f"the session of run {run.id} was deleted")

@@ -160,4 +160,4 @@ def _words(effects: Effects, verdict: Exhausted) -> str:
     name, _, day = rest.rpartition(":")
     whose = f"user {name}" if kind == "user" else f"tenant {name!r}"
     tomorrow = date.fromisoformat(day) + timedelta(days=1)
-    return f"{whose} {used} for {day}; go on from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"
+    return f"{whose} {used} for {day}; continue from {tomorrow} 00:00 UTC, or raise the daily budget of the {kind}"

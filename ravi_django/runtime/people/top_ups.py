@@ -153,7 +153,8 @@ def suggestion(lease: Lease) -> tuple[str, dict[str, Any]]:
     tree = _tree(root.id).annotate(tokens=F("input_tokens") + F("output_tokens")).order_by("-tokens", "id")
     by = [f"{run.agent} ({run.id}): {run.tokens} tokens, {run.cost.normalize():f} dollars" for run in tree[:USERS]]
     text = (
-        f"The budget of {root.agent} is used up: {words}. Its run {lease.run_id} ({lease.run.agent}) wants to go on. "
+        f"The budget of {root.agent} is used up: {words}. "
+        f"Its run {lease.run_id} ({lease.run.agent}) wants to continue. "
         f"Used by: {'; '.join(by)}. Approve these limits or others, or deny."
     )
     return text, arguments

@@ -66,7 +66,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
         if key and Signal.objects.filter(run_id=run_id, key=key).exists():
             return Sent(new=False, woke=True)  # whatever status the run has now
         if status in TERMINAL:
-            raise IllegalTransitionError(f"run {run_id} is {status} already; nobody would read the signal")
+            raise IllegalTransitionError(f"run {run_id} is already {status} and takes no signals")
         row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)
         try:
             with transaction.atomic():

@@ -138,7 +138,7 @@ async def decide_left(ctx: RunState) -> None:
 
 def _uncertain(entry: Entry, why: str) -> UncertainEffectError:
     return UncertainEffectError(
-        f"{entry.name} may or may not have happened: {why}. It is not tried again by itself; a person decides",
+        f"{entry.name} may or may not have happened: {why}. It is not retried automatically; a person decides",
         path=entry.path,
         tool=entry.name,
     )

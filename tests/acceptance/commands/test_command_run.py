@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_the_run_and_says_where_it_is(inline_site) -> None:
         command.process.send_signal(signal.SIGINT)
 
         assert command.process.wait(BOUND_S) == 130
-        assert f"Run {run_id} goes on" in command.text
+        assert f"Run {run_id} continues" in command.text
         assert f"cancel: POST /ravi/runs/{run_id}/cancel/" in command.text
     assert inline_site.run(run_id) == ("pending", None, "")
     inline_site.python(f"from tests.support.world import cancel; cancel('{run_id}', 'done with it')")
@@ -180,6 +180,6 @@ def test_without_redis_it_says_which_run_there_is_and_how_to_follow_it(postgres_
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) < 12, done.stderr
-    assert f"Run {run_id} goes on." in done.stderr
+    assert f"Run {run_id} continues." in done.stderr
     assert f"  follow: /ravi/runs/{run_id}/events/" in done.stderr
     assert "ConnectionError" in done.stderr and "manage.py ravi_doctor" in done.stderr

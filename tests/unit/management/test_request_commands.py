@@ -138,7 +138,7 @@ def test_escape_sequences_do_not_reach_the_terminal(run):
 def test_every_action_is_there(run, make, args, kept):
     request = make(run)
     said = answered(request, *args)
-    assert said == f"ravi_answer: {args[0]}; run {run.id} goes on\n"
+    assert said == f"ravi_answer: {args[0]}; run {run.id} continues\n"
     assert request.answer == {"reason": "", "by": "", **kept}
     assert request.answered_by is None
     assert StickyDecision.objects.exists() == ("--sticky" in args)

@@ -118,7 +118,7 @@ def test_the_doctor_names_the_sources_that_fail():
         failing[1].startswith("sources: bad\\u202e, 4 times in a row: no answer <b>\\u0007xxx")
         and len(failing[1]) < 400
     )
-    assert silent[1] == "sources: hook: it has no secret, and accepts nothing"
+    assert silent[1] == "sources: hook: it has no secret, so it rejects all posts"
     for number in range(10):
         made(str(number), error="no")
     assert findings()[-1] == ("warning", "sources: 7 more have an error")

@@ -149,7 +149,7 @@ def test_a_refused_append_writes_nothing(monkeypatch, vendor, change):
     lease = leased()
     zombie = replace(lease, **change)
     monkeypatch.setattr(connection, "vendor", vendor)
-    with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch {zombie.epoch} is over"):
+    with pytest.raises(LeaseLostError, match=f"run {lease.run_id}: lease epoch {zombie.epoch} has ended"):
         world.append(zombie, BATCHES["many"], [NewTurn(lease.run.session_id, lease.run.agent, TURNS[0])])
     assert not JournalEntry.objects.exists()
     assert not Turn.objects.exists()

@@ -142,7 +142,7 @@ def test_one_request_a_tree_is_enough(tree):
     request = asked(first)
     assert HumanRequest.objects.count() == 1
     assert second.waiting_on == [{"kind": "request", "id": str(request.id), "until": None}]
-    assert f"Its run {first.id} (test/child) wants to go on" in request.text
+    assert f"Its run {first.id} (test/child) wants to continue" in request.text
     answer(request.id, "edit", arguments={"max_turns": 7})
     assert [Run.objects.get(id=run.id).status for run in tree] == ["suspended", "pending", "pending"]
     assert [drive(run).output for run in (first, second)] == ["3", "3"]

@@ -62,7 +62,7 @@ def test_two_trees_of_a_user_share_the_users_day(clock, user, daily, talker):
     daily(user={"max_tokens": 45})
     first, second = drive(make_run(owner=user)), drive(make_run(owner=user))
     words = f"user {user.pk} has used 50 of its max_tokens of 45 for 2026-11-22"
-    fix = "go on from 2026-11-23 00:00 UTC, or raise the daily budget of the user"
+    fix = "continue from 2026-11-23 00:00 UTC, or raise the daily budget of the user"
     assert (first.output, second.output) == ("3", f"2: {words}; {fix}")
     assert spent(f"user:{user.pk}:2026-11-22") == (50, Decimal("2.5"), 5)
     assert reserved(f"user:{user.pk}:2026-11-22") == (0, Decimal(0), 0)

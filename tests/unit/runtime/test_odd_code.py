@@ -186,7 +186,7 @@ def test_a_run_that_takes_its_workers_down_is_blocked(clock):
         clock.advance(conf.LEASE_S + 1)
     drive(run)
     assert (run.status, run.error["type"]) == (Status.BLOCKED, "AgentCrashError")
-    assert f"run {run.id} of test/code took its worker down too often" in run.error["message"]
+    assert f"run {run.id} of test/code crashed its worker too often" in run.error["message"]
 
 
 @pytest.mark.parametrize("in_group", [False, True])

@@ -357,8 +357,8 @@ class RaviChat extends HTMLElement {
     const say = (text) => Object.assign(this.#$("banner"), { textContent: text, hidden: !text });
     if (state === "lost") {
       this.waits = [
-        setTimeout(() => say(t("Reconnecting… The answer goes on without you.")), 2000),
-        setTimeout(() => say(t("You are offline. The answer goes on; this page catches up when you are back.")), 10_000),
+        setTimeout(() => say(t("Reconnecting… The answer continues.")), 2000),
+        setTimeout(() => say(t("You are offline. The answer continues. This page updates when you are online again.")), 10_000),
       ];
     } else say(state === "polled" && this.hasAttribute("data-staff") ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
   }

@@ -10,7 +10,7 @@ const GROW = 5000; // ms: the bars of what runs grow
 const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
 
 const STATES = {
-  lost: "Reconnecting… The run goes on without you.",
+  lost: "Reconnecting… The run continues.",
   polled: "This server has no live connection. The page asks for news every second.",
 };
 
