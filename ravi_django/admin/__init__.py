@@ -11,6 +11,7 @@ from ravi_django.admin.audit import AuditRecordAdmin as AuditRecordAdmin
 from ravi_django.admin.board import BoardTaskAdmin as BoardTaskAdmin
 from ravi_django.admin.budgets import BudgetAccountAdmin as BudgetAccountAdmin, DailyBudgetAdmin as DailyBudgetAdmin
 from ravi_django.admin.delegations import DelegationAdmin as DelegationAdmin, StickyDecisionAdmin as StickyDecisionAdmin
+from ravi_django.admin.feedback import FeedbackAdmin as FeedbackAdmin
 from ravi_django.admin.graph import FollowAdmin as FollowAdmin, PublicationAdmin as PublicationAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin as HumanRequestAdmin
 from ravi_django.admin.journal import JournalEntryAdmin as JournalEntryAdmin

@@ -15,7 +15,7 @@ from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
 from ravi_django.api.tree import RunTreeSerializer, tree_of
 from ravi_django.kernel import AgentId, IllegalTransitionError, Priority
-from ravi_django.models import Run, Session
+from ravi_django.models import Feedback, Run, Session
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
 from ravi_django.runtime.lifecycle.cancel import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
@@ -141,6 +141,21 @@ class RunViewSet(ApiViewSet):
         access.find(request.user, source.agent, None if source.parent_id else source.session_id)
         run, created = fork_once(source.id, user=request.user, **given)
         return self.shown(run, 201 if created else 200)
+
+    @documented("runs_feedback_read", ok={200: shapes.FeedbackSerializer, 204: None}, errors=[404])
+    @action(detail=True, limit="signals")
+    def feedback(self, request: Any, id: UUID) -> Response:
+        """What the user thinks of the run; 204 if the user has not said."""
+        row = Feedback.objects.filter(run=self.get_object(), user=request.user).first()
+        return Response(status=204) if row is None else Response(shapes.FeedbackSerializer(row).data)
+
+    @documented("runs_feedback", request=shapes.FeedbackSerializer, ok={200: shapes.FeedbackSerializer}, errors=[404])
+    @feedback.mapping.put  # type: ignore[untyped-decorator]
+    def rate(self, request: Any, id: UUID) -> Response:
+        """Say what the user thinks of the run. A later score and text replace those before."""
+        said = {"text": "", **self.given(shapes.FeedbackSerializer)}
+        row, _ = Feedback.objects.update_or_create(run=self.get_object(), user=request.user, defaults=said)
+        return Response(shapes.FeedbackSerializer(row).data)
 
     @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="signals")

@@ -983,4 +983,20 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=('run', 'index'), name='ravi_turn_run_index'),
         ),
         migrations.RunPython(leave_room, migrations.RunPython.noop),
+        migrations.CreateModel(
+            name='Feedback',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('score', models.SmallIntegerField(choices=[(1, 'good'), (-1, 'bad')])),
+                ('text', models.CharField(blank=True, default='', max_length=2000)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='feedback', to='ravi.run')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'verbose_name_plural': 'feedback',
+                'ordering': ['-id'],
+                'constraints': [models.UniqueConstraint(fields=('run', 'user'), name='ravi_feedback_once'), models.CheckConstraint(condition=models.Q(('score__in', [1, -1])), name='ravi_feedback_score')],
+            },
+        ),
     ]

@@ -13,6 +13,7 @@ from django.utils.translation import gettext, gettext_lazy, gettext_noop as _
 
 MODELS = {
     *(_("agent"), _("agents"), _("agent version"), _("agent versions"), _("audit record"), _("audit log")),
+    _("feedback"),
     *(_("session"), _("sessions"), _("board task"), _("board tasks"), _("run"), _("runs")),
     *(_("budget account"), _("budget accounts")),
     *(_("daily budget"), _("daily budgets"), _("journal entry"), _("journal entries")),
@@ -22,6 +23,7 @@ MODELS = {
     *(_("source item"), _("source items")),
 }
 FIELDS = {
+    _("score"),
     *(_("access"), _("action"), _("address"), _("budget"), _("changed at"), _("checked at")),
     *(_("created at"), _("cron"), _("decided by"), _("delegate"), _("delivered")),
     *(_("description"), _("detail"), _("digest"), _("done at"), _("enabled"), _("event")),

@@ -141,6 +141,11 @@ class ForkSerializer(StrictSerializer):
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 
+class FeedbackSerializer(StrictSerializer):
+    score = serializers.ChoiceField([1, -1], help_text="1: good, -1: bad")
+    text = TextField(required=False, allow_null=True, allow_blank=True, max_length=2000)
+
+
 class SignalSerializer(StrictSerializer):
     name = TextField(max_length=200)
     payload = serializers.JSONField(required=False, allow_null=True, default=None)

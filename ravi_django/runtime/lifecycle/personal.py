@@ -15,6 +15,7 @@ from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
+from ravi_django.models.feedback import Feedback
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
@@ -89,6 +90,7 @@ class Table:
 # In this order: a row goes before the rows that it refers to.
 TABLES = (
     Table(RequestLink, _either(_run("request__run"), _user("user")), made="created_at"),
+    Table(Feedback, _either(_run("run"), _user("user")), made="created_at"),
     Table(StickyDecision, _session("session")),
     Table(HumanRequest, _run("run")),
     Table(Ask, _run("asker", "target")),

@@ -23,6 +23,7 @@ BODIES: dict[str, Any] = {
     "PATCH session-detail": {"title": "hi"},
     "POST run-fork": {"after_seq": 1},
     "POST run-signals": {"name": "parcel", "payload": {}},
+    "PUT run-feedback": {"score": 1},
     "POST request-answer": {"action": "approve"},
     "POST request-reassign": {"to": "staff"},
     "POST follow-list": {"agent": AGENT, "topic": "news/other"},

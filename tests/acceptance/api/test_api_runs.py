@@ -10,7 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId
-from ravi_django.models import Agent, Run, Session, Status
+from ravi_django.models import Agent, Feedback, Run, Session, Status
 from tests.acceptance.api.api_support import error_of, make_agent
 from tests.support import world
 from tests.support.world import submit
@@ -278,3 +278,18 @@ def test_a_limit_over_the_most_is_the_most(client: APIClient, user: Any, agent: 
 
     assert len(client.get("/ravi/runs/?limit=100000").json()["results"]) == 200
     assert len(client.get("/ravi/runs/").json()["results"]) == 50
+
+
+@pytest.mark.django_db
+def test_a_later_opinion_replaces_the_first_and_goes_with_its_user(client: APIClient, user: Any, agent: str) -> None:
+    run = submit(agent, "hi", user=user)
+    address = f"/ravi/runs/{run.id}/feedback/"
+    assert client.get(address).status_code == 204
+    for body in ({"score": -1, "text": "wrong"}, {"score": 1}):
+        assert client.put(address, body, format="json").status_code == 200
+    assert client.get(address).json() == {"score": 1, "text": ""}
+    for body, field in (({"score": 0}, "score"), ({"score": 1, "text": "x" * 2001}, "text"), ({}, "score")):
+        response = client.put(address, body, format="json")
+        assert (response.status_code, error_of(response)["field"]) == (400, field)
+    user.delete()
+    assert not Feedback.objects.exists()
