@@ -17,8 +17,8 @@ class FeedbackAdmin(InspectAdmin):
     list_filter = ["score"]
     list_select_related = ["run", "user"]
     ordering = ["-id"]
-    readonly_fields = [*list_display]
-    fields = list_display
+    readonly_fields = [*list_display]  # type: ignore[list-item]
+    fields = readonly_fields  # type: ignore[assignment]
     when = column(_("when"), lambda row: show.moment(row.created_at))
     said = column(_("text"), lambda row: show.visible(row.text) or show.NONE)
     agent = column(_("agent"), lambda row: row.run.agent)
