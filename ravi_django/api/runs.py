@@ -56,6 +56,7 @@ class RunViewSet(ApiViewSet):
     @documented("runs_read", ok={200: shapes.RunDetailSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
         """One run."""
+        self.queryset = shapes.RunDetailSerializer.read(self.queryset)
         return Response(shapes.RunDetailSerializer(self.get_object()).data)
 
     @documented("runs_journal", ok={200: shapes.EntrySerializer(many=True)}, errors=[400, 403, 404])

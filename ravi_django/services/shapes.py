@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid5
 
+from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Left
 from rest_framework import serializers
 
-from ravi_django.models import BoardTask, Phase, Run, Status, Turn
+from ravi_django.models import BoardTask, InboxMessage, Phase, Run, Status, Turn
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.lifecycle.submit import ON_BUSY
 from ravi_django.runtime.streams import hidden
@@ -101,13 +102,26 @@ class RunRowSerializer(RunSerializer):
 
 
 class RunDetailSerializer(RunSerializer):
+    """One run, with the message that it began with. For rows that `read` has prepared."""
+
     output_schema = serializers.DictField(
         required=False, help_text="JSON Schema of a typed result, once the run has started"
     )
+    input = serializers.ListField(
+        child=serializers.DictField(),
+        required=False,
+        help_text="Content blocks of the chat message that a root run began with",
+    )
 
     def to_representation(self, run: Run) -> dict[str, Any]:
-        shown, schema = super().to_representation(run), specs.result_schema_of(run)
-        return shown if schema is None else {**shown, "output_schema": schema}
+        message = {} if run.parent_id else (run.first_message or {}).get("payload", {}).get("message")  # type: ignore[attr-defined]
+        found = {"output_schema": specs.result_schema_of(run), "input": (message or {}).get("content")}
+        return {**super().to_representation(run), **{name: value for name, value in found.items() if value is not None}}
+
+    @classmethod
+    def read(cls, rows: Any) -> Any:
+        first = InboxMessage.objects.filter(run=OuterRef("pk")).order_by("id")
+        return rows.annotate(first_message=Subquery(first.values("body")[:1]))
 
 
 class OnBusyField(serializers.ChoiceField):

@@ -91,7 +91,6 @@ class RaviChat extends HTMLElement {
       const run = await this.api.post("runs/", { ...body, ...how, ...(this.#session && { session: this.#session }) });
       this.#unsent = null;
       const steered = run.id === this.#live?.run; // the run at work has the message
-      if (!steered) sessionStorage.setItem(run.id, text); // the conversation has the message only after the answer
       this.composer.sent(text);
       this.told = run.session;
       this.#$("welcome").hidden = true;
@@ -171,11 +170,9 @@ class RaviChat extends HTMLElement {
     try {
       const run = await this.api.get(`runs/${id}/`);
       this.#status(t(WORDS[run.status] ?? run.status), run.status === "failed" ? "fault" : "");
-      if (run.error && run.status === "failed") answer.fault(run.error.message);
-      if (run.status === "cancelled") answer.note(t("Stopped."));
+      this.#ending(run, answer);
       await this.#foot(run, answer);
       if (run.status === "completed") this.#announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
-      sessionStorage.removeItem(id);
       const queued = this.root.querySelector(".queued") || activeOf(await this.#runsOf(this.#session)); // or by another tab
       if (queued && !this.#live) this.open(this.#session);
     } catch (error) {
@@ -222,19 +219,19 @@ class RaviChat extends HTMLElement {
     try {
       const [messages, runs] = await Promise.all([this.#messagesOf(id), this.#runsOf(id)]);
       if (mine !== this.#opened) return;
-      const active = activeOf(runs);
+      // The conversation has the message of a run only when it has ended. The oldest of these is at work.
+      const waiting = await Promise.all(runs.filter((run) => !ENDED.has(run.status)).reverse().map((run) => this.api.get(`runs/${run.id}/`)));
+      if (mine !== this.#opened) return;
+      const active = waiting.shift();
       const last = (active ?? runs[0])?.agent;
       if ([...this.#$("agent").options].some((option) => option.value === last)) this.#$("agent").value = last;
       await this.#showOrigin(runs.at(-1));
       if (mine !== this.#opened) return;
       const answer = this.#showMessages(messages, active, runs);
       if (active) this.#follow(active);
-      else if (runs[0]) await this.#foot(runs[0], answer ?? this.#showFault(runs[0]));
+      else if (runs[0]) await this.#end(runs[0], answer);
       if (mine !== this.#opened) return;
-      for (const run of runs.filter((run) => run !== active && !ENDED.has(run.status)).reverse()) {
-        const text = sessionStorage.getItem(run.id);
-        if (text) this.#queued(text);
-      }
+      for (const run of waiting) if (run.input) this.#queued(textOf(run.input));
       this.#toEnd();
     } catch (error) {
       if (mine !== this.#opened) return;
@@ -303,21 +300,26 @@ class RaviChat extends HTMLElement {
         answer.message(row.role, blocks);
       }
     }
-    const text = active && !asked && sessionStorage.getItem(active.id);
-    if (text) this.#show(this.#said(text));
+    if (active?.input && !asked) this.#show(this.#said(textOf(active.input)));
     for (const shown of answers) {
       shown.live(false);
-      if (shown.run && shown !== answer) this.#foot(shown.run, shown, false);
+      if (shown.run && shown.run !== runs[0]) this.#foot(shown.run, shown, false);
     }
     return answer;
   }
 
-  #showFault(run) {
-    const answer = new Answer(run.agent, this.api, this.dataset.inbox);
+  // The newest run has ended: say how, and what may be done next.
+  #end(run, answer) {
+    const own = answer && (answer.run ?? run) === run; // else it has no message yet
+    const shown = own ? answer : new Answer(run.agent, this.api, this.dataset.inbox);
+    if (!own) this.#show(shown.root);
+    this.#ending(run, shown);
+    return this.#foot(run, shown);
+  }
+
+  #ending(run, answer) {
     if (run.status === "failed") answer.fault(run.error?.message ?? t("Failed"));
     if (run.status === "cancelled") answer.note(t("Stopped."));
-    this.#show(answer.root);
-    return answer;
   }
 
   // --- small parts

@@ -8,7 +8,7 @@ export async function showFoot(api, run, answer, newest, on) {
   const { usage } = newest && !run.parent ? (await api.get(`runs/${run.id}/tree/`)).tree : run;
   const buttons = answer.text ? [copyButton(() => answer.text)] : [];
   if (run.status === "failed") buttons.push(retry(api, run, on));
-  else if (!run.parent) buttons.push(again(api, run, answer, on));
+  else if (!run.parent) buttons.push(again(api, run, on));
   const viewer = element("a", "", t("Show the run"));
   viewer.href = new URL(`ui/runs/${run.id}/`, api.base);
   const time = took(Date.parse(run.finished_at) - Date.parse(run.created_at));
@@ -24,12 +24,10 @@ function retry(api, run, on) {
 }
 
 // Answer the same message once more: a fork of the run before its first step, in a new conversation.
-function again(api, run, answer, on) {
+function again(api, run, on) {
   const key = newKey(); // a second press opens the same fork
   return action(t("Answer again"), "quiet", on, async () => {
     const fork = await api.post(`runs/${run.id}/fork/`, { after_seq: 1, idempotency_key: key });
-    const asked = answer.root.previousElementSibling;
-    if (asked?.matches(".user")) sessionStorage.setItem(fork.id, asked.textContent);
     on.open(fork.session);
   });
 }
