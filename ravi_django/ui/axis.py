@@ -20,7 +20,7 @@ LEAST = timedelta(seconds=2)  # shorter ones never are
 WIDTH, ALL = 3.0, 30.0  # per cent: of one stretch that is left out, and of all of them at most
 TICKS = 5
 STEPS = tuple(timedelta(seconds=factor * 10**power) for power in range(-3, 9) for factor in (1, 2, 5))
-APART = 9.0  # per cent between two labels
+APART = 15.0  # per cent between two labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,8 @@ def _label(rows: list[Row]) -> str:
         "signal": _("signal %(name)s"),
         "approval": _("%(name)s · approval"),
         "child.spawned": _("starts %(name)s"),
+        "msg.received": _("message received"),
+        "ask.replied": _("reply"),
         "run.resumed": _("worker lost, taken over") if first.about.get("after") else "run.resumed",
     }.get(first.kind, f"{first.kind} %(name)s")
     label = (words % {"name": name}).strip()

@@ -84,7 +84,7 @@ WORDS = (
     _("Fail the run"),
     _("Reconnecting… The run continues."),
     _("This server has no live connection. The page asks for news every second."),
-    _("%s new rows"),
+    _("New rows: %s"),
     _("Answer complete"),
     _("Asks for approval: %s"),
     _("Asks: %s"),

@@ -66,7 +66,15 @@ def test_a_site_without_pages_has_the_api_alone(settings: Any) -> None:
         settings.RAVI = {**settings.RAVI, "PAGES": True}
         importlib.reload(urls)
 
-    assert "run-list" in names and not names & {"home", "chat", "chat-session", "dashboard", "no-page"}
+    assert "run-list" in names and not names & {
+        "home",
+        "chat",
+        "chat-session",
+        "dashboard",
+        "run-page",
+        "run-export",
+        "no-page",
+    }
 
 
 def test_each_text_of_the_scripts_has_a_german_one(browser: Client) -> None:

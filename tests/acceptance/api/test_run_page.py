@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from django.utils import timezone
+from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
 from ravi_django.models import Run, Status
@@ -102,6 +102,19 @@ def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothin
     entry = read(user, run, f"?part=detail&entry={run.id}.8")
     assert "&lt;b&gt;no answer&lt;/b&gt;" in entry and "attempt 2" in entry
     assert "Choose a row" in read(user, run, f"?part=detail&entry={make_run().id}.1")
+
+
+def test_the_page_is_in_german_too(user: Any, settings: Any) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    run = team(user)
+
+    page = logged_in(user).get(page_of(run), headers={"accept-language": "de"}).content.decode()
+
+    translation.activate(settings.LANGUAGE_CODE)
+    lanes = ["Modell · gpt", "pay · Genehmigung", "Worker verloren, übernommen", "pay · 2 Versuche"]
+    assert lanes_of(page)[2:] == lanes and ">Zeitleiste</h2>" in page
+    words = json.loads(page.partition('id="words" type="application/json">')[2].partition("</script>")[0])
+    assert words["Fail the run"] == "Lauf scheitern lassen"
 
 
 def test_a_search_finds_only_what_its_user_may_read(user: Any, root: Any) -> None:

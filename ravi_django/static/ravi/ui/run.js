@@ -83,7 +83,7 @@ function show(fresh) {
   asks(fresh.getElementById("asks"));
   mark();
   const news = lanes().length - before;
-  if (news > 0 && shown === location.search) $("more").prepend(`${t("%s new rows", news)} · `);
+  if (news > 0 && shown === location.search) $("more").prepend(`${t("New rows: %s", news)} · `);
   shown = location.search;
   follow();
 }
@@ -132,7 +132,7 @@ function asks(fresh) {
   for (const one of [...fresh.children]) {
     if (![...$("asks").children].some((other) => other.dataset.request === one.dataset.request)) $("asks").append(one);
   }
-  for (const one of $("asks").querySelectorAll(".waiting:not([data-looked])")) card(one);
+  for (const one of $("asks").querySelectorAll(".waits:not([data-looked])")) card(one);
 }
 
 async function card(place) {
