@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 
-from ravi_django import register
+from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
 from tests.support import world
 from tests.support.asked import Kind, asked_by
@@ -120,6 +120,24 @@ def test_a_failed_run_is_retried_and_its_question_answered_in_place(demo, submit
     finally:
         world.unregister(agent.id)
     assert elsewhere(lambda: HumanRequest.objects.get(run=run).answer["by"]) == "demo"
+
+
+def test_without_sockets_the_page_asks_for_news(demo, submitted, waiting, worker, server, new_page) -> None:
+    run = elsewhere(submitted, waiting)
+    page = new_page(server.url, demo)
+    refused = (
+        "window.WebSocket = class { constructor() { setTimeout(() => this.onclose({ code: 1006 })); } close() {} }"
+    )
+    page.add_init_script(refused)
+    page.goto(f"/ravi/ui/runs/{run.id}/")
+    page.wait_for_selector("#banner:has-text('every second')")
+
+    elsewhere(signal, run.id, "go")
+    elsewhere(signal, run.id, "stop")
+
+    state_of(page, "completed")
+    page.wait_for_selector("#banner", state="hidden")
+    assert (page.errors, page.console) == ([], [])
 
 
 def test_an_uncertain_call_is_resolved_in_place(demo, page_of) -> None:
