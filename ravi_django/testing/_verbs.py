@@ -119,7 +119,7 @@ runtime.people.links: claim_link id_of make_links mark_written token_of LINKS_TR
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT
     on_request mail_rests_until=_rests_until mail_send=send mail_site_connection=_site_connection SMTP_TIMEOUT_S
     mail_sweep=sweep title_of
-runtime.people.records: records_record=record records_tell=tell
+runtime.people.records: records_record=record records_notify=notify
 runtime.people.requests: begin_anew requests_new=new place_first
 runtime.people.rights: answerable people_candidates=candidates people_check=check could_answer why_not
     means_somebody open_among people_visible=visible
@@ -150,11 +150,11 @@ runtime.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED grace
 runtime.schedules.timetable: check_cron Timetable zone_of TicksZoneInfo=ZoneInfo
 runtime.social.backlog: BACKLOG_MOST=MOST
 runtime.social.deliveries: DELIVERIES_APART=APART homes_look=_look deliveries_targets=_targets
-runtime.social.delivery_rows: delivery_rows_begin=begin delivery_rows_tell=tell
+runtime.social.delivery_rows: to_live_runs to_new_runs
 runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle DIGESTS_TRIES=TRIES
 runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES deliver_batch deliver_due
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
-    fan_out_told_at_home=_told_at_home fan_out_unfinished=unfinished fan_out_wake=wake
+    fan_out_delivered_at_home=_delivered_at_home fan_out_unfinished=unfinished fan_out_wake=wake
 runtime.social.follow_rows: add_follow delete_follows follower_of follows_known=known FOLLOWS_PAGE=PAGE
 runtime.social.followers: being_changed
 runtime.social.follows: follow followers

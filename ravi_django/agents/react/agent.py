@@ -145,15 +145,15 @@ class ReActAgent:
         answer: str | None = None
         for number, msg in enumerate(inbox, 1):
             run.ctx.check()
-            await self._tell(run, HookEvent.FLOW_START, message=msg.id)
+            await self._fire(run, HookEvent.FLOW_START, message=msg.id)
             try:
                 answer = await self._handle_message(run, msg, "" if number == 1 else f"msg{number}.")
             except LeaseLostError:
                 raise
             except Exception as error:
-                await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=type(error).__name__)
+                await self._fire(run, HookEvent.FLOW_END, message=msg.id, error=type(error).__name__)
                 raise
-            await self._tell(run, HookEvent.FLOW_END, message=msg.id, error=None)
+            await self._fire(run, HookEvent.FLOW_END, message=msg.id, error=None)
         return answer
 
     async def _handle_message(self, run: _Run, msg: Message, place: str) -> str:
@@ -186,7 +186,7 @@ class ReActAgent:
             ctx.check()
             if run.tracker is not None:
                 run.tracker.check(ctx.now() if run.tracker.started_at else None)
-            await self._tell(run, HookEvent.STEP_START, step=turn)
+            await self._fire(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
             with ctx.scope(scope):
                 view = await self.context.view(thread, run.tracker)
@@ -196,7 +196,7 @@ class ReActAgent:
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             ended = await self._act(run, thread, response, scope, goal)
-            await self._tell(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
+            await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
                 return
             await self._hear(run, thread)
@@ -242,7 +242,7 @@ class ReActAgent:
     async def _leave(self, run: _Run, thread: Thread, turn: ChatMessage) -> None:
         """The last turn before another agent takes over."""
         await self.context.add(thread, turn)
-        await self._tell(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
+        await self._fire(run, HookEvent.FLOW_END, message=run.message and run.message.id, error=None)
 
     def _only_waits(self, ctx: RunContext, call: ToolUseBlock) -> bool:
         """Whether the call needs no slot: another agent does the work, or its result is in the journal. A recorded call
@@ -292,7 +292,7 @@ class ReActAgent:
             return self._system
         return _system(await instructions_text(ctx, self.system_instructions, self.id))
 
-    async def _tell(self, run: _Run, event: HookEvent, **data: Any) -> None:
+    async def _fire(self, run: _Run, event: HookEvent, **data: Any) -> None:
         hook = getattr(run.ctx, "hook", None) if self.hooks else None
         if hook is not None:
             await hook(event, **data)

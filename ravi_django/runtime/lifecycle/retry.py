@@ -21,7 +21,7 @@ from ravi_django.runtime.lifecycle.endings import ended_reason
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.people import requests
 from ravi_django.runtime.people.links import forget_links
-from ravi_django.runtime.people.records import record_all, tell
+from ravi_django.runtime.people.records import notify, record_all
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import active_root, lock_session
 from ravi_django.runtime.runs.waking import RELEASED, lock, ready
@@ -153,7 +153,7 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
     opened = [*closed, *again]
     record_all(opened, "opened", run)
     for request in opened:
-        tell(request_opened, request)
+        notify(request_opened, request)
     return opened
 
 

@@ -23,7 +23,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.people import addressees, requests, rights
 from ravi_django.runtime.people.links import forget_links
-from ravi_django.runtime.people.records import log_entry, record, tell
+from ravi_django.runtime.people.records import log_entry, notify, record
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.people.rows import check_in_time, conflict
 from ravi_django.runtime.streams import hidden
@@ -55,7 +55,7 @@ def escalate(request_id: UUID | str) -> bool:
         if not _changed(request, "escalates_at", "level", "to", "asked_at"):
             return False
         record(request, "escalated", request.run, {"from": before, "level": request.level})
-        tell(request_changed, request)
+        notify(request_changed, request)
         return True
 
 
@@ -96,7 +96,7 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})
         words = f"Reassigned from {before or 'staff'} to {to}"
         log_entry(request, by, f"{words}: {reason}" if reason else words)
-        tell(request_changed, request)
+        notify(request_changed, request)
     return request
 
 

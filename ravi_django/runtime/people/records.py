@@ -72,6 +72,6 @@ def log_entry(request: HumanRequest, user: Any, words: str) -> None:
     )
 
 
-def tell(signal: DjangoSignal, request: HumanRequest, **more: Any) -> None:
+def notify(signal: DjangoSignal, request: HumanRequest, **more: Any) -> None:
     """Send it after this transaction's commit. Django logs the exceptions of receivers."""
     transaction.on_commit(lambda: signal.send_robust(HumanRequest, request=request, **more), robust=True)

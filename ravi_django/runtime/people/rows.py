@@ -20,7 +20,7 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
-from ravi_django.runtime.people.records import log_entry, record, record_all, tell
+from ravi_django.runtime.people.records import log_entry, notify, record, record_all
 from ravi_django.runtime.people.standing import stick
 from ravi_django.runtime.runs.waking import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
@@ -46,7 +46,7 @@ def write_request(request: HumanRequest, run: Run) -> None:
     """In the caller's transaction: the row, its record, and after the commit the Django signal."""
     clock.stamp(request).save(force_insert=True)
     record(request, "opened", run)
-    tell(request_opened, request)
+    notify(request_opened, request)
 
 
 @appending
@@ -92,7 +92,7 @@ def _close(request: HumanRequest, status: HumanRequest.Status, run: Run, detail:
     HumanRequest.objects.filter(id=request.id).update(status=status, answered_at=clock.now(), version=F("version") + 1)
     request.status, request.version = status, request.version + 1
     record(request, status.value, run, detail)
-    tell(request_closed, request)
+    notify(request_closed, request)
 
 
 def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
@@ -108,7 +108,7 @@ def close_requests(run: Run, held: set[UUID]) -> list[UUID]:
     pending.update(status=HumanRequest.Status.CANCELLED, answered_at=clock.now(), version=F("version") + 1)
     for request in closed:
         request.status, request.version = HumanRequest.Status.CANCELLED, request.version + 1
-        tell(request_closed, request)
+        notify(request_closed, request)
     record_all(closed, "cancelled", run, {"reason": f"run {run.id} waits for it no more"})
     touch(woken)
     return woken
@@ -190,7 +190,7 @@ def answer_request(
         event = "cancelled" if answer.get("action") == "cancel" else "answered"
         record(request, event, run, {"answer": answer, "by": answer.get("by", "")})
         log_entry(request, by, words_of(answer))
-        tell(request_answered, request, by=by)
+        notify(request_answered, request, by=by)
         if not inside:
             touch([request.run_id])
     return not inside

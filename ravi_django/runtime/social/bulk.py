@@ -34,7 +34,7 @@ class Swept:
     left: list[UUID]  # followers that need a closer look
 
 
-def tell_at_home(publication: Publication, letter: Letter, limit: int, active: bool, by_access: bool) -> Swept:
+def deliver_at_home(publication: Publication, letter: Letter, limit: int, active: bool, by_access: bool) -> Swept:
     """Deliver to those of the next followers that may get it at once, and whose run is live in their home. `active`:
     users have the column is_active. `by_access`: of follows with an owner, only those of agents that every user may
     run."""

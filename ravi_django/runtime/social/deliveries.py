@@ -23,7 +23,7 @@ from ravi_django.db import connection, transaction
 from ravi_django.models import ACTIVE, Follow, Run, Session, Signal, Status, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.social import delivery_rows
-from ravi_django.runtime.social.delivery_rows import SIGNAL, Begun, Letter, Told
+from ravi_django.runtime.social.delivery_rows import SIGNAL, Letter, ToLive, ToNew
 
 APART = 64  # followers of one delivery that are tried alone to find those that fail
 REST_S = 300.0  # from a failure of the follower's run until it gets another
@@ -96,10 +96,10 @@ def _deliver_at_once(dues: Sequence[Due]) -> Delivered:
     homes = of_homeless([due.follower.id for due in dues if due.follower.home_id is None])
     found.busy += homes.busy
     live, idle = _targets(_at_their_homes(dues, homes))
-    told = _still_live(live, found)
-    begun = _places(idle, found)
-    found.woken = [*delivery_rows.tell(told), *delivery_rows.begin(begun)]
-    places = {one.follow_id: one.session_id for one in told} | {one.follow_id: one.session_id for one in begun}
+    to_live = _still_live(live, found)
+    to_new = _places(idle, found)
+    found.woken = [*delivery_rows.to_live_runs(to_live), *delivery_rows.to_new_runs(to_new)]
+    places = {one.follow_id: one.session_id for one in to_live} | {one.follow_id: one.session_id for one in to_new}
     delivery_rows.note_delivered(places)
     firsts = {first: places[follow_id] for follow_id, first in homes.first.items() if follow_id in places}
     moved = [Follow(id=first, home_id=home) for first, home in firsts.items() if first not in places]
@@ -168,7 +168,7 @@ def _newest_waiting(owner: Any) -> QuerySet[Run, Any]:
     return rows.order_by("-id").values("id")[:1]
 
 
-def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[Told]:
+def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLive]:
     """Lock the runs, and leave out those that are locked, that have ended, or that have enough unread."""
     rows = (
         Run.objects.filter(id__in={run_id for _, run_id in live})
@@ -178,7 +178,7 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[Told
     held = {row[0]: row[1:] for row in rows.values_list("id", "status", "agent", "session_id")}
     unread = Signal.objects.filter(run_id__in=held, name=SIGNAL, consumed_at=None).order_by().values("run_id")
     full = set(unread.annotate(count=Count("id")).filter(count__gte=conf.FEED_UNREAD).values_list("run_id", flat=True))
-    told = []
+    to_live = []
     for due, run_id in live:
         status, agent, session_id = held.get(run_id, ("", "", None))
         if run_id == due.letter.by:
@@ -188,14 +188,14 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[Told
         elif run_id in full:
             found.later.append(due.follower.id)
         else:
-            told.append(Told(due.follower.id, due.letter, run_id, session_id))
-    return told
+            to_live.append(ToLive(due.follower.id, due.letter, run_id, session_id))
+    return to_live
 
 
 # ------------------------------------------------------------------------------------------------- the new runs
 
 
-def _places(idle: Sequence[Due], found: Delivered) -> list[Begun]:
+def _places(idle: Sequence[Due], found: Delivered) -> list[ToNew]:
     """Where the runs of idle agents begin: in the follower's home, which is locked then, or in a new session."""
     wanted = {due.follower.home_id for due in idle if due.follower.home_id is not None}
     rows = Session.objects.filter(id__in=wanted).order_by("id").select_for_update(skip_locked=True, no_key=True)
@@ -203,12 +203,12 @@ def _places(idle: Sequence[Due], found: Delivered) -> list[Begun]:
     active = _roots_in(held, {due.follower.agent for due in idle}, ACTIVE)
     taken = {(session_id, agent): owner for _, session_id, agent, *owner in active}  # with the tenant
     resting = _resting(held)
-    begun = []
+    to_new = []
     for due in idle:
         one = due.follower
         place = (one.home_id, one.agent)
         if one.home_id is not None and (one.home_id not in held or taken.get(place) == [one.owner_id, one.tenant]):
-            found.busy.append(one.id)  # a run that has just begun there gets it
+            found.busy.append(one.id)  # a run that has just started there gets it
             continue
         if (*place, one.owner_id, one.tenant) in resting:
             found.later.append(one.id)
@@ -216,10 +216,10 @@ def _places(idle: Sequence[Due], found: Delivered) -> list[Begun]:
         status = Status.QUEUED if place in taken else Status.PENDING  # behind somebody else's
         if one.home_id is not None:
             taken[place] = [one.owner_id, one.tenant]
-        begun.append(
-            Begun(one.id, due.letter, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
+        to_new.append(
+            ToNew(one.id, due.letter, uuid7(), one.home_id or uuid7(), one.home_id is None, status, one.version)
         )
-    return begun
+    return to_new
 
 
 @dataclass(slots=True)

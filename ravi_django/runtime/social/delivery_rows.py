@@ -34,7 +34,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToLive:
     """A live run that gets a message and a signal."""
 
     follow_id: UUID
@@ -44,7 +44,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class ToNew:
     """A new run with its first message."""
 
     follow_id: UUID
@@ -56,34 +56,34 @@ class Begun:
     version: int | None  # of the agent's spec
 
 
-def tell(told: Sequence[Told]) -> list[UUID]:
+def to_live_runs(given: Sequence[ToLive]) -> list[UUID]:
     """Write message, signal and wake-up, once for each run and message; returns the runs that can be claimed."""
-    if not told:
+    if not given:
         return []
     if not postgres.in_use():
-        return _tell_by_orm(told)
-    places, letters = _letters([one.letter for one in told])
-    rows = [[one.run_id, places[one.letter.id]] for one in told]
+        return _to_live_by_orm(given)
+    places, letters = _letters([one.letter for one in given])
+    rows = [[one.run_id, places[one.letter.id]] for one in given]
     params = claim_order.parameters(PRIORITY) | {"rows": json_text(rows), "letters": letters}
-    return [run_id for run_id, status in postgres.execute(_TELL, params) if status == Status.PENDING]
+    return [run_id for run_id, status in postgres.execute(_TO_LIVE, params) if status == Status.PENDING]
 
 
-def begin(begun: Sequence[Begun]) -> list[UUID]:
+def to_new_runs(given: Sequence[ToNew]) -> list[UUID]:
     """Create runs with their first message, and the new sessions; returns the runs that can be claimed."""
-    if not begun:
+    if not given:
         return []
     if outbox.is_on():
-        _write_events(begun)
+        _write_events(given)
     if not postgres.in_use():
-        return _begin_by_orm(begun)
-    places, letters = _letters([one.letter for one in begun])
+        return _to_new_by_orm(given)
+    places, letters = _letters([one.letter for one in given])
     rows = [
         [one.follow_id, one.run_id, one.session_id, one.fresh, one.status, one.version, places[one.letter.id]]
-        for one in begun
+        for one in given
     ]
     sql, params = _begin_statement()
     postgres.execute(sql, params | claim_order.parameters() | {"rows": json_text(rows), "letters": letters})
-    return [one.run_id for one in begun if one.status == Status.PENDING]
+    return [one.run_id for one in given if one.status == Status.PENDING]
 
 
 def note_delivered(homes: Mapping[UUID, UUID]) -> None:
@@ -114,7 +114,7 @@ _LETTERS = """letter AS MATERIALIZED (
   SELECT place - 1 AS place, one ->> 0 AS id, one -> 1 AS body, one -> 2 AS payload
   FROM jsonb_array_elements(%(letters)s::jsonb) WITH ORDINALITY AS given(one, place)
 )"""
-_TELL = f"""
+_TO_LIVE = f"""
 WITH {_LETTERS}, given AS (
   SELECT (one ->> 0)::uuid AS run_id, (one ->> 1)::int AS place FROM jsonb_array_elements(%(rows)s::jsonb) AS one
 ), sent AS (
@@ -193,13 +193,13 @@ def _columns(row: Model, given: Mapping[str, str]) -> tuple[str, str, dict[str, 
 # ---------------------------------------------------------------------------------------------- through the ORM
 
 
-def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
+def _to_live_by_orm(given: Sequence[ToLive]) -> list[UUID]:
     known = set(
         InboxMessage.objects.filter(
-            run_id__in=[one.run_id for one in told], message_id__in={one.letter.id for one in told}
+            run_id__in=[one.run_id for one in given], message_id__in={one.letter.id for one in given}
         ).values_list("run_id", "message_id")
     )
-    new = {(one.run_id, one.letter.id): one for one in told if (one.run_id, one.letter.id) not in known}.values()
+    new = {(one.run_id, one.letter.id): one for one in given if (one.run_id, one.letter.id) not in known}.values()
     InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in new)
     signals = (
         Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=f"pub:{one.letter.id}")
@@ -211,8 +211,8 @@ def _tell_by_orm(told: Sequence[Told]) -> list[UUID]:
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
 
 
-def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
-    follows = Follow.objects.in_bulk([one.follow_id for one in begun])
+def _to_new_by_orm(given: Sequence[ToNew]) -> list[UUID]:
+    follows = Follow.objects.in_bulk([one.follow_id for one in given])
     Session.objects.bulk_create(
         clock.stamp(
             Session(
@@ -223,18 +223,18 @@ def _begin_by_orm(begun: Sequence[Begun]) -> list[UUID]:
                 title=follows[one.follow_id].topic[:200],
             )
         )
-        for one in begun
+        for one in given
         if one.fresh
     )
-    for agent in {follows[one.follow_id].agent for one in begun if not one.fresh}:
-        spoken = [one.session_id for one in begun if not one.fresh and follows[one.follow_id].agent == agent]
+    for agent in {follows[one.follow_id].agent for one in given if not one.fresh}:
+        spoken = [one.session_id for one in given if not one.fresh and follows[one.follow_id].agent == agent]
         Session.objects.filter(id__in=spoken).update(agent=agent, updated_at=clock.now())
-    Run.objects.bulk_create(claim_order.stamp(_run(one, follows[one.follow_id])) for one in begun)
-    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in begun)
-    return [one.run_id for one in begun if one.status == Status.PENDING]
+    Run.objects.bulk_create(claim_order.stamp(_run(one, follows[one.follow_id])) for one in given)
+    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in given)
+    return [one.run_id for one in given if one.status == Status.PENDING]
 
 
-def _run(one: Begun, follow: Follow) -> Run:
+def _run(one: ToNew, follow: Follow) -> Run:
     return Run(
         id=one.run_id,
         agent=follow.agent,
@@ -248,11 +248,11 @@ def _run(one: Begun, follow: Follow) -> Run:
     )
 
 
-def _message(one: Told | Begun) -> InboxMessage:
+def _message(one: ToLive | ToNew) -> InboxMessage:
     return InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
 
 
-def _write_events(begun: Sequence[Begun]) -> None:
-    follows = Follow.objects.in_bulk([one.follow_id for one in begun])
-    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in begun)
+def _write_events(given: Sequence[ToNew]) -> None:
+    follows = Follow.objects.in_bulk([one.follow_id for one in given])
+    runs = ((_run(one, follows[one.follow_id]), one.letter.body) for one in given)
     outbox.write([event for run, body in runs for event in outbox.of_submit(run, body)])

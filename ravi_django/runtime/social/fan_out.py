@@ -31,7 +31,7 @@ from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.runs import background, hints, workers
 from ravi_django.runtime.social import digests
 from ravi_django.runtime.social.backlog import drop_oldest, set_aside
-from ravi_django.runtime.social.bulk import Swept, sender_of, tell_at_home
+from ravi_django.runtime.social.bulk import Swept, deliver_at_home, sender_of
 from ravi_django.runtime.social.deliveries import Delivered, Due, Follower, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import Letter
 from ravi_django.runtime.social.digests import letter_of
@@ -86,7 +86,7 @@ def _limited(publication: Publication) -> Any:
 
 def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
     letter = letter_of(publication)
-    known = _told_at_home(publication, letter, size, rights) if postgres.in_use() else None
+    known = _delivered_at_home(publication, letter, size, rights) if postgres.in_use() else None
     window = _next(publication, size) if known is None else known.left
     upto = (window[-1] if window else None) if known is None else known.upto
     looked = lock_followers(window, rights)
@@ -116,13 +116,13 @@ def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
     return Batch(publication.id, delivered, waiting, at_once, done, woken)
 
 
-def _told_at_home(publication: Any, letter: Letter, limit: int, rights: Rights | None) -> Swept | None:
+def _delivered_at_home(publication: Any, letter: Letter, limit: int, rights: Rights | None) -> Swept | None:
     """None where every follower needs a closer look: the site has its own policy, or a row makes an error."""
     if (rights is not None and not rights.by_access) or publication.last is None:
         return None
     try:
         with transaction.atomic():
-            swept = tell_at_home(publication, letter, limit, owner_is_active() is not None, rights is not None)
+            swept = deliver_at_home(publication, letter, limit, owner_is_active() is not None, rights is not None)
             connection.check_constraints()
             return swept
     except OperationalError:

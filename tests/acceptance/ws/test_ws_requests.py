@@ -19,7 +19,7 @@ from ravi_django.ws import inbox, requests
 from tests.support import forks, world
 from tests.support.patience import BOUND_S
 from tests.support.runs import database_url
-from tests.support.world import records_tell
+from tests.support.world import records_notify
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -156,7 +156,7 @@ def reassigned(request: HumanRequest, to: str) -> None:
     with transaction.atomic():
         HumanRequest.objects.filter(id=request.id).update(to=to, version=request.version + 1)
         request.refresh_from_db()
-        records_tell(request_changed, request)
+        records_notify(request_changed, request)
 
 
 @pytest.mark.parametrize("way", ["hints_alone", "no_hints"])

@@ -243,7 +243,7 @@ def refuse(monkeypatch):
 
         return written
 
-    for verb in ("delivery_rows_begin", "delivery_rows_tell"):
+    for verb in ("to_new_runs", "to_live_runs"):
         world.patch(monkeypatch, verb, checked(getattr(world, verb)))
     return refused
 
