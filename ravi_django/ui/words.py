@@ -94,6 +94,8 @@ WORDS = (
     _("Arguments"),
     _("Thought for %s"),
     _("Answer again"),
+    _("Good"),
+    _("Bad"),
     _("Show the run"),
     _("Forked from an earlier conversation"),
 )

@@ -344,6 +344,10 @@ def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(d
     assert cards.locator("> summary .state.completed").count() == 2 and page.locator(".agent[open]").count() == 0
     assert page.inner_text("#announce").startswith("Answer complete. ")
     session = page.evaluate("location.pathname")
+    page.click(".foot button:text-is('Bad')")
+    page.wait_for_selector(".foot [aria-pressed=true]:text-is('Bad')")
+    page.reload()
+    page.wait_for_selector(".foot [aria-pressed=true]:text-is('Bad')")
     page.click("text=Answer again")
     page.wait_for_selector(f".note a[href$='{session}']")  # the conversation that it was forked from
     page.wait_for_selector(f".user:has-text('{prompt}') + .answer .foot:has-text('tokens')")

@@ -25,6 +25,10 @@ export class Api {
     return this.#call("POST", path, body);
   }
 
+  put(path, body) {
+    return this.#call("PUT", path, body);
+  }
+
   patch(path, body) {
     return this.#call("PATCH", path, body);
   }

@@ -9,6 +9,7 @@ export async function showFoot(api, run, answer, newest, on) {
   const buttons = answer.text ? [copyButton(() => answer.text)] : [];
   if (run.status === "failed") buttons.push(retry(api, run, on));
   else if (!run.parent) buttons.push(again(api, run, on));
+  if (run.status === "completed") buttons.push(...(await rating(api, run, newest, on)));
   const viewer = element("a", "", t("Show the run"));
   viewer.href = new URL(`ui/runs/${run.id}/`, api.base);
   const time = took(Date.parse(run.finished_at) - Date.parse(run.created_at));
@@ -30,6 +31,21 @@ function again(api, run, on) {
     const fork = await api.post(`runs/${run.id}/fork/`, { after_seq: 1, idempotency_key: key });
     on.open(fork.session);
   });
+}
+
+// What the reader thinks of the answer. Only of the newest one is it read: a long conversation asks once.
+async function rating(api, run, newest, on) {
+  const path = `runs/${run.id}/feedback/`;
+  const kept = newest ? (await api.get(path))?.score : null;
+  const made = [[1, t("Good")], [-1, t("Bad")]].map(([score, word]) => {
+    const rate = action(word, "quiet", on, async () => {
+      await api.put(path, { score });
+      for (const other of made) other.setAttribute("aria-pressed", String(other === rate));
+    });
+    rate.setAttribute("aria-pressed", String(score === kept));
+    return rate;
+  });
+  return made;
 }
 
 function action(text, className, on, act) {
