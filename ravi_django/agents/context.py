@@ -1,4 +1,4 @@
-"""What an agent remembers, and what the model gets of it."""
+"""The memory of an agent, and the view of it for the model."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class SecretRefusedError(KernelError):
     def __init__(self, field: str) -> None:
         self.field = field
         super().__init__(
-            f"{field} is a key or a password, and what is said here is kept and shown; give it to the model: "
+            f"{field} is a key or a password, and this value is stored and shown; give it to the model: "
             "LLMFactory(model, api_key), or one of the provider's environment variables"
         )
 

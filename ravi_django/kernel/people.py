@@ -1,4 +1,4 @@
-"""People: who is asked, in which order, and their decision on a tool's call."""
+"""People: the recipients of a request, their order, and their decision on a tool's call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may open a page: strangers are sent to the login, and errors are HTML pages."""
+"""Rights to pages: users who are not logged in go to the login, and errors are HTML pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard for staff: what runs did in a period, what they cost, and who waits for whom now.
+"""The dashboard for staff: runs and costs of a period, and open requests.
 
 Every figure is a link to the rows that it counts, if the site has the admin.
 """

@@ -1,4 +1,4 @@
-"""What the run page reads: the runs of a tree, their journals without bodies, the matches of a search, one entry.
+"""The data of the run page: the runs of a tree, their journals without bodies, the matches of a search, one entry.
 
 A reader finds and reads only what the REST API shows them of an entry.
 """

@@ -1,4 +1,4 @@
-"""The page of a run: one timeline over its tree, its journal, and what its reader may do with it.
+"""The page of a run: one timeline over its tree, its journal, and the actions that the reader may use.
 
 The server renders all of it. The script renders parts again while the run works, and sends actions to the REST API.
 """

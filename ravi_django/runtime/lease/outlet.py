@@ -1,4 +1,4 @@
-"""What a lease holder sends to the stream of its run: the frames of committed rows, tokens and steps, in this order
+"""The output of a lease holder to the stream of its run: the frames of committed rows, tokens and steps, in this order
 also while the row of a tool's result waits for the next commit."""
 
 from __future__ import annotations

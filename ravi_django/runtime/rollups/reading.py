@@ -1,4 +1,4 @@
-"""The figures of the dashboard: what the rollups count, and what runs, people and workers do now. Five queries for any
+"""The figures of the dashboard: rollups, and the present runs, requests and workers. Five queries for any
 number of runs."""
 
 from __future__ import annotations
