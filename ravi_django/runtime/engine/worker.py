@@ -210,10 +210,8 @@ class Runtime:
         while True:
             lease_end = self.engine.lease_end(key)
             try:
-                if looks:
-                    row = await self.engine.database.call(_end_of, key)
-                    if row is None:
-                        raise NotFoundError(f"there is no run {run_id}")
+                if looks and (row := await self.engine.database.call(_end_of, key)) is None:
+                    raise NotFoundError(f"there is no run {run_id}")
                 if row is not None and row[0] in (*TERMINAL, Status.BLOCKED):
                     return _output_of(*row)
                 left = math.inf if give_up is None else give_up - time.monotonic()

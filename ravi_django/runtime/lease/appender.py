@@ -43,6 +43,7 @@ REST_S = 5.0  # before a failed connection is opened again
 
 
 Answer = tuple[int | None, Exception | None, bool]
+Key = tuple[UUID, int, type]  # of the appends that may share a commit: run, epoch, and the type of the write
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +63,7 @@ class Appender:
         self.database = database
         self.connections = [LoopConnection() for _ in range(size)]
         self._writing: set[asyncio.Task[None]] = set()
-        self._groups: dict[
-            tuple[UUID, int, type], list[Part]
-        ] = {}  # that wait for a running commit, by lease and write
+        self._groups: dict[Key, list[Part]] = {}  # the parts that wait for a running commit
 
     async def append(
         self, lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write | None = None
@@ -97,7 +96,7 @@ class Appender:
         seq, error = part.answer.result()
         return seq, error, cancelled
 
-    def _go_on(self, key: tuple[UUID, int, type], lease: Lease, *, begins: bool = False) -> None:
+    def _go_on(self, key: Key, lease: Lease, *, begins: bool = False) -> None:
         """Write what waits, if anything does."""
         if not begins and not self._groups[key]:
             del self._groups[key]
@@ -107,7 +106,7 @@ class Appender:
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def _write_groups(self, key: tuple[UUID, int, type], lease: Lease) -> None:
+    async def _write_groups(self, key: Key, lease: Lease) -> None:
         while parts := self._groups[key]:
             self._groups[key] = []
             await self._write_group(lease, parts)
@@ -324,11 +323,13 @@ def _numbered(sql: str) -> bytes:
 def append_repeatable(
     lease: Lease, entries: list[Entry], turns: list[NewTurn], write: Write = journal_append.append
 ) -> int:
-    """Append. If an earlier try was committed and its answer lost, return the seq of its row."""
+    """Append. If an earlier try was committed and its answer lost, return the seq of its first row. Rows of which an
+    earlier try has committed only some, with others, are refused: each append that came with them is repeated alone."""
     try:
         return ledger.settled(lease, entries, partial(write, lease, entries, turns))
     except IntegrityError:
-        seq = JournalEntry.objects.filter(id=entries[0].id).values_list("seq", flat=True).first()
-        if seq is None:
+        seqs = dict(JournalEntry.objects.filter(id__in=[entry.id for entry in entries]).values_list("id", "seq"))
+        first = seqs.get(entries[0].id, 0)
+        if [seqs.get(entry.id) for entry in entries] != list(range(first, first + len(entries))):
             raise
-        return seq
+        return first

@@ -329,6 +329,19 @@ def test_a_row_that_no_database_can_hold_is_refused_alone(monkeypatch):
     assert sorted(path for _, path in rows()[1:]) == ["a", "b", "c"]
 
 
+def test_a_repeated_append_hides_no_new_one_that_comes_with_it():
+    """The first try was committed, and its answer was lost."""
+
+    async def story(my, lease):
+        again = effect("again")
+        first = await my.append(lease, again)
+        found = await asyncio.gather(*(my.append(lease, one) for one in (effect("x"), again, effect("new"))))
+        assert found == [first + 1, first, first + 2]
+
+    run_story(story)
+    assert [path for _, path in rows()][1:] == ["again", "x", "new"]
+
+
 def test_a_lost_lease_refuses_all_that_come_together():
     async def story(my, lease):
         await my.threads.call(Run.objects.filter(id=lease.run_id).update, lease_owner="another")
