@@ -143,20 +143,21 @@ class RunViewSet(ApiViewSet):
         run, created = fork_once(source.id, user=request.user, **given)
         return self.shown(run, 201 if created else 200)
 
-    @documented("runs_feedback_read", ok={200: shapes.FeedbackSerializer, 204: None}, errors=[404])
+    @documented("runs_feedback_read", ok={200: shapes.OpinionSerializer}, errors=[404])
     @action(detail=True, limit="signals")
     def feedback(self, request: Any, id: UUID) -> Response:
-        """What the user thinks of the run; 204 if the user has not said."""
+        """What the user thinks of the run."""
         row = Feedback.objects.filter(run=self.get_object(), user=request.user).first()
-        return Response(status=204) if row is None else Response(shapes.FeedbackSerializer(row).data)
+        return Response({"score": row and row.score, "text": row.text if row else ""})
 
-    @documented("runs_feedback", request=shapes.FeedbackSerializer, ok={200: shapes.FeedbackSerializer}, errors=[404])
+    @documented("runs_feedback", request=shapes.FeedbackSerializer, ok={200: shapes.OpinionSerializer}, errors=[404])
     @feedback.mapping.put  # type: ignore[untyped-decorator]
     def rate(self, request: Any, id: UUID) -> Response:
         """Say what the user thinks of the run. A later score and text replace those before."""
+        run = self.get_object()
         said = {"text": "", **self.given(shapes.FeedbackSerializer)}
-        row, _ = Feedback.objects.update_or_create(run=self.get_object(), user=request.user, defaults=said)
-        return Response(shapes.FeedbackSerializer(row).data)
+        Feedback.objects.update_or_create(run=run, user=request.user, defaults=said)
+        return Response(said)
 
     @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])
     @action(detail=True, methods=["post"], limit="signals")

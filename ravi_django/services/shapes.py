@@ -160,6 +160,11 @@ class FeedbackSerializer(StrictSerializer):
     text = TextField(required=False, allow_null=True, allow_blank=True, max_length=2000)
 
 
+class OpinionSerializer(Shown[Any]):
+    score = serializers.IntegerField(allow_null=True, help_text="null: the user has not said")
+    text = serializers.CharField()
+
+
 class SignalSerializer(StrictSerializer):
     name = TextField(max_length=200)
     payload = serializers.JSONField(required=False, allow_null=True, default=None)

@@ -215,7 +215,7 @@ def test_an_unmatched_path_is_404(client: APIClient) -> None:
 def test_a_method_that_is_not_there_is_405_and_what_cannot_be_accepted_406(client: APIClient) -> None:
     for name, address in addresses().items():
         response = client.put(address)
-        if name == "nothing":
+        if name in ("nothing", "run-feedback"):
             assert response.status_code == 404
         else:
             assert (response.status_code, error_of(response)["code"]) == (405, "method_not_allowed"), name
