@@ -120,13 +120,13 @@ class DurableContext(RunState):
 
     async def hear(self) -> list[Message]:
         """`receive`, but only if there are messages, or an append has found that something has come for the run."""
-        recorded, effects = self.decided("heard"), self.effects
+        effects = self.effects
         woken = max(effects.lease.woken, default=0)
         is_new = effects.has_unread or woken > max(self._heard, effects.lease.run.wake_seq)
-        if recorded is False or (recorded is None and not is_new):
-            return []
-        self._heard = woken
-        with self.scope("heard"):
+        with self.scope("heard"):  # numbered at each call: a replay receives where the first execution did
+            if not (is_new and not effects.journal.replaying) and not self.is_recorded():
+                return []
+            self._heard = woken
             return await inbox.receive(self)
 
     def caused_by(self, message: Message) -> None:

@@ -103,3 +103,25 @@ def test_a_react_agent_reads_it_after_the_tools_of_its_turn(clock):
         # A worker that dies before it has recorded anything leaves both messages to the next one, as its first batch.
         both = (death.at, death.written, death.came) == (1, False, True)
         assert JournalEntry.objects.filter(kind="llm.call").count() == (3 if both else 2), death
+
+
+def test_a_replay_reads_it_after_the_same_turn(clock):
+    @tool
+    def look() -> str:
+        """Look."""
+        return "done"
+
+    async def answer(messages, options):
+        turns = sum(message.role == "tool" for message in messages)
+        if turns == 1:
+            session = (await Run.objects.aget()).session_id
+            more = {"session": session, "on_busy": "steer", "idempotency_key": "k"}
+            await asubmit("react/steered", "in French", **more)
+        return ToolUseBlock(tool_name="look", arguments={}, call_id=str(turns)) if turns < 3 else "Bonjour"
+
+    def one(drive):
+        register(ReActAgent("steered", model=ScriptedModel([answer], loop=True), tools=[look]))
+        return drive(make_run("react/steered", text="Say hello"))
+
+    for run, death in every_death(clock, one):
+        assert (run.status, run.output, run.error) == (Status.COMPLETED, "Bonjour", None), death
