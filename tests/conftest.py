@@ -215,8 +215,9 @@ def open_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def late_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the next commit, however long a model takes on this machine."""
+    """For the next commit, however long a tool or a model takes on this machine."""
     world.patch(monkeypatch, "LATE_S", 3600.0)
+    world.patch(monkeypatch, "QUICK_S", 3600.0)
 
 
 @pytest.fixture

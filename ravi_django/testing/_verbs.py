@@ -138,6 +138,7 @@ runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_o
 runtime.runs.signals: send_signal signal silent waiting_silent=silent wake_silent
 runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
+runtime.tools.call: QUICK_S
 runtime.runs.waking: touching_lock=lock touch
 runtime.runs.workers: due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept worker_gone
     worker_seen

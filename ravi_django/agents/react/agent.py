@@ -44,7 +44,6 @@ class _Run:
     system: list[ChatMessage]  # the instructions, if any
     threads: dict[str, Thread] = field(default_factory=dict)
     message: Message | None = None  # the one being answered
-    heard: list[Message] = field(default_factory=list)  # while it was answered: the answer is also theirs
     finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the current turn
 
 
@@ -163,21 +162,14 @@ class ReActAgent:
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)
         await self.context.add(thread, message_to_chat(msg))
-        run.heard.clear()
         goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
         await self._react_loop(run, thread, place, goal)
         if goal is not None and goal.result is not None:
-            for one in self._answered(run, msg):
-                await deliver_result(ctx, one, goal.result, output_topic=self.output_topic)
+            await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
             return goal.result.text
         answer = final_text(thread.messages)
-        for one in self._answered(run, msg):
-            await deliver(ctx, one, {"text": answer}, sender=self.id, output_topic=self.output_topic)
+        await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
-
-    def _answered(self, run: _Run, msg: Message) -> list[Message]:
-        """Those that the answer goes to."""
-        return [msg, *(one for one in run.heard if one.reply_to)]
 
     async def _react_loop(self, run: _Run, thread: Thread, place: str, goal: Goal | None) -> None:
         ctx = run.ctx
@@ -199,7 +191,8 @@ class ReActAgent:
             await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
                 return
-            await self._hear(run, thread)
+            if turn < self.max_iterations:  # else another run answers it
+                await self._hear(run, thread)
         raise BudgetExhaustedError(
             f"agent {self.id} reached the limit of {self.max_iterations} iterations without an answer; "
             "raise max_iterations or give it a smaller task"
@@ -209,9 +202,7 @@ class ReActAgent:
         """Messages that have come meanwhile steer the rest of the work."""
         hear = getattr(run.ctx, "hear", None)
         for msg in () if hear is None else await hear():
-            enter_message(run.ctx, msg)
             await self.context.add(thread, message_to_chat(msg))
-            run.heard.append(msg)
 
     async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
         """Make the calls of a turn. Returns whether it was the message's last turn."""

@@ -59,7 +59,6 @@ class DurableContext(RunState):
         own = MiddlewarePipeline.of(getattr(agent, "middleware", None))
         super().__init__(agent, effects, meta, chain.around(own))
         self._patches: dict[str, bool] = {}
-        self._heard = 0
 
     # ------------------------------------------------------------------------------------------- effects
 
@@ -119,15 +118,9 @@ class DurableContext(RunState):
         return await inbox.receive(self)
 
     async def hear(self) -> list[Message]:
-        """`receive`, but only if there are messages, or an append has found that something has come for the run."""
-        effects = self.effects
-        woken = max(effects.lease.woken, default=0)
-        is_new = effects.has_unread or woken > max(self._heard, effects.lease.run.wake_seq)
-        with self.scope("heard"):  # numbered at each call: a replay receives where the first execution did
-            if not (is_new and not effects.journal.replaying) and not self.is_recorded():
-                return []
-            self._heard = woken
-            return await inbox.receive(self)
+        """The messages that steer the run and that the code was not given yet. Does not wait."""
+        with self.scope("heard"):  # numbered at each call: a replay hears where the first execution did
+            return await inbox.hear(self)
 
     def caused_by(self, message: Message) -> None:
         self.hops = hops_of([message])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
 
 KIND = "msg.received"
+STEERS = "steers"  # key in the metadata of a message that steers the run, see `steer` in `runs/sessions.py`
 
 
 async def receive(ctx: RunState) -> list[Message]:
@@ -48,6 +50,34 @@ async def receive(ctx: RunState) -> list[Message]:
             await effects.record(entry, partial(record_received, signals=signals))
         else:
             effects.note(entry)
+    return given
+
+
+async def hear(ctx: RunState) -> list[Message]:
+    """`ctx.hear`: like `receive`, for the next messages of the inbox as long as they steer the run. One query if an
+    append has found that the run was woken since the last time, else none."""
+    effects = ctx.effects
+    if not ctx.is_recorded():
+        if effects.journal.replaying:
+            return []
+        woken = max(effects.lease.woken, default=0)
+        if woken > max(ctx.heard, effects.lease.run.wake_seq):
+            with effects.busy():
+                await read_on(effects, max(effects.lease.run.inbox_from, effects.inbox_upto or 0))
+            ctx.heard = woken
+        unread = [(place, one) for place, one in effects.inbox if place > (effects.inbox_upto or 0)]
+        steering = list(takewhile(lambda found: STEERS in found[1].metadata, unread))
+        if not steering:
+            return []
+        upto = steering[-1][0]
+        effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, inbox_upto=upto))
+    else:
+        row = await effects.recall(ctx.path(), KIND, "", None, None)
+        assert row is not None
+        upto = row.inbox_upto or 0
+    hops = ctx.hops
+    given = _give(ctx, upto)
+    ctx.hops = max(hops, ctx.hops)  # they do not end a chain of publications
     return given
 
 

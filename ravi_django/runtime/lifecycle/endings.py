@@ -18,7 +18,7 @@ from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
 from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.people.rows import close_requests, note_closed
-from ravi_django.runtime.runs.sessions import promote
+from ravi_django.runtime.runs.sessions import pass_on, promote
 from ravi_django.runtime.runs.waking import RELEASED, NotLocked, locking
 from ravi_django.runtime.teams.ask_rows import settle_asks
 from ravi_django.runtime.teams.slots import reached
@@ -73,6 +73,8 @@ def finish(
         if not retains:
             drop_turns(run.id)
         asked = run.parent_id is not None or woken or run.wake_seq > 0
+        if asked and status != Status.COMPLETED and run.parent_id is None:
+            pass_on(run)
         return first, _end_with(run, status, output, error, held, asked=asked, entangled=entangled)
 
     return locking({run.id} if run.parent_id is None else {run.parent_id, run.id}, end)
@@ -158,4 +160,6 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
     write_row(run, entry, run.lease_epoch + 1)
     outbox.write(outbox.of_entries(run, [entry]))
     drop_turns(run.id)
+    if run.parent_id is None and error["message"] != OWNER_DELETED:
+        pass_on(run)
     return _end_with(run, status, None, error, held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -53,7 +54,9 @@ def submit(
 
     `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
     "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
-    options of a new run do not count. "interrupt": the run at work is cancelled. "reject": ThreadBusyError.
+    options of a new run do not count. A run that is blocked or being cancelled is not steered, and nothing is steered
+    inside a transaction of the caller: the message waits then. "interrupt": it waits, and the run at work is cancelled.
+    "reject": ThreadBusyError.
 
     Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError,
     IdempotencyMismatchError and ThreadBusyError; nothing is written then.
@@ -90,12 +93,14 @@ def say(
     if how not in ON_BUSY:
         raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
     given = {"session": session, "on_busy": how, **options}
-    if how != "interrupt" or session is None:
-        return submit_once(agent, input, **given)
-    with transaction.atomic():
-        run, is_new = submit_once(agent, input, **given)
-        if is_new and run.status == Status.QUEUED:
-            for active in active_root(run).values_list("id", flat=True):
-                with suppress(IllegalTransitionError):  # it has ended meanwhile
-                    cancel(active, "interrupted by a later message")
+    run, is_new = submit_once(agent, input, **given)
+    if how == "interrupt" and is_new and run.status == Status.QUEUED:
+        at_work = list(active_root(run).values_list("id", flat=True))
+        transaction.on_commit(partial(_interrupt, at_work), robust=True)
     return run, is_new
+
+
+def _interrupt(runs: list[UUID]) -> None:
+    for run_id in runs:
+        with suppress(IllegalTransitionError):  # it has ended meanwhile
+            cancel(run_id, "interrupted by a later message")

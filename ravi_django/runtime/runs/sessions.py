@@ -6,15 +6,16 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import IdempotencyMismatchError, SessionNotFoundError
-from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status
+from ravi_django.models import ACTIVE, InboxMessage, JournalEntry, Run, Session, Status, uuid7
 from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
+from ravi_django.runtime.lease.inbox import STEERS
 from ravi_django.runtime.runs.waking import ready, touch
 
 
@@ -136,21 +137,46 @@ def lock_session(run: Run) -> bool:
 
 
 def steer(run: Run, message: dict[str, Any]) -> Run | None:
-    """Give the message of a new run to the one that is at work in its session; None if there is none. A repeat with
-    the same idempotency key gives it once. Raises IdempotencyMismatchError."""
+    """Give the message of a new run to the one that is at work in its session; None if no run there can take it. A
+    repeat with the same idempotency key gives it once. Raises IdempotencyMismatchError."""
     if run.idempotency_scope is not None:
         message = {**message, "id": run.idempotency_scope}
     with transaction.atomic():
+        at_work = active_root(run).exclude(status=Status.BLOCKED).filter(cancel_requested_at=None)
+        found = at_work.select_for_update(no_key=True).first()
         given = InboxMessage.objects.filter(message_id=message["id"], run__session_id=run.session_id)
         if (first := given.select_related("run").first()) is not None:
             if first.body["payload"] != message["payload"]:
                 raise IdempotencyMismatchError(f"this idempotency key belongs to another message to run {first.run_id}")
             return first.run
-        at_work = active_root(run).select_for_update(no_key=True).first()
-        if at_work is not None:
-            InboxMessage.objects.create(run=at_work, message_id=message["id"], body=message)
-            touch([at_work.id])
-        return at_work
+        if found is not None:
+            body = {**message, "metadata": {**message["metadata"], STEERS: True}}
+            InboxMessage.objects.create(run=found, message_id=message["id"], body=body)
+            touch([found.id])
+        return found
+
+
+def pass_on(run: Run) -> None:
+    """In the transaction of an end that is no completion: each steering message that the code was not given becomes a
+    queued run."""
+    steering = InboxMessage.objects.filter(run_id=run.id, body__metadata__steers=True).order_by("id")
+    if not steering.exists() or not lock_session(run):
+        return
+    journal = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
+    noted = journal.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
+    upto = [journal.aggregate(last=Max("inbox_upto"))["last"], *noted]
+    for row in steering.filter(id__gt=max(found or 0 for found in upto)):
+        del row.body["metadata"][STEERS]
+        same = {name: getattr(run, name) for name in ("agent", "session_id", "owner_id", "tenant", "priority")}
+        new = Run(id=uuid7(), status=Status.QUEUED, agent_version=run.agent_version, **same)
+        claim_order.stamp(new).save(force_insert=True)
+        InboxMessage.objects.filter(id=row.id).delete()
+        InboxMessage.objects.create(run=new, message_id=row.message_id, body=row.body)
+
+
+def is_busy(run: Run) -> bool:
+    """Whether a run of the agent is at work in the session, or waits there. Locks nothing."""
+    return any(_queue(run))
 
 
 def active_root(run: Run) -> QuerySet[Run]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
 
-from ravi_django.db import transaction
+from ravi_django.db import connection
 from ravi_django.kernel import (
     Agent,
     AgentId,
@@ -77,15 +76,15 @@ def submit_once(
     run.agent_version = found_agent.version
     session_row = found or _new_session(run, message)
     run.session = session_row
-    if on_busy == "steer" and found and (at_work := sessions.steer(run, _boot(run, message))) is not None:
+    if on_busy == "reject" and found and sessions.is_busy(run):
+        raise ThreadBusyError(f"{agent_id} is at work in this conversation: wait for its end, or stop it")
+    # Inside a transaction of the caller a lock would hold up the run at work: then the message waits.
+    may_steer = on_busy == "steer" and found is not None and not connection.in_atomic_block
+    if may_steer and (at_work := sessions.steer(run, _boot(run, message))) is not None:
         hints.on_commit(at_work.id, send)
         return at_work, False
     try:
-        with transaction.atomic() if on_busy == "reject" else nullcontext():
-            new = None if found else session_row
-            sessions.create_run(run, _boot(run, message), new, unlocked=on_busy != "reject")
-            if on_busy == "reject" and run.status == Status.QUEUED:
-                raise ThreadBusyError(f"{agent_id} is at work in this conversation: wait for its end, or stop it")
+        sessions.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False

@@ -81,7 +81,11 @@ def _may_be_late(ctx: RunState, entry: Entry) -> bool:
     """Whether the call may be made again: then its result need not be durable before a model reads it."""
     tool = ctx.toolbox.get(entry.name)
     is_first = tool is not None and tool.promised_effect is Effect.IDEMPOTENT and entry.attempt == 1
-    return is_first and not ctx.hooks.listens_to(HookEvent.TOOL_END)
+    return is_first and entry.elapsed_s < QUICK_S and not ctx.hooks.listens_to(HookEvent.TOOL_END)
+
+
+# Beside a slower call its own commit costs little. The commit also shows whether the run was steered meanwhile.
+QUICK_S = 0.05
 
 
 async def _call_end_hook(ctx: RunState, entry: Entry, result: ToolExecutionResult) -> None:

@@ -246,7 +246,7 @@ def test_a_message_goes_to_the_agent_named_and_then_to_the_last(client: APIClien
     assert (first.json()["status"], second.json()["status"]) == ("pending", "queued")
 
 
-@pytest.mark.django_db
+@pytest.mark.django_db(transaction=True)
 def test_a_message_says_what_becomes_of_it_while_the_agent_is_at_work(client: APIClient, agent: str) -> None:
     first = client.post("/ravi/runs/", {"agent": agent, "input": "one"}, format="json").json()
     say = f"/ravi/sessions/{first['session']}/messages/"

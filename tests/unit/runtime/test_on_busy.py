@@ -1,6 +1,8 @@
 """A message to a conversation whose agent is at work."""
 
 import pytest
+from django.db import transaction
+from django.db.models.functions import Now
 
 from ravi_django import asubmit, register, submit
 from ravi_django.agents import ReActAgent, tool
@@ -23,16 +25,16 @@ def busy(clock):
     """A run that waits for the signal `go`."""
 
     async def story(ctx, inbox):
-        if texts(inbox) == ["first"]:
-            await ctx.sleep_until_signal("go")
+        if texts(inbox) == ["first"] and await ctx.sleep_until_signal("go") == "fail":
+            raise ValueError("as told")
         return ", ".join(texts(inbox))
 
     code(story)
     return drive(submit("test/code", "first"))
 
 
-def say(run, on_busy, text="second", **options):
-    return submit("test/code", text, session=run.session_id, on_busy=on_busy, **options)
+def say(run, on_busy, text="second", agent="test/code", **options):
+    return submit(agent, text, session=run.session_id, on_busy=on_busy, **options)
 
 
 def test_it_waits_behind_the_run_unless_the_site_says_otherwise(busy, settings):
@@ -71,6 +73,26 @@ def test_it_steers_the_run(busy):
     assert drive(busy).output == "second"
 
     assert say(busy, "steer", "third").id != busy.id, "nothing to steer: a run of its own"
+
+
+def test_it_steers_no_run_from_inside_a_transaction_or_that_is_being_cancelled(busy):
+    with transaction.atomic():
+        assert say(busy, "steer").status == Status.QUEUED, "a lock would hold up the run"
+    Run.objects.filter(id=busy.id).update(cancel_requested_at=Now())
+    assert say(busy, "steer", "third").status == Status.QUEUED
+
+
+@pytest.mark.parametrize("end", [Status.CANCELLED, Status.FAILED])
+def test_a_run_that_does_not_complete_passes_it_on(busy, end):
+    say(busy, "steer")
+    if end == Status.CANCELLED:
+        world.cancel(busy.id, "enough")
+    else:
+        world.send_signal(busy.id, "go", "fail")
+        drive(busy)
+    assert Run.objects.get(id=busy.id).status == end
+    run = Run.objects.exclude(id=busy.id).get()
+    assert (run.status, drive(run).output) == (Status.PENDING, "second")
 
 
 def texts_in(run):
@@ -125,3 +147,22 @@ def test_a_replay_reads_it_after_the_same_turn(clock):
 
     for run, death in every_death(clock, one):
         assert (run.status, run.output, run.error) == (Status.COMPLETED, "Bonjour", None), death
+
+
+def test_a_react_agent_reads_what_was_said_while_a_tool_ran(clock, monkeypatch):
+    world.patch(monkeypatch, "QUICK_S", 0.0)
+
+    @tool
+    def look() -> str:
+        """Meanwhile somebody says more."""
+        say(Run.objects.get(), "steer", "in French", agent="react/steered")
+        return "done"
+
+    def answer(messages, options):
+        texts = [message.text for message in messages]
+        return "Bonjour" if "in French" in texts else ToolUseBlock(tool_name="look", arguments={}, call_id="1")
+
+    model = ScriptedModel([answer], loop=True)
+    register(ReActAgent("steered", model=model, tools=[look]))
+    assert drive(make_run("react/steered")).output == "Bonjour"
+    assert len(model.calls) == 2
