@@ -22,6 +22,7 @@ from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import site_rules
+from ravi_django.runtime.people.records import rate
 from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.runtime.teams.slots import resume
 from ravi_django.services import shapes
@@ -156,7 +157,7 @@ class RunViewSet(ApiViewSet):
         """Say what the user thinks of the run. A later score and text replace those before."""
         run = self.get_object()
         said = {"text": "", **self.given(shapes.FeedbackSerializer)}
-        Feedback.objects.update_or_create(run=run, user=request.user, defaults=said)
+        rate(run, request.user, **said)
         return Response(said)
 
     @documented("runs_signal", request=shapes.SignalSerializer, ok={202: shapes.RunSerializer}, errors=[404, 409])

@@ -10,6 +10,7 @@ KernelError
 ├── SecretRefusedError         a key in a stored value: give it to the model's client
 ├── ForbiddenError             the user may see it, and may not do that
 ├── ConflictError              the state forbids it; read the run and decide again
+│   ├── ThreadBusyError        the agent is at work in the conversation: wait, steer or interrupt it
 │   ├── IllegalTransitionError
 │   └── IdempotencyMismatchError
 ├── PermanentError             do not retry: the same call fails the same way

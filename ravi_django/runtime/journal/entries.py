@@ -187,8 +187,8 @@ def externalize(entry: Entry) -> list[Blob]:
 
 def fits_in_row(entry: Entry) -> bool:
     """Whether no value is too big for a row. Then `stored` is set, and `externalize` is not needed."""
-    if entry.blobs or entry.stored:
-        return not entry.blobs
+    if entry.blobs:
+        return False
     limit = int(conf.INLINE_BYTES)
     texts = {}
     for name in ("request", "result"):

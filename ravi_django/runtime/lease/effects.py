@@ -230,8 +230,6 @@ class Effects(Gate):
         except (LeaseLostError, asyncio.CancelledError):
             raise
         except (*REFUSALS, NotDue, NotStanding, TooManyRequests) as error:
-            for note in entries:
-                note.stored = {}  # the code may still add to it
             self.notes[:0], self.turns[:0] = entries[: len(entries) - own], turns
             if isinstance(error, CancellationError):
                 self.token.cancel(error.reason)

@@ -11,7 +11,7 @@ from django.apps import apps
 from django.dispatch import Signal as DjangoSignal
 
 from ravi_django.db import transaction
-from ravi_django.models import AuditRecord, HumanRequest, Run
+from ravi_django.models import AuditRecord, Feedback, HumanRequest, Run
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.outbox import write_audit
 
@@ -75,3 +75,8 @@ def log_entry(request: HumanRequest, user: Any, words: str) -> None:
 def notify(signal: DjangoSignal, request: HumanRequest, **more: Any) -> None:
     """Send it after this transaction's commit. Django logs the exceptions of receivers."""
     transaction.on_commit(lambda: signal.send_robust(HumanRequest, request=request, **more), robust=True)
+
+
+def rate(run: Run, user: Any, score: int, text: str) -> None:
+    """Keep what a user thinks of a run. A later opinion replaces the one before."""
+    Feedback.objects.update_or_create(run=run, user=user, defaults={"score": score, "text": text})
