@@ -30,11 +30,11 @@ def test_a_run_is_submitted_and_driven_while_the_broker_is_down(site: Site, work
     about = site.model.conversation("no broker", steps=1)
     site.valkey.stop()
     try:
-        worker.wait_for("Connection to broker lost", seconds(10))
+        worker.wait_for("Connection to broker lost")
         run_id = site.submit(about)
         site.completed(run_id)  # a worker looks for runs itself: no hint arrives
         for other in site.workers:  # after 2 s, after 4 s: Celery itself will not be back for a while
-            other.wait_for("Trying again in 4.00 seconds", seconds(10))
+            other.wait_for("Trying again in 4.00 seconds")
     finally:
         site.valkey.start()
 

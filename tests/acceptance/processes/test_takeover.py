@@ -124,7 +124,7 @@ def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, worke
     finally:
         zombie.signal(signal.SIGCONT)
     for run_id in runs:
-        zombie.wait_for(f"run {run_id}: lease epoch 1 has ended", seconds(10))
+        zombie.wait_for(f"run {run_id}: lease epoch 1 has ended")
 
     fresh = site.model.conversation("after sleep", steps=STEPS)
     fresh_id = site.submit_to(zombie, fresh)
