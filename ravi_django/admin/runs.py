@@ -165,24 +165,9 @@ class RunAdmin(InspectAdmin):
         words = ngettext("Resumed: %(count)s run.", "Resumed: %(count)s runs.", done)
         self.message_user(request, words % {"count": done}, level)
 
-    def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The button on a run's page."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not self.has_cancel_permission(request):
-            raise PermissionDenied
-        run = self.get_object(request, object_id)
-        if run is None:
-            raise Http404
-        if self._cancel(request, run):
-            self.message_user(request, gettext("Cancellation requested."), messages.SUCCESS)
-        else:
-            self.message_user(request, gettext("The run had already ended."), messages.WARNING)
-        return redirect("admin:ravi_run_change", run.pk)
-
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
         try:
-            cancel(run.id, "cancelled in the admin")
+            _cancel(request, run)
         except ConflictError:
             return False
         self.log_change(request, run, "Cancellation requested.")
@@ -193,7 +178,7 @@ class RunAdmin(InspectAdmin):
         return form
 
     def act_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
-        """The other buttons on a run's page: the services of the REST API, with their rights."""
+        """The buttons on a run's page: the services of the REST API, with their rights."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if not self.has_cancel_permission(request):
@@ -211,13 +196,19 @@ class RunAdmin(InspectAdmin):
         return redirect("admin:ravi_run_change", shown.pk)
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.cancel_view)
-        others = self.admin_site.admin_view(self.act_view)
+        view = self.admin_site.admin_view(self.act_view)
         return [
-            path("<path:object_id>/cancel/", view, name="ravi_run_cancel"),
-            *(path(f"<path:object_id>/{name}/", others, {"action": name}, f"ravi_run_{name}") for name in _ACTIONS),
+            *(path(f"<path:object_id>/{name}/", view, {"action": name}, f"ravi_run_{name}") for name in _ACTIONS),
             *super().get_urls(),
         ]
+
+
+def _cancel(request: HttpRequest, run: Run) -> Run:
+    try:
+        cancel(run.id, "cancelled in the admin")
+    except ConflictError:
+        raise ConflictError(gettext("The run had already ended.")) from None
+    return run
 
 
 def _retry(request: HttpRequest, run: Run) -> Run:
@@ -245,12 +236,14 @@ def _signal(request: HttpRequest, run: Run) -> Run:
 
 
 _ACTIONS: dict[str, Callable[[HttpRequest, Run], Run]] = {
+    "cancel": _cancel,
     "retry": _retry,
     "resume": _resume,
     "fork": _fork,
     "signal": _signal,
 }
 _DONE = {
+    "cancel": gettext_noop("Cancellation requested."),
     "retry": gettext_noop("Retried."),
     "resume": gettext_noop("Resumed."),
     "fork": gettext_noop("Forked."),

@@ -157,7 +157,7 @@ def _bound(
     """`hint` is called if events were written with the rows."""
     used, unknown = _used(entries)
     effect = any(entry.is_effect for entry in entries)
-    told = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
+    events = outbox.of_entries(lease.run, entries, (changes or {}).get("output"))
     # All are text: parameters of one type keep one prepared statement.
     params: list[str | None] = [
         str(len(entries)),
@@ -185,19 +185,19 @@ def _bound(
                 turn.message.name or "",
                 None if turn.keeps is None else str(turn.keeps),
             ]
-    if told:
-        params += [now, *outbox.params(told)]
+    if events:
+        params += [now, *outbox.params(events)]
 
     def answer(row: Sequence[Any]) -> int:
         if not row:
             raise LeaseLostError(lease.run_id, lease.epoch)
-        if told:
+        if events:
             hint()
         lease.woken.add(int(row[1]))
         return int(row[0])
 
     shape = tuple((name, type(value) is Now) for name, value in (changes or {}).items())
-    return Statement(_statement(len(entries), len(turns), shape, seen is not None, len(told)), params, answer)
+    return Statement(_statement(len(entries), len(turns), shape, seen is not None, len(events)), params, answer)
 
 
 def _change_params(changes: dict[str, Any] | None, effect: bool) -> list[str | None]:
@@ -234,7 +234,7 @@ def _values(typed: str, count: int) -> str:
 
 
 @cache
-def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool, told: int) -> str:
+def _statement(entries: int, turns: int, changes: tuple[tuple[str, bool], ...], unwoken: bool, events: int) -> str:
     since = "AND wake_seq = %s::bigint" if unwoken else ""
     more = [] if "release" in dict(changes) else ["release = %s::text"]
     more += [f"{name} = {name} * %s::int" for name in ("crashes", "attempts") if name not in dict(changes)]
@@ -268,6 +268,6 @@ WITH fence AS (
          coalesce(%s::timestamptz, statement_timestamp())
   FROM fence, place, (VALUES {_values(_TURN_VALUES, turns)}) AS t(place, {_TURN})
 )"""  # noqa: S608
-    if told:
-        sql += f", told AS ({outbox.insert(told, 'fence')})"
+    if events:
+        sql += f", events AS ({outbox.insert(events, 'fence')})"
     return sql + " SELECT base, wake_seq FROM fence"  # noqa: S608

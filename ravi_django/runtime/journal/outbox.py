@@ -187,8 +187,8 @@ def insert(count: int, source: str) -> str:
     `params`."""
     rows = ", ".join(f"({place}, %s::text, %s::jsonb)" for place in range(count))
     return f"""INSERT INTO ravi_outboxevent (topic, body, created_at)
-  SELECT told.topic, told.body, coalesce(%s::timestamptz, statement_timestamp())
-  FROM {source}, (VALUES {rows}) AS told(place, topic, body) ORDER BY told.place"""  # noqa: S608
+  SELECT events.topic, events.body, coalesce(%s::timestamptz, statement_timestamp())
+  FROM {source}, (VALUES {rows}) AS events(place, topic, body) ORDER BY events.place"""  # noqa: S608
 
 
 def hint_on_commit() -> None:

@@ -154,9 +154,9 @@ def _claim_postgres(
         "room": str(room),
         "run": None if run_id is None else str(run_id),
     }
-    told = outbox.is_on()
-    leases = [_lease_of(row, owner) for row in postgres.execute(_STATEMENTS[part, told], params)]
-    if told and any(lease.run.crashes for lease in leases):
+    events = outbox.is_on()
+    leases = [_lease_of(row, owner) for row in postgres.execute(_STATEMENTS[part, events], params)]
+    if events and any(lease.run.crashes for lease in leases):
         outbox.hint_on_commit()
     return leases
 
@@ -180,7 +180,7 @@ _CRASHED = """status = 'running' AND NOT EXISTS (
     )"""
 
 
-def _statement(part: str, told: bool) -> str:
+def _statement(part: str, events: bool) -> str:
     """`part`: "one" claims the run with an id, "expired" runs with an expired lease, "any" the first of any part."""
     picked, which, order = "", "id = %(run)s::uuid", ""
     if part != "one":
@@ -206,7 +206,7 @@ WITH {picked}taken AS (
     error = NULL, wake_at = NULL, hints = 0, hint_after = NULL
   WHERE {which} AND {_KNOWN} AND (({_READY}) OR ({_TIMED}) OR ({_EXPIRED}))
   RETURNING *
-){_TOLD % {"which": which} if told else ""}
+){_EVENTS % {"which": which} if events else ""}
 SELECT before.lease_expires_at, message.id, message.body, {postgres.columns(Run, "taken")},
   {postgres.columns(Run, "root")}, {postgres.columns(Run, "parent")}, {postgres.columns(Session, "session")}
 FROM taken JOIN ravi_session session ON session.id = taken.session_id
@@ -236,14 +236,14 @@ def _overdue(part: str) -> str:
 
 # `before` is the run when the statement began. The statement may have waited for the row since: only the row's own
 # count of crashes shows that it was claimed from a dead worker.
-_TOLD = f""", before AS (
+_EVENTS = f""", before AS (
   SELECT id, crashes, lease_owner FROM ravi_run WHERE %(which)s AND status = 'running'
-), told AS (
+), events AS (
   INSERT INTO ravi_outboxevent (topic, body, created_at)
   SELECT '{outbox.TOPIC}', {outbox.CRASHED}, {NOW.replace("%", "%%")}
   FROM taken run JOIN before USING (id) WHERE run.crashes = before.crashes + 1
 )"""  # noqa: S608
-_STATEMENTS = {(part, told): _statement(part, told) for part in ("one", "expired", "any") for told in (False, True)}
+_STATEMENTS = {(part, on): _statement(part, on) for part in ("one", "expired", "any") for on in (False, True)}
 
 LOCK_S = 0.25  # how long a heartbeat waits for one locked row
 

@@ -24,6 +24,7 @@ from ravi_django.kernel import (
 )
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.runs import checks
 from ravi_django.runtime.runs.sessions import active_root
 from ravi_django.runtime.runs.submit import submit_once
 
@@ -92,10 +93,13 @@ def say(
     how = on_busy or conf.ON_BUSY
     if how not in ON_BUSY:
         raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
-    given = {"session": session, "on_busy": how, **options}
-    run, is_new = submit_once(agent, input, **given)
-    if how == "interrupt" and is_new and run.status == Status.QUEUED:
-        at_work = list(active_root(run).values_list("id", flat=True))
+    at_work: list[UUID] = []
+    if how == "interrupt":  # read it first: a run that is promoted meanwhile is not meant
+        found = checks.session_of(session, checks.owner_of(options.get("user")))
+        busy = active_root(Run(session=found, agent=str(checks.address_of(agent))))
+        at_work = list(busy.values_list("id", flat=True)) if found else []
+    run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)
+    if is_new and run.status == Status.QUEUED:
         transaction.on_commit(partial(_interrupt, at_work), robust=True)
     return run, is_new
 

@@ -82,6 +82,11 @@ def _refuse_nul(field: str, body: bytes) -> None:
         raise InvalidInputError(f"{field} holds a NUL character, which the database cannot store", field=field)
 
 
+def owner_of(user: Any) -> Any:
+    """The user that a run belongs to; None for an anonymous one."""
+    return user if user is not None and user.is_authenticated else None
+
+
 def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None:
     if given is None:
         return None

@@ -84,9 +84,9 @@ def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, i
     claim_at = claim_order.in_sql(
         "%(run_priority)s::int", "%(run_owner_id)s::text", "%(run_tenant)s::text", "%(run_id)s::uuid"
     )
-    told = outbox.of_submit(run, message)
-    if told:
-        params |= {"topic": outbox.TOPIC, "event": encode(outbox.body(told[0])).decode()}
+    events = outbox.of_submit(run, message)
+    if events:
+        params |= {"topic": outbox.TOPIC, "event": encode(outbox.body(events[0])).decode()}
     rows = postgres.execute(
         f"""
 WITH run AS (
@@ -97,13 +97,13 @@ WITH run AS (
 ), message AS (
   INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
   SELECT id, %(message_id)s::text, %(body)s::jsonb, {NOW} FROM run
-){_TOLD if told else ""}
+){_EVENTS if events else ""}
 SELECT run.created_at, run.claim_at, session.created_at, session.updated_at FROM run, session""",  # noqa: S608
         params,
     )
     if not rows:
         raise IntegrityError(f"the id or the idempotency key of run {run.id} is taken, or its session is not free")
-    if told:
+    if events:
         outbox.hint_on_commit()
     run.created_at, run.claim_at, *times = rows[0]
     _is_stored(run)
@@ -113,7 +113,7 @@ SELECT run.created_at, run.claim_at, session.created_at, session.updated_at FROM
     return run
 
 
-_TOLD = f""", told AS (
+_EVENTS = f""", events AS (
   INSERT INTO ravi_outboxevent (topic, body, created_at) SELECT %(topic)s::text, %(event)s::jsonb, {NOW} FROM run
 )"""  # noqa: S608
 

@@ -53,7 +53,7 @@ def submit_once(
     agent_id = checks.address_of(agent)
     found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
     message = checks.message_of(agent_id, input)
-    owner = user if user is not None and user.is_authenticated else None
+    owner = checks.owner_of(user)
     found = checks.session_of(session, owner)
     run = Run(
         id=run_id or uuid7(),

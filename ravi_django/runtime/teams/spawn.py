@@ -226,9 +226,9 @@ def _insert(spawning: Sequence[Spawning]) -> None:
             one.child.status = Status.SUSPENDED
             one.child.waiting_on = [{"kind": "message", "name": "", "until": None}]
     Run.objects.bulk_create([claim_order.stamp(one.child, ahead) for ahead, one in enumerate(spawning)])
-    told = [(one.child, one.message) for one in spawning if one.message is not None]
+    messages = [(one.child, one.message) for one in spawning if one.message is not None]
     InboxMessage.objects.bulk_create(
-        [clock.stamp(InboxMessage(run=run, message_id=body["id"], body=body)) for run, body in told]
+        [clock.stamp(InboxMessage(run=run, message_id=body["id"], body=body)) for run, body in messages]
     )
     Ask.objects.bulk_create([clock.stamp(one.ask) for one in spawning if one.ask is not None])
 

@@ -1,6 +1,7 @@
 """A message to a conversation whose agent is at work."""
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.db.models.functions import Now
 
@@ -11,7 +12,7 @@ from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError, Thre
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.runs import code, drive, every_death, make_run
+from tests.support.runs import code, drive, every_death, make_run, message
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +27,7 @@ def busy(clock):
 
     async def story(ctx, inbox):
         if texts(inbox) == ["first"] and await ctx.sleep_until_signal("go") == "fail":
-            raise ValueError("as told")
+            raise ValueError("no")
         return ", ".join(texts(inbox))
 
     code(story)
@@ -54,13 +55,12 @@ def test_it_is_refused(busy):
     assert (wrong.value.field, Run.objects.count(), InboxMessage.objects.count()) == ("on_busy", 1, 1)
 
 
-def test_it_interrupts_the_run(busy):
-    run = say(busy, "interrupt")
+def test_it_interrupts_the_run_and_no_other(busy):
+    waiting = say(busy, "enqueue")
+    run = say(busy, "interrupt", "third")
     busy.refresh_from_db()
     assert (busy.status, busy.error["message"]) == (Status.CANCELLED, "interrupted by a later message")
-    run.refresh_from_db()
-    assert run.status == Status.PENDING
-    assert drive(run).output == "second"
+    assert [drive(each).output for each in (waiting, run)] == ["second", "third"]
 
 
 def test_it_steers_the_run(busy):
@@ -75,11 +75,13 @@ def test_it_steers_the_run(busy):
     assert say(busy, "steer", "third").id != busy.id, "nothing to steer: a run of its own"
 
 
-def test_it_steers_no_run_from_inside_a_transaction_or_that_is_being_cancelled(busy):
+def test_it_steers_no_run_from_inside_a_transaction_or_that_cannot_read_it(busy):
     with transaction.atomic():
         assert say(busy, "steer").status == Status.QUEUED, "a lock would hold up the run"
-    Run.objects.filter(id=busy.id).update(cancel_requested_at=Now())
-    assert say(busy, "steer", "third").status == Status.QUEUED
+    at_work = Run.objects.filter(id=busy.id)
+    for changes in ({"cancel_requested_at": Now()}, {"cancel_requested_at": None, "status": Status.BLOCKED}):
+        at_work.update(**changes)
+        assert say(busy, "steer", "third").status == Status.QUEUED, changes
 
 
 @pytest.mark.parametrize("end", [Status.CANCELLED, Status.FAILED])
@@ -99,25 +101,40 @@ def texts_in(run):
     return [row.body["payload"]["message"]["content"][0]["text"] for row in InboxMessage.objects.filter(run=run)]
 
 
-def test_a_react_agent_reads_it_after_the_tools_of_its_turn(clock):
-    @tool
-    def look() -> str:
-        """Look."""
-        return "done"
+# ------------------------------------------------------------------------------------------------- a ReAct agent
 
+
+@tool
+def look() -> str:
+    """Look."""
+    return "done"
+
+
+LOOK = ToolUseBlock(tool_name="look", arguments={}, call_id="1")
+
+
+def react(answer, *, tools=(look,), **options):
+    model = ScriptedModel([answer], loop=True)
+    register(ReActAgent("steered", model=model, tools=tools, **options))
+    return model
+
+
+async def steer():
+    session = (await Run.objects.aget()).session_id
+    await asubmit("react/steered", "in French", session=session, on_busy="steer", idempotency_key="k")
+
+
+def test_a_react_agent_reads_it_after_the_tools_of_its_turn(clock):
     async def answer(messages, options):
         if "in French" in [message.text for message in messages]:
             return "Bonjour"
         if messages[-1].role == "tool":
             return "Hello"
-        session = (await Run.objects.aget()).session_id
-        more = {"session": session, "on_busy": "steer", "idempotency_key": "k"}
-        await asubmit("react/steered", "in French", **more)
-        return ToolUseBlock(tool_name="look", arguments={}, call_id="1")
+        await steer()
+        return LOOK
 
     def one(drive):
-        model = ScriptedModel([answer], loop=True)
-        register(ReActAgent("steered", model=model, tools=[look]))
+        react(answer)
         return drive(make_run("react/steered", text="Say hello"))
 
     for run, death in every_death(clock, one):
@@ -128,41 +145,66 @@ def test_a_react_agent_reads_it_after_the_tools_of_its_turn(clock):
 
 
 def test_a_replay_reads_it_after_the_same_turn(clock):
-    @tool
-    def look() -> str:
-        """Look."""
-        return "done"
-
     async def answer(messages, options):
         turns = sum(message.role == "tool" for message in messages)
         if turns == 1:
-            session = (await Run.objects.aget()).session_id
-            more = {"session": session, "on_busy": "steer", "idempotency_key": "k"}
-            await asubmit("react/steered", "in French", **more)
-        return ToolUseBlock(tool_name="look", arguments={}, call_id=str(turns)) if turns < 3 else "Bonjour"
+            await steer()
+        return LOOK.model_copy(update={"call_id": str(turns)}) if turns < 3 else "Bonjour"
 
     def one(drive):
-        register(ReActAgent("steered", model=ScriptedModel([answer], loop=True), tools=[look]))
+        react(answer)
         return drive(make_run("react/steered", text="Say hello"))
 
     for run, death in every_death(clock, one):
         assert (run.status, run.output, run.error) == (Status.COMPLETED, "Bonjour", None), death
+        assert not JournalEntry.objects.filter(kind="replay.drift").exists(), death
 
 
 def test_a_react_agent_reads_what_was_said_while_a_tool_ran(clock, monkeypatch):
     world.patch(monkeypatch, "QUICK_S", 0.0)
 
     @tool
-    def look() -> str:
+    async def look() -> str:
         """Meanwhile somebody says more."""
-        say(Run.objects.get(), "steer", "in French", agent="react/steered")
+        await steer()
         return "done"
 
     def answer(messages, options):
-        texts = [message.text for message in messages]
-        return "Bonjour" if "in French" in texts else ToolUseBlock(tool_name="look", arguments={}, call_id="1")
+        return "Bonjour" if "in French" in [message.text for message in messages] else LOOK
 
-    model = ScriptedModel([answer], loop=True)
-    register(ReActAgent("steered", model=model, tools=[look]))
+    model = react(answer, tools=[look])
     assert drive(make_run("react/steered")).output == "Bonjour"
     assert len(model.calls) == 2
+
+
+def test_what_does_not_steer_waits_for_its_turn(clock):
+    """Such as a question of another run."""
+
+    @sync_to_async
+    def ask():
+        run = Run.objects.get()
+        InboxMessage.objects.get_or_create(run=run, message_id="2", defaults={"body": message("two", run.agent)})
+        world.touch([run.id])
+
+    async def answer(messages, options):
+        if messages[-1].role == "tool":
+            return ", ".join(message.text for message in messages if message.role == "user")
+        await ask()
+        return LOOK
+
+    model = react(answer)
+    assert drive(make_run("react/steered", text="one")).status == Status.COMPLETED
+    assert [call.messages[-1].role for call in model.calls] == ["user", "tool", "user", "tool"]
+
+
+def test_one_that_comes_in_the_last_turn_is_left_to_the_next_run(clock):
+    async def answer(messages, options):
+        if messages[0].text == "in French":
+            return "Bonjour"
+        await steer()
+        return LOOK
+
+    react(answer, max_iterations=1)
+    run = drive(make_run("react/steered"))
+    assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
+    assert drive(Run.objects.exclude(id=run.id).get()).output == "Bonjour"

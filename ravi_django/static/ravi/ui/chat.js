@@ -92,7 +92,7 @@ class RaviChat extends HTMLElement {
       this.#unsent = null;
       const steered = run.id === this.#live?.run; // the run at work has the message
       this.composer.sent(text);
-      this.told = run.session;
+      this.pageSent = run.session;
       this.#$("welcome").hidden = true;
       if (run.session !== this.#session) {
         this.#session = this.composer.talk = run.session;
@@ -248,7 +248,7 @@ class RaviChat extends HTMLElement {
   // The text, and once in a conversation what page of the admin it is about.
   #input(text) {
     const page = this.#$("place")?.dataset.page;
-    if (!page || this.told === this.#session) return text;
+    if (!page || this.pageSent === this.#session) return text;
     return [{ type: "data", data: JSON.parse(page) }, { type: "text", text }];
   }
 
