@@ -25,7 +25,7 @@ def tasks(url: str, queue: str) -> Absurd:
     def agent(params: dict, ctx: TaskContext) -> str:
         messages: list[dict] = [{"role": "user", "content": timing.QUESTION}]
         while True:
-            reply = ctx.step("model", lambda: call_model(messages, params["turns"]))
+            reply = ctx.step("model", lambda: timing.call_model(messages, params["turns"]))
             messages.append(reply)
             if not reply.get("tool_calls"):
                 return reply["content"]
@@ -43,14 +43,6 @@ def tasks(url: str, queue: str) -> Absurd:
         ctx.step("hold", timing.hold)
 
     return client
-
-
-def call_model(messages: list, turns: int) -> dict:
-    done = sum(message["role"] == "assistant" for message in messages)
-    if done + 1 == turns:
-        return {"role": "assistant", "content": timing.ANSWER}
-    call = {"id": f"call_{done}", "name": "add", "arguments": {"a": 1, "b": done}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def main(url: str, lease_s: int) -> None:

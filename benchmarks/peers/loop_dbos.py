@@ -14,11 +14,7 @@ waits = threading.Event()
 
 @DBOS.step()
 def call_model(messages: list, turns: int) -> dict:
-    done = sum(message["role"] == "assistant" for message in messages)
-    if done + 1 == turns:
-        return {"role": "assistant", "content": timing.ANSWER}
-    call = {"id": f"call_{done}", "name": "add", "arguments": {"a": 1, "b": done}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+    return timing.call_model(messages, turns)
 
 
 @DBOS.step()

@@ -25,6 +25,15 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+def call_model(messages: list, turns: int) -> dict:
+    """The next message of a loop that is written by hand."""
+    done = sum(message["role"] == "assistant" for message in messages)
+    if done + 1 == turns:
+        return {"role": "assistant", "content": ANSWER}
+    call = {"id": f"call_{done}", "name": "add", "arguments": {"a": 1, "b": done}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
 def check(answer: str) -> None:
     if answer != ANSWER:
         raise SystemExit(f"the loop ended with {answer!r}")
