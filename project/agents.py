@@ -4,7 +4,8 @@ from decimal import Decimal
 
 from django.core import mail
 
-import project.feeds  # noqa: F401 - registers the newsrooms and the reader
+import project.feeds
+import project.tour  # noqa: F401 - these two register more agents
 from project.models import Invoice
 from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig

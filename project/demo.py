@@ -77,6 +77,7 @@ class Demo:
             "PORT": str(port),
             "PYTHONUNBUFFERED": "1",
             "DJANGO_SETTINGS_MODULE": "project.settings",
+            "DEMO_WORKER": str(self.folder / "pids" / "worker"),
         }
         self.running: list[Service | Child] = []  # in the order of their start
         self.ends: dict[str, list[float]] = {}  # when each ended by itself

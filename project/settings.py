@@ -58,6 +58,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "project.views.tour",
             ],
         },
     }
@@ -127,6 +128,7 @@ CELERY_BEAT_SCHEDULE = {"ravi-sweep": {"task": "ravi.sweep", "schedule": 5.0}}
 RAVI: dict[str, Any] = {
     "ENGINE": "celery" if REDIS_URL else "inline",
     "DRAIN_S": 5.0,  # Ctrl-C is not to take long
+    **({"LEASE_S": 8.0, "HEARTBEAT_S": 2.0} if os.environ.get("DEMO_WORKER") else {}),  # a takeover neither
     # The demo's newsrooms read a feed server of this machine; nothing else of its network.
     "SOURCE_NETWORKS": ["127.0.0.1/32"] if os.environ.get("FEED_SERVER_URL") else [],
     # Basic is for trying the API out with curl; a real site leaves this setting alone.

@@ -4,7 +4,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from project.feed_page import FeedItemsView, FeedView, PreferencesView
-from project.views import page
+from project.views import KillWorkerView, page
 
 urlpatterns = [
     path("", RedirectView.as_view(url="/ravi/ui/chat/?agent=react/assistant"), name="chat"),
@@ -13,6 +13,7 @@ urlpatterns = [
     path("feed/preferences/", page(PreferencesView.as_view()), name="feed-preferences"),
     path("accounts/login/", page(LoginView.as_view(redirect_authenticated_user=True)), name="login"),
     path("accounts/logout/", page(LogoutView.as_view()), name="logout"),
+    path("demo/kill-worker/", KillWorkerView.as_view(), name="kill-worker"),
     path("admin/", admin.site.urls),
     path("ravi/", include("ravi_django.urls")),
 ]

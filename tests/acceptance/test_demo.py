@@ -6,6 +6,7 @@ Most tests share one demo. A test that ends it leaves the next one to start it a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,9 +16,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
 
 import pytest
 
+from project.demo_check import answered, call, follow, followed, logged_in
 from project.process import wait_until
 from project.services import free_port
 from tests.support import template
@@ -97,11 +102,54 @@ def test_a_first_start_beside_another_demo_has_a_conversation_and_ends(
     assert healthy(running.port)
 
 
+def test_the_tour_s_button_kills_the_worker_and_the_answer_goes_on(running: RunningDemo) -> None:
+    address = f"http://127.0.0.1:{running.port}"
+    button = f"{address}/demo/kill-worker/"
+    demo, ada = (logged_in(address, user) for user in ("demo", "ada"))
+    with demo.open(f"{address}/ravi/ui/chat/") as page:
+        token = re.search(
+            r'kill-worker/"><input type="hidden" name="csrfmiddlewaretoken" value="(\w+)"', page.read().decode()
+        )
+    form = urlencode({"csrfmiddlewaretoken": token and token[1]}).encode()
+    for browser, body in ((ada, form), (demo, b"")):
+        with pytest.raises(HTTPError, match="403"):
+            browser.open(button, body)
+    pressed: list[int] = []
+
+    def press(frame: dict[str, Any]) -> None:
+        if frame["type"] == "text.delta" and not pressed:
+            pressed.append(demo.open(button, form).status)
+
+    run = call(address, "POST", "runs/", {"agent": "react/storyteller", "input": "Tell me the story"})
+    ticket = call(address, "POST", "tickets/", {})["ticket"]
+    frames = follow(address, run["id"], ticket, patience=seconds(60), on_frame=press)
+
+    assert pressed == [204]
+    assert len({frame["attempt"] for frame in frames if frame["type"] == "text.delta"}) == 2  # leases
+    assert [frame["type"] for frame in frames if frame.get("step") == "tool_result"] == ["progress"]
+    assert "two keepers" in answered(address, run["id"])
+    assert running.says("worker      started again") and "SIGKILL" in running.text
+
+
+def test_the_tour_publishes_news_and_is_reminded(running: RunningDemo) -> None:
+    address = f"http://127.0.0.1:{running.port}"
+    title = f"A comet of {running.process.pid} records"
+    run, _ = followed(address, "react/reporter", f"Publish: {title}")
+    assert "is done" in answered(address, run["id"])
+    run, _ = followed(address, "react/reminder", "Remind me to stretch")
+    browser = logged_in(address, "demo")
+
+    def came() -> bool:
+        later = call(address, "GET", f"runs/?session={run['session']}")["results"]
+        with browser.open(f"{address}/feed/items/") as items:
+            return len(later) == 2 and title in items.read().decode()
+
+    assert wait_until(came, seconds(60), poll=0.5)
+
+
 def test_a_part_that_dies_is_reported_and_started_again(running: RunningDemo) -> None:
-    running.part("worker").kill()
     running.part("uvicorn").kill()
 
-    assert running.says("worker      started again")
     assert running.says("web         started again")
     assert "SIGKILL" in running.text
     assert wait_until(lambda: healthy(running.port), BOUND_S, poll=0.2)

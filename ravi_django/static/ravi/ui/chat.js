@@ -205,6 +205,7 @@ class RaviChat extends HTMLElement {
   async open(id, push = false) {
     const mine = ++this.#opened;
     this.#leave();
+    this.#following = Boolean(id); // the starter prompts are read from the top
     this.#session = id;
     if (push) this.#moved(id, "pushState");
     this.#drawer(false);
