@@ -89,6 +89,8 @@ DEFAULTS: dict[str, Any] = {
     # Arguments of the prefix of the app's URLs, for links in e-mails and in the admin.
     "URL_KWARGS": {},
     "TICKET_S": 60,
+    # Seconds that a call of an OpenAI client waits for the end of its run, without a stream.
+    "WAIT_S": 60.0,
     # The path of the sockets in the ASGI router, below the site's prefix; or an absolute path or URL ("/…", "wss://…").
     "SOCKET_PATH": "ws/ravi/",
     # Origins whose pages may open sockets with a cookie, besides the site's own and CSRF_TRUSTED_ORIGINS.

@@ -14,6 +14,7 @@ from ravi_django.api.follows import EmitView, FollowViewSet
 from ravi_django.api.health import HealthView
 from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import MetricsView
+from ravi_django.api.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
 from ravi_django.api.requests import RequestViewSet
 from ravi_django.api.runs import RunViewSet
 from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
@@ -80,6 +81,9 @@ urlpatterns = [
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
+    path("v1/models", ModelsView.as_view(), name="v1-models"),
+    path("v1/chat/completions", ChatCompletionsView.as_view(), name="v1-chat"),
+    re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
     *(pages if conf.PAGES else []),

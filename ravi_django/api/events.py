@@ -22,11 +22,12 @@ from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import PAGE, Only, page, run_of_topic
+from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, page, run_of_topic
 from ravi_django.services import shapes
 from ravi_django.services.openings import Opening
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RUNSERVER = "WSGIServer/"  # Django's development server, the only WSGI server with a thread for each request
 PAGING = [
     parameter("after", "Only events with a higher number.", kind=int),
@@ -94,27 +95,35 @@ class EventViewSet(ApiViewSet):
 
 
 def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
-    """Under ASGI the event loop serves any number of clients. On a WSGI server each stream would block a worker."""
+    is_asgi = streams_asgi(request, f"send Accept: application/json for {request.get_full_path()}")
+    if request.method == "HEAD":
+        return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
+    opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
+    stream = sse.stream if is_asgi else sse.stream_for_a_while
+    return streaming(stream(run.tree_id, after, opening))
+
+
+def streams_asgi(request: Any, instead: str) -> bool:
+    """Whether the server is an ASGI one, whose event loop serves any number of streams. Of the WSGI servers, where each
+    stream blocks a worker, only `runserver` may stream. Raises NotAcceptable, which says what to do `instead`."""
     is_asgi = isinstance(request._request, ASGIRequest)
     if not is_asgi and not request.META.get("SERVER_SOFTWARE", "").startswith(RUNSERVER):
-        where = f"Accept: application/json for {request.get_full_path()}"
-        raise NotAcceptable(f"this WSGI server does not stream: send {where}, or use an ASGI server")
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    if request.method == "HEAD":
-        return HttpResponse(content_type=sse.CONTENT_TYPE, headers=headers)
-    place = limits.open_one(request.user, "streams")
+        raise NotAcceptable(f"this WSGI server does not stream: {instead}, or use an ASGI server")
+    return is_asgi
+
+
+def opening_of(request: Any, run: Run, place: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
-    opening = Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
-    if is_asgi:
-        _close_connections()
-        body: Any = sse.stream(run.tree_id, after, opening)
-    else:
-        body = sse.stream_for_a_while(run.tree_id, after, opening)
-    return StreamingHttpResponse(body, content_type=sse.CONTENT_TYPE, headers=headers)
+    return Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
 
 
-def _close_connections() -> None:
-    """Close this thread's connections: Django would keep them open and idle until the stream ends."""
+def streaming(body: Any) -> StreamingHttpResponse:
+    close_connections()
+    return StreamingHttpResponse(body, content_type=sse.CONTENT_TYPE, headers=HEADERS)
+
+
+def close_connections() -> None:
+    """Close this thread's connections: Django would keep them open and idle until the answer's end."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from ravi_django import access, limits
+from ravi_django import access
 from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
 from ravi_django.api.tree import RunTreeSerializer, tree_of
-from ravi_django.kernel import AgentId, IllegalTransitionError, Priority
-from ravi_django.models import Feedback, Run, Session
+from ravi_django.kernel import AgentId, IllegalTransitionError
+from ravi_django.models import Feedback, Run
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
 from ravi_django.runtime.lifecycle.cancel import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
-from ravi_django.runtime.lifecycle.submit import say
-from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.people.records import rate
 from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.runtime.teams.slots import resume
 from ravi_django.services import shapes
+from ravi_django.services.exchanges import submit
 
 
 class RunViewSet(ApiViewSet):
@@ -177,13 +175,5 @@ class RunViewSet(ApiViewSet):
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:
     """Submit a run and answer with it."""
-    session = options.get("session")
-    if session:
-        limits.check_queued(user)
-    if "priority" in options:
-        access.check_priority(user, Priority[options["priority"].upper()])
-    tenant = "" if session else site_rules.tenant_for(user)  # else the session's
-    find = partial(access.find, user, session_id=session.id if isinstance(session, Session) else session)
-    run, created = say(agent, options.pop("input"), user=user, tenant=tenant, find=find, **options)
-    shown = shapes.RunSerializer(run).data
-    return Response(shown, status=201 if created else 200)
+    run, created = submit(user, agent, options.pop("input"), **options)
+    return Response(shapes.RunSerializer(run).data, status=201 if created else 200)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -17,6 +17,8 @@ from ravi_django.runtime.streams.reading import follow, page
 from ravi_django.services.openings import Opening, watched
 
 log = logging.getLogger("ravi.sse")
+
+T = TypeVar("T")
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 KEEP_ALIVE_S = 15.0  # proxies close a silent connection, often after 30 or 60 s
@@ -32,26 +34,52 @@ def event(frame: dict[str, Any]) -> bytes:
 
 
 async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:
-    """Every event above `after`, until stream.done or until the opening is revoked. Waits on the event loop, without a
-    thread.
+    """Every event above `after`, until stream.done or until the opening is revoked.
 
     After a failure the stream ends without stream.done: the client reconnects and misses nothing.
     """
+    frames = follow(tree, after, whole=opening.whole, only=opening.only)
+    async for piece in relay(frames, opening, event):
+        yield piece
+
+
+async def relay(
+    found: AsyncGenerator[T], opening: Opening, encode: Callable[[T], bytes], fault: bytes = b""
+) -> AsyncGenerator[bytes]:
+    """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
+    a failure the stream ends with `fault`."""
     try:
-        frames = follow(tree, after, whole=opening.whole, only=opening.only)
-        async with watched(opening), aclosing(frames), aclosing(_with_pauses(frames)) as found:
+        async with watched(opening), aclosing(found), aclosing(_with_pauses(found)) as coming:
             yield OPENING
-            async for frame in found:
+            async for one in coming:
                 if opening.revoked:
                     return
-                yield KEEP_ALIVE if frame is None else event(frame)
+                yield KEEP_ALIVE if one is None else encode(one)
     except Exception:
-        log.exception("run %s: its event stream failed", tree, extra={"action": "sse.failed"})
+        log.exception("%r: its event stream failed", opening.reads, extra={"action": "sse.failed"})
+        yield fault
 
 
-async def _with_pauses(frames: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[dict[str, Any] | None]:
+def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:
+    """The stream on an event loop of its own, for `runserver`, which has a thread for each request."""
+
+    async def following() -> bytes:
+        return await anext(found)
+
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    yield runner.run(following())
+                except StopAsyncIteration:
+                    return
+        finally:
+            runner.run(found.aclose())
+
+
+async def _with_pauses(frames: AsyncIterator[T]) -> AsyncGenerator[T | None]:
     """The frames, and None after each KEEP_ALIVE_S without one."""
-    coming: asyncio.Future[dict[str, Any]] | None = None
+    coming: asyncio.Future[T] | None = None
     try:
         while True:
             if coming is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -42,6 +42,7 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
     429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
     500: ("internal", "An error of the server; it has been logged."),
     503: ("unavailable", "A service that this one needs cannot be reached."),
+    504: ("timeout", "The run did not end in time. It continues; `run` is its id."),
 }
 
 LONGEST = 1000  # characters of a message: it may repeat input of the client
@@ -76,11 +77,11 @@ class Problem:
         return body
 
 
-def respond(exc: Exception, context: dict[str, Any]) -> Response:
-    """DRF's exception handler of all views: no exception leaves them."""
+def respond(exc: Exception, context: dict[str, Any], shape: Callable[[Problem], Any] = Problem.body) -> Response:
+    """DRF's exception handler of all views: no exception leaves them. `shape` makes the body."""
     problem = problem_of(exc)
     set_rollback()
-    response = Response(problem.body(), status=problem.status, headers=problem.headers)
+    response = Response(shape(problem), status=problem.status, headers=problem.headers)
     if problem.status >= 500:
         _report(exc, context["request"]._request, response)
     return response

@@ -12,7 +12,7 @@ from ravi_django.models import Run
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.buffer import get_buffer
+from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
 from ravi_django.runtime.streams.shown import named
 
 PAGE = 500
@@ -122,11 +122,20 @@ def run_of_topic(topic: TopicId, run: str | None) -> UUID:
         raise InvalidInputError(f"{field} must have the id of a run, not {wanted!r:.100}", field=field) from None
 
 
+def newest(tree: UUID | str) -> int:
+    """The number of the newest frame; 0 if there is none."""
+    after = 0
+    while found := _read(tree, after, PAGE):
+        after = int(found[-1]["seq"])
+    return after
+
+
 async def follow(
-    tree: UUID | str, after: int = 0, *, whole: bool = False, only: Only = EVERY
+    tree: UUID | str, after: int = 0, *, whole: bool = False, only: Only = EVERY, every_s: float = POLL_S
 ) -> AsyncGenerator[dict[str, Any]]:
-    """The frames above `after`, as they come; ends after `stream.done`. `whole`: see `page`."""
-    async with get_buffer().watch(str(tree)) as hints:
+    """The frames above `after`, as they come; ends after `stream.done`. `whole`: see `page`. Looks every `every_s`
+    seconds also without a hint."""
+    async with get_buffer().watch(str(tree), every_s) as hints:
         while True:
             found, done = await readers().call(page, tree, after, whole=whole)
             for frame in found:

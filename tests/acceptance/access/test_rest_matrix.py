@@ -12,7 +12,6 @@ from rest_framework.test import APIClient
 
 from ravi_django import urls
 from tests.acceptance.access.world import AGENT, PEOPLE, World, make, misfits
-from tests.acceptance.api.api_support import error_of
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +28,11 @@ BODIES: dict[str, Any] = {
     "POST follow-list": {"agent": AGENT, "topic": "news/other"},
     "POST topic-emit": {"text": "hi"},
     "POST topic-emit-in-namespace": {"text": "hi"},
+    "POST v1-chat": lambda world: {
+        "model": AGENT,
+        "messages": [{"role": "tool", "tool_call_id": str(world.rows["humanrequest"].pk), "content": "no action"}],
+        "metadata": {"session": str(world.run.session_id)},
+    },
 }
 
 
@@ -67,9 +71,11 @@ def test_each_call_answers_each_person_as_the_table_says(settings: Any) -> None:
             if world.people[person] is not None:
                 client.force_authenticate(world.people[person])
             with transaction.atomic():
-                response = getattr(client, method)(address(pattern, world), BODIES.get(row, {}), format="json")
+                body = BODIES.get(row, {})
+                body = body(world) if callable(body) else body
+                response = getattr(client, method)(address(pattern, world), body, format="json")
                 if response.status_code == 401:
-                    assert response["WWW-Authenticate"] and error_of(response)["code"] == "unauthenticated", row
+                    assert response["WWW-Authenticate"] and response.json()["error"]["code"] == "unauthenticated", row
                 seen.setdefault(row, []).append(str(response.status_code))
                 transaction.set_rollback(True)
 

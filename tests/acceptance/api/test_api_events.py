@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from django.core.asgi import get_asgi_application
 from django.db import connection
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
@@ -200,23 +197,6 @@ def test_head_has_no_body(client: APIClient, run: Run) -> None:
 
 
 # ---------------------------------------------------------------------------------------- a real ASGI server
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """The site's Django application in uvicorn, on a thread of this process: it shares the tests' database."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(get_asgi_application(), log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
-    found = uvicorn.Server(config)
-    thread = threading.Thread(target=found.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        assert wait_until(lambda: found.started, BOUND_S)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        found.should_exit = True
-        thread.join(seconds(20))
-        listener.close()
 
 
 @pytest.fixture

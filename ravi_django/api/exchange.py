@@ -1,0 +1,109 @@
+"""What the endpoints of other protocols share: one exchange, as a stream or as one answer after a wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from asgiref.sync import async_to_sync
+from rest_framework.authentication import TokenAuthentication
+from rest_framework.negotiation import DefaultContentNegotiation
+
+from ravi_django import limits
+from ravi_django.api import sse
+from ravi_django.api.base import ApiView, non_atomic
+from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
+from ravi_django.conf import conf
+from ravi_django.services.exchanges import Exchange
+from ravi_django.services.pieces import Piece, pieces
+
+LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
+
+
+class Format(Protocol):
+    """Writes an exchange in a client's protocol."""
+
+    def begin(self) -> Iterator[bytes]:
+        """The first events."""
+
+    def add(self, piece: Piece) -> Iterator[bytes]:
+        """The events of a piece. Iterate over all of them."""
+
+    def fault(self) -> bytes:
+        """The last event after an error of the server."""
+
+
+class _AnyAccept(DefaultContentNegotiation):
+    """The body decides between JSON and a stream, whatever the client accepts."""
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: Any = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+@non_atomic  # no transaction stays open behind a stream or a wait
+class ExchangeView(ApiView):
+    """Also takes `Authorization: Bearer`, with the tokens that `Token` takes."""
+
+    content_negotiation_class = _AnyAccept
+
+    def get_authenticators(self) -> list[Any]:
+        found = super().get_authenticators()
+        return [*found, *(_bearer(one) for one in found if isinstance(one, TokenAuthentication))]
+
+    def stream(self, make: Callable[[], tuple[Exchange, Format]], instead: str) -> Any:
+        """`make` submits. Raises NotAcceptable where streams are not possible: use what `instead` says."""
+        is_asgi = streams_asgi(self.request, instead)
+        place = limits.open_one(self.request.user, "streams")
+        try:
+            exchange, form = make()
+            opening = opening_of(self.request, exchange.run, place)
+        except BaseException:
+            limits.close_one(place)
+            raise
+        body = sse.relay(_events(exchange, form), opening, bytes, form.fault())
+        return streaming(body if is_asgi else sse.on_this_thread(body))
+
+    def wait(self, make: Callable[[], tuple[Exchange, Format]]) -> tuple[Exchange, Any]:
+        """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]."""
+        place = limits.open_one(self.request.user, "streams")
+        try:
+            exchange, form = make()
+            close_connections()
+            return exchange, form if async_to_sync(_gather)(exchange, form) else None
+        finally:
+            limits.close_one(place)
+
+
+def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:
+    found = type(authenticator)()
+    found.keyword = "Bearer"
+    return found
+
+
+async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
+    for event in form.begin():
+        yield event
+    async with aclosing(pieces(exchange)) as found:
+        async for piece in found:
+            for event in form.add(piece):
+                yield event
+
+
+async def _gather(exchange: Exchange, form: Format) -> bool:
+    """Whether the last piece came in time."""
+    try:
+        async with asyncio.timeout(conf.WAIT_S), aclosing(pieces(exchange, LOOK_S)) as found:
+            async for piece in found:
+                for _ in form.add(piece):
+                    pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def after_wait(exchange: Exchange) -> str:
+    """The message of a 504."""
+    run = exchange.run.tree_id
+    return f"run {run} has not ended after {conf.WAIT_S} s and goes on: read it at runs/{run}/, or use a stream"

@@ -1,0 +1,225 @@
+"""OpenAI's API for agents: an agent is a model. Errors have OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from pydantic_core import to_json
+from rest_framework import serializers
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response
+
+from ravi_django import access
+from ravi_django.api.base import ApiView
+from ravi_django.api.exchange import ExchangeView, Format, after_wait
+from ravi_django.api.openapi import documented
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import Agent
+from ravi_django.services import exchanges, problems
+from ravi_django.services.exchanges import Exchange, Sent
+from ravi_django.services.fields import AgentField, FlagField, IdField, StrictSerializer
+from ravi_django.services.pieces import Asked, Ended, Piece, Text
+
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+NO_RETRY = {"x-should-retry": "false"}  # the official clients would submit once more
+INSTEAD = "send stream: false"
+
+
+def error(
+    message: str, status: int, code: str | None = None, param: str | None = None, **more: Any
+) -> dict[str, dict[str, Any]]:
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, **more}}
+
+
+def _shape(names: dict[str, str], problem: problems.Problem) -> dict[str, Any]:
+    fault = problem.body()["error"]
+    field = fault.get("field")
+    return error(fault["message"], problem.status, fault["code"], names.get(field, field))
+
+
+class OpenAIView(ApiView):
+    names: dict[str, str] = {"agent": "model"}  # of fields of a run, as this endpoint calls them
+
+    def get_exception_handler(self) -> Any:
+        return partial(problems.respond, shape=partial(_shape, self.names))
+
+
+class NoEndpointView(OpenAIView, ExchangeView):
+    """404 in OpenAI's shape at every other address below `v1/`."""
+
+    schema = None
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        raise NotFound(f"there is nothing at {request.path}")
+
+
+class ModelsView(OpenAIView, ExchangeView):
+    @documented("v1_models", ok={200: dict})
+    def get(self, request: Any) -> Response:
+        """OpenAI's list of models: the agents that the user may run."""
+        rows = access.agents_seen(request.user)
+        mine = [name for name in rows if access.allows("may_run", request.user, rows[name] or Agent(address=name))]
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "ravi"} for name in mine]
+        return Response({"object": "list", "data": data})
+
+
+class OptionsSerializer(StrictSerializer):
+    include_usage = FlagField(required=False)
+
+
+class ChatSerializer(StrictSerializer):
+    model = AgentField(help_text="An agent: type/key")
+    messages = serializers.ListField(
+        child=serializers.DictField(), help_text="Only those after the last one of the assistant count"
+    )
+    stream = FlagField(required=False, allow_null=True)
+    stream_options = OptionsSerializer(required=False, allow_null=True)
+    metadata = serializers.DictField(required=False, allow_null=True, help_text="`session`: of the conversation")
+
+
+class ChatView(OpenAIView, ExchangeView):
+    limit = "submit"
+    names = {"agent": "model", "session": "metadata.session", "input": "messages"}
+
+    @documented("v1_chat_completions", request=ChatSerializer, ok={200: dict}, errors=[404, 409, 504])
+    def post(self, request: Any) -> Any:
+        """OpenAI's chat completions. `metadata.session` of the answer continues the conversation.
+
+        A request to the user is a tool call, which a tool message answers: `{"action": "approve"}`, or a text. 504
+        after RAVI["WAIT_S"]; the run goes on.
+        """
+        given = self.given(ChatSerializer)
+        found = exchanges.read([_sent(one, place) for place, one in enumerate(given["messages"])])
+        metadata = dict(given.get("metadata", {}))
+        session = session_id(metadata.pop("session", None), "metadata.session")
+
+        def make() -> tuple[Exchange, ChatFormat]:
+            exchange = exchanges.begin(request.user, given["model"], session, found, metadata=metadata)
+            counts = given.get("stream_options", {}).get("include_usage", False)
+            return exchange, ChatFormat(exchange, str(given["model"]), counts=counts)
+
+        if given.get("stream"):
+            return self.stream(make, INSTEAD)
+        exchange, form = self.wait(make)
+        if form is None:
+            return timed_out(exchange)
+        if (fault := form.failed) is not None:
+            return Response(fault, status=500, headers=NO_RETRY)
+        return Response(form.body())
+
+
+def _sent(message: dict[str, Any], place: int) -> Sent:
+    return Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
+
+
+def session_id(value: Any, field: str) -> Any:
+    if value is None or value == "":
+        return None
+    try:
+        return IdField().run_validation(value)
+    except serializers.ValidationError as error:
+        raise InvalidInputError(f"not the id of a session: {value!r:.50}", field=field) from error
+
+
+def timed_out(exchange: Exchange) -> Response:
+    body = error(after_wait(exchange), 504, "timeout", run=str(exchange.run.tree_id))
+    return Response(body, status=504, headers=NO_RETRY)
+
+
+def failure(piece: Ended, run: Any) -> dict[str, Any] | None:
+    """The error of a run that has not completed."""
+    if piece.status == "completed":
+        return None
+    message = piece.error.get("message") or f"the run is {piece.status}"
+    return error(message, 500, piece.error.get("type") or piece.status, run=str(run))
+
+
+def arguments_of(request: dict[str, Any]) -> str:
+    """A request to a person, as the arguments of a tool call."""
+    shown = ("text", "context", "tool", "arguments", "choices", "free_text", "questions", "risk", "actions")
+    return to_json({name: request[name] for name in shown if request[name] not in (None, "")}).decode()
+
+
+class ChatFormat(Format):
+    """Chunks of a chat completion, and the whole."""
+
+    def __init__(self, exchange: Exchange, model: str, *, counts: bool) -> None:
+        run = exchange.run
+        self._head = {
+            "id": str(run.tree_id),
+            "created": int(run.created_at.timestamp()),
+            "model": model,
+            "metadata": {"session": str(run.session_id)},
+        }
+        self._counts = counts
+        self._text = self._message = ""
+        self._calls: list[dict[str, Any]] = []
+        self._usage: dict[str, int] = {}
+        self.failed: dict[str, Any] | None = None
+
+    def begin(self) -> Iterator[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def add(self, piece: Piece) -> Iterator[bytes]:
+        match piece:
+            case Text(is_reasoning=False):
+                text = f"\n\n{piece.text}" if self._text and piece.message != self._message else piece.text
+                self._message, self._text = piece.message, self._text + text
+                yield self._chunk({"content": text})
+            case Asked():
+                self._calls = [_call(request) for request in piece.requests]
+                yield self._chunk({"tool_calls": [{"index": n, **one} for n, one in enumerate(self._calls)]})
+                yield from self._end()
+            case Ended():
+                self.failed = failure(piece, self._head["id"])
+                inputs, outputs = piece.usage
+                total = inputs + outputs
+                self._usage = {"prompt_tokens": inputs, "completion_tokens": outputs, "total_tokens": total}
+                yield from self._end()
+
+    def _end(self) -> Iterator[bytes]:
+        if self.failed is not None:
+            yield event(self.failed)
+        else:
+            yield self._chunk({}, self._reason)
+            if self._counts:
+                yield event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self.usage})
+        yield b"data: [DONE]\n\n"
+
+    @property
+    def _reason(self) -> str:
+        return "tool_calls" if self._calls else "stop"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return self._usage or {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+    def body(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self._text or None}
+        if self._calls:
+            message["tool_calls"] = self._calls
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason}
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self.usage}
+
+    def fault(self) -> bytes:
+        return event(error(problems.INTERNAL, 500, "internal"))
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+def _call(request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": request["id"],
+        "type": "function",
+        "function": {"name": request["kind"], "arguments": arguments_of(request)},
+    }
+
+
+def event(body: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % to_json(body)

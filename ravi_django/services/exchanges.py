@@ -1,0 +1,191 @@
+"""One exchange with a client that sends whole conversations: OpenAI's two APIs and AG-UI.
+
+The conversation is the session, not the client's list of messages. Of that list, only the messages after the last one
+of the assistant count: those of the user are the input of a run, those of a tool answer requests of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+from pydantic_core import from_json
+
+from ravi_django import access, limits
+from ravi_django.kernel import AgentId, InvalidInputError, Priority
+from ravi_django.models import ACTIVE, HumanRequest, Run, Session
+from ravi_django.runtime.lifecycle.submit import say
+from ravi_django.runtime.people import answers, site_rules
+from ravi_django.runtime.runs import checks
+from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.reading import newest
+from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
+
+Kind = HumanRequest.Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message of the client's list."""
+
+    role: str  # user, assistant or tool; others are refused
+    content: Any  # text, or a list of parts as the client's API has them
+    answers: str = ""  # of a tool message: the id of the request
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What the client wants: one of the two is empty."""
+
+    blocks: list[dict[str, Any]]  # content blocks of a message
+    answers: list[Sent]
+    field: str = "messages"  # the part of the request that they are from
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A run that the client waits for."""
+
+    user: Any
+    run: Run  # the root
+    after: int = 0  # the frames of its tree up to here belong to earlier exchanges
+    is_new: bool = False  # it was submitted by this exchange, and has not asked anything
+    whole: bool = field(default=False)  # with values that are hidden from owners
+
+
+# ------------------------------------------------------------------------------------------------------- the input
+
+
+def read(messages: Sequence[Sent], name: str = "messages") -> Input:
+    """The input of the messages. Raises InvalidInputError that names one of them."""
+    blocks: list[dict[str, Any]] = []
+    answered: list[Sent] = []
+    for place, message in enumerate(messages):
+        match message.role:
+            case "assistant":
+                blocks, answered = [], []
+            case "user":
+                blocks += _blocks(message.content, f"{name}.{place}.content")
+            case "tool":
+                answered.append(message)
+            case role:
+                text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
+                raise InvalidInputError(text, field=f"{name}.{place}.role")
+    if blocks and answered:
+        raise InvalidInputError("answer the requests first, then send the user's message", field=name)
+    if not blocks and not answered:
+        raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
+    return Input(blocks, answered, name)
+
+
+def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for number, part in enumerate(parts if isinstance(parts, list) else [parts]):
+        match part:
+            case {"type": "text" | "input_text", "text": str(text)}:
+                yield {"type": "text", "text": text}
+            case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
+                yield {"type": "image", **_source(url)}
+            case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "url", "value": value}}:
+                yield {"type": kind, "url": value}
+            case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "data", **source}}:
+                yield {"type": kind, "data": source.get("value"), "mime_type": source.get("mimeType")}
+            case _:
+                text = "a part of a message is a text or an image by its URL"
+                raise InvalidInputError(text, field=f"{place}.{number}")
+
+
+def _source(url: str) -> dict[str, str]:
+    head, comma, data = url.partition(",")
+    if comma and head.startswith("data:") and head.endswith(";base64"):
+        return {"data": data, "mime_type": head[len("data:") : -len(";base64")]}
+    return {"url": url}
+
+
+# ------------------------------------------------------------------------------------------------------- the run
+
+
+def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Input, **options: Any) -> Exchange:
+    """Submit the input to `agent`, or answer the requests. Without a session a new one is made; more options: those of
+    `submit`. Raises the errors of both."""
+    whole = hidden.sees(user)
+    if not found.answers:
+        run, is_new = submit(user, agent, found.blocks, session=session, **options)
+        return Exchange(user, run, 0 if is_new else newest(run.tree_id), is_new and run.status != "queued", whole)
+    access.find(user, agent, session.id if isinstance(session, Session) else session)
+    root, after = _answer(user, checks.session_of(session, user), found)
+    return Exchange(user, root, after, whole=whole)
+
+
+def submit(user: Any, agent: AgentId, input: Any, **options: Any) -> tuple[Run, bool]:
+    """`submit` with the user's rights and limits; also returns whether the run is new."""
+    session = options.get("session")
+    if session:
+        limits.check_queued(user)
+    if "priority" in options:
+        access.check_priority(user, Priority[options["priority"].upper()])
+    tenant = "" if session else site_rules.tenant_for(user)  # else the session's
+    session_id = session.id if isinstance(session, Session) else session
+
+    def find(address: AgentId) -> Any:
+        return access.find(user, address, session_id)
+
+    return say(agent, input, user=user, tenant=tenant, find=find, **options)
+
+
+def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int]:
+    rows = {str(row.id): row for row in _pending(session)} if session else {}
+    given = []
+    for sent in found.answers:
+        if sent.answers not in rows:
+            text = f"{sent.answers!r:.50} is not the id of an open request of this session"
+            raise InvalidInputError(text, field=found.field)
+        given.append((rows[sent.answers], _answer_of(rows[sent.answers], sent.content)))
+    asking = Run.objects.select_related("root").get(id=given[0][0].run_id)
+    root = asking.root or asking
+    after = newest(root.id)
+    for row, said in given:
+        answers.answer(row, by=user, **said)
+    return root, after
+
+
+def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
+    """The arguments of `answers.answer`: REST's body as JSON, or a plain text. That is the answer to a question, else
+    the action."""
+    value = content
+    if isinstance(content, list):
+        value = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    if isinstance(value, str):
+        try:
+            decoded = from_json(value)
+        except ValueError:
+            decoded = None
+        value = decoded if isinstance(decoded, dict) else value
+    if isinstance(value, Mapping):
+        body = value if "action" in value else {"action": "answer", "values": value}
+        read = AnswerSerializer(data=body)
+        read.is_valid(raise_exception=True)
+        return {name: found for name, found in read.validated_data.items() if found is not None}
+    if request.kind in (Kind.QUESTION, Kind.INPUT):
+        return {"action": "answer", "text": str(value)}
+    return {"action": str(value).strip()}
+
+
+# ------------------------------------------------------------------------------------------------------- requests
+
+
+def _pending(session: Session | UUID | None) -> list[HumanRequest]:
+    """The pending requests of the session's run trees, oldest first."""
+    roots = list(Run.objects.filter(session=session, parent=None, status__in=ACTIVE).values_list("id", flat=True))
+    trees = Run.objects.filter(Q(id__in=roots) | Q(root__in=roots)).values("id")
+    rows = HumanRequest.objects.select_related("run", "answered_by").order_by("id")
+    return list(rows.filter(run__in=trees, status=HumanRequest.Status.PENDING)) if roots else []
+
+
+def asked(exchange: Exchange) -> list[dict[str, Any]]:
+    """The open requests of the session that the user may answer, as REST shows them."""
+    rows = marked(_pending(exchange.run.session_id), exchange.user)
+    return [dict(RequestSerializer(row).data) for row in rows if row.may_answer]

@@ -1,0 +1,200 @@
+"""OpenAI's API for agents: by the official client, against a real server, and by litellm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import litellm
+import openai
+import pytest
+from rest_framework.authtoken.models import Token
+
+import ravi_django
+from project.process import wait_until
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.kernel import ModelError, ToolUseBlock
+from ravi_django.models import HumanRequest, Run, Session
+from ravi_django.testing import ScriptedModel
+from tests.acceptance.api.api_support import AGENT
+from tests.support import world
+from tests.support.docs import Page
+from tests.support.patience import BOUND_S
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ASK = [{"role": "user", "content": "6 * 7?"}]
+PAID: list[int] = []
+
+
+@ravi_django.tool(risk="high", effect="idempotent", approvers="owner")
+def pay(amount: int) -> str:
+    """Pay somebody."""
+    PAID.append(amount)
+    return f"paid {amount}"
+
+
+def call(amount: int) -> ToolUseBlock:
+    return ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id=f"c{amount}")
+
+
+def registered(key: str, script: list[Any], **options: Any) -> str:
+    context = ContextConfig(DjangoHistoryProvider())
+    model = ScriptedModel(script, chunk="words")
+    return str(ravi_django.register(ReActAgent(key, model=model, context=context, **options)).id)
+
+
+@pytest.fixture(autouse=True)
+def agents(agent: str) -> Iterator[None]:
+    PAID.clear()
+    found = [
+        registered("payer", [[call(5), call(6)], "done"], tools=[pay]),
+        registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"}),
+        registered("broken", [ModelError("no such model")]),
+    ]
+    yield
+    for one in found:
+        world.unregister(ravi_django.kernel.AgentId.parse(one))
+
+
+@pytest.fixture
+def key(user: Any) -> str:
+    return str(Token.objects.create(user=user).key)
+
+
+@pytest.fixture
+def ai(server: str, key: str) -> Iterator[openai.OpenAI]:
+    with httpx.Client(trust_env=False) as web:
+        yield openai.OpenAI(base_url=f"{server}/ravi/v1", api_key=key, http_client=web, timeout=BOUND_S)
+
+
+def session_of(answer: Any) -> dict[str, Any]:
+    return {"session": answer.metadata["session"]}
+
+
+def test_the_agents_that_the_user_may_run_are_models(ai: openai.OpenAI) -> None:
+    assert AGENT in [model.id for model in ai.models.list()]
+
+
+def test_a_chat_streams_its_text_and_its_session_continues(ai: openai.OpenAI, worker: None) -> None:
+    stream = ai.chat.completions.create(model=AGENT, messages=ASK, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(pieces) == "It is 42." and len([piece for piece in pieces if piece]) > 0
+    assert chunks[-2].choices[0].finish_reason == "stop" and chunks[-1].usage.completion_tokens == 6
+
+    said = [*ASK, {"role": "assistant", "content": "It is 42."}, {"role": "user", "content": "Again?"}]
+    answer = ai.chat.completions.create(model=AGENT, messages=said, metadata=session_of(chunks[0]))
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("It is 42.", "stop")
+    session = Session.objects.get()
+    assert session_of(answer) == {"session": str(session.id)}
+    assert [turn.content[0]["text"] for turn in session.turns.filter(role="user")] == ["6 * 7?", "Again?"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_client_answers_approvals_by_tool_messages(ai: openai.OpenAI, worker: None, stream: bool) -> None:
+    messages: list[Any] = [{"role": "user", "content": "pay"}]
+    if stream:
+        with ai.chat.completions.stream(model="react/payer", messages=messages) as events:
+            first = events.get_final_completion()
+    else:
+        first = ai.chat.completions.create(model="react/payer", messages=messages)
+    choice = first.choices[0]
+    assert choice.finish_reason == "tool_calls" and PAID == []
+    calls = choice.message.tool_calls
+    assert [call.function.name for call in calls] == ["approval", "approval"]
+    assert [json.loads(call.function.arguments)["arguments"] for call in calls] == [{"amount": 5}, {"amount": 6}]
+
+    words = ["approve", '{"action": "deny", "reason": "too much"}']
+    messages.append(choice.message.model_dump(include={"role", "content", "tool_calls"}))
+    messages += [
+        {"role": "tool", "tool_call_id": call.id, "content": word} for call, word in zip(calls, words, strict=True)
+    ]
+    done = ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
+
+    assert (done.choices[0].message.content, PAID) == ("done", [5])
+    with pytest.raises(openai.BadRequestError, match="not the id of an open request"):
+        ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
+
+
+def test_errors_have_openais_form(ai: openai.OpenAI, worker: None, strange_client: Any, run: Run) -> None:
+    def fails(kind: Any, param: str | None, **body: Any) -> None:
+        with pytest.raises(kind) as caught:
+            ai.chat.completions.create(**{"model": AGENT, "messages": ASK, **body})
+        assert (caught.value.body["param"], caught.value.type) == (param, "invalid_request_error"), body
+
+    fails(openai.BadRequestError, "temperature", temperature=0.5)
+    fails(openai.BadRequestError, "tools", tools=[{"type": "function", "function": {"name": "f"}}])
+    fails(openai.BadRequestError, "messages.0.role", messages=[{"role": "system", "content": "x"}, *ASK])
+    fails(openai.BadRequestError, "messages", messages=[*ASK, {"role": "assistant", "content": "x"}])
+    fails(openai.BadRequestError, "messages", messages=[{"role": "tool", "tool_call_id": "x", "content": "x"}])
+    fails(openai.NotFoundError, "model", model="react/nobody")
+    fails(openai.NotFoundError, "metadata.session", metadata={"session": str(run.id)})
+    with pytest.raises(openai.AuthenticationError):
+        ai.with_options(api_key="wrong").models.list()
+    with pytest.raises(openai.NotFoundError, match="nothing at"):
+        ai.embeddings.create(model="x", input="x")
+    assert Run.objects.count() == 1
+
+    with pytest.raises(openai.InternalServerError, match="no such model"):
+        ai.chat.completions.create(model="react/broken", messages=ASK)
+    with pytest.raises(openai.APIError, match="no such model"):
+        list(ai.chat.completions.create(model="react/broken", messages=ASK, stream=True))
+
+
+def test_a_call_waits_no_longer_than_the_limit(ai: openai.OpenAI, settings: Any, monkeypatch: Any) -> None:
+    world.silence(monkeypatch, "dispatch_send")
+    settings.RAVI = {**settings.RAVI, "WAIT_S": 0.2}
+
+    with pytest.raises(openai.InternalServerError) as caught:
+        ai.chat.completions.create(model=AGENT, messages=ASK)
+
+    run = Run.objects.get()  # the client has not repeated the call
+    assert (caught.value.status_code, caught.value.body["run"], run.status) == (504, str(run.id), "pending")
+
+
+def test_litellm_uses_an_agent_as_a_model(server: str, key: str, worker: None) -> None:
+    where = {"model": f"openai/{AGENT}", "api_base": f"{server}/ravi/v1", "api_key": key}
+
+    whole = litellm.completion(**where, messages=ASK)
+    chunks = list(litellm.completion(**where, messages=ASK, stream=True))
+
+    assert whole.choices[0].message.content == "It is 42."
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is 42."
+
+
+def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: Any, worker: None) -> None:
+    asked = ai.chat.completions.create(model="react/payer", messages=ASK)
+    call = asked.choices[0].message.tool_calls[0].id
+    answer = [{"role": "tool", "tool_call_id": call, "content": "approve"}]
+    other = ai.with_options(api_key=Token.objects.create(user=stranger).key)
+
+    for metadata, kind in ((session_of(asked), openai.NotFoundError), ({}, openai.BadRequestError)):
+        with pytest.raises(kind):
+            other.chat.completions.create(model="react/payer", messages=answer, metadata=metadata)
+    assert HumanRequest.objects.filter(status="pending").count() == 2
+
+
+def test_requests_to_others_are_waited_for(ai: openai.OpenAI, worker: None, staff: Any) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ai.chat.completions.create, model="react/careful", messages=ASK)
+        assert wait_until(lambda: HumanRequest.objects.filter(status="pending").exists(), BOUND_S)
+        for request in HumanRequest.objects.all():
+            ravi_django.people.answer(request, "approve")
+        answer = waiting.result(BOUND_S)
+
+    assert (answer.choices[0].message.content, PAID) == ("done", [7])
+
+
+def test_the_page_of_the_docs_holds(server: str, key: str, worker: None, capsys: Any) -> None:
+    code = Page("clients").code("ask.py").replace("http://127.0.0.1:8000", server).replace("react/assistant", AGENT)
+
+    exec(code, {"token": key})
+
+    assert capsys.readouterr().out == "It is 42.\nIt is 42."
+    assert Session.objects.get().runs.count() == 2
