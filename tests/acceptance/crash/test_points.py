@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,18 @@ def matrix(lab: Lab, request: pytest.FixtureRequest) -> Matrix:
     return Matrix(lab, [(item.callspec.params["point"], item.callspec.params["kind"]) for item in items])  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="module")
+def asking(lab: Lab, request: pytest.FixtureRequest) -> dict[tuple[Any, ...], str]:
+    """The runs of the tests below, all submitted at once, by their parameters."""
+    wanted = [item.callspec.params for item in request.session.items if "asking" in getattr(item, "fixturenames", ())]  # type: ignore[attr-defined]
+    return {
+        tuple(case.values()): lab.submit(Story.of([Step(CHECKED, 1, {"known": case["known"]})]), case["point"])
+        if "known" in case
+        else lab.submit(Story.of([Step("at_most_once", 1)]), "effect.after", "{name}.{side}".format_map(case))
+        for case in wanted
+    }
+
+
 @pytest.mark.parametrize(("point", "kind"), CASES)
 def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
     run_id = matrix.runs[point, kind]
@@ -52,9 +65,10 @@ def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
         ("effect.after", False, "unknown"),
     ],
 )
-def test_the_check_of_an_effect_that_its_worker_died_over(lab: Lab, point: str, known: bool, outcome: str) -> None:
-    matrix = Matrix(lab, [])
-    run_id = lab.submit(Story.of([Step(CHECKED, 1, {"known": known})]), point)
+def test_the_check_of_an_effect_that_its_worker_died_over(
+    lab: Lab, asking: dict[tuple[Any, ...], str], point: str, known: bool, outcome: str
+) -> None:
+    matrix, run_id = Matrix(lab, []), asking[point, known, outcome]
 
     matrix.wait_settled(run_id)
     if outcome == "unknown":
@@ -83,10 +97,9 @@ def test_the_check_of_an_effect_that_its_worker_died_over(lab: Lab, point: str, 
         ),
     ],
 )
-def test_death_while_deciding(lab: Lab, name: str, side: str) -> None:
+def test_death_while_deciding(lab: Lab, asking: dict[tuple[Any, ...], str], name: str, side: str) -> None:
     """Of the worker that asks a person about an uncertain effect, or of the process that takes the answer."""
-    matrix = Matrix(lab, [])
-    run_id = lab.submit(Story.of([Step("at_most_once", 1)]), "effect.after", f"{name}.{side}")
+    matrix, run_id = Matrix(lab, []), asking[name, side]
 
     matrix.wait_settled(run_id)
     matrix.decide(run_id, caller=name == "wake")  # which follows the commit of somebody's own transaction
