@@ -24,7 +24,7 @@ class Row:
 
 
 ROWS = (
-    Row("small", csp=True),
+    Row("small"),
     Row("shop", admin="unfold", users="email", database="pgbouncer", workers="prefork", server="gunicorn",
         mount="<str:version>/ai/"),
     Row("news", admin="jazzmin", users="uuid", database="pool", replica=True, workers="threads", server="uvicorn"),

@@ -52,7 +52,7 @@ def test_a_site_takes_the_app_in_and_out(
                 if row.server != "uvicorn":  # Chromium reports the inbox's socket, which no WSGI server has
                     page.route_web_socket("**/ws/ravi/requests/", lambda socket: None)
                 runs_and_asks(site, url, page)
-                if row.csp:  # test_admin_themes and test_user_models open all pages with the other themes and users
+                if row.csp:  # the same policy as of test_admin_themes, which opens all pages under the other Django
                     assert walk(page, url, looks=()) == []
             is_left_as_before(site, chromium)
         verdict = "ok"
