@@ -99,6 +99,7 @@ def database(url: str) -> dict[str, Any]:
 
 DATABASE_URL = os.environ.get("DATABASE_URL", "")
 DATABASES = {"default": database(DATABASE_URL) if DATABASE_URL else sqlite(str(BASE_DIR / "db.sqlite3"))}
+MEDIA_ROOT = BASE_DIR / ".cache" / "media"  # uploaded files; served by the app alone
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 REDIS_URL = os.environ.get("REDIS_URL", "")

@@ -24,6 +24,7 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
         from ravi_django.runtime.db.connections import limit_new_connection
         from ravi_django.runtime.events.relay import on_events_written
+        from ravi_django.runtime.files import files
         from ravi_django.runtime.journal.outbox import events_written
         from ravi_django.runtime.lifecycle import deletion
         from ravi_django.runtime.people.mail import on_request
@@ -39,6 +40,7 @@ class RaviConfig(AppConfig):
         for signal in (request_opened, request_answered, request_closed, request_changed):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
         deletion.connect()
+        files.connect()
         saves.connect()
         setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):

@@ -55,6 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
+    from ravi_django.runtime.files.types import faults as faults_of_files
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
     from ravi_django.runtime.model_calls.call import faults
@@ -87,6 +88,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     found += [_wrong(name, hint, "ravi.E009") for name in _ABOVE_0 if not _is_above_0(getattr(conf, name))]
     hint = 'LIMITS = {"submit": 600, "sockets": None}: named limits change; None switches one off.'
     found += _each("LIMITS", limits.faults(conf.LIMITS), hint, "ravi.E030")
+    hint = 'FILES = {"types": ["image/png", "application/pdf"], "max_mb": 20, "user_mb": 1024}: named values change.'
+    found += _each("FILES", faults_of_files(conf.FILES), hint, "ravi.E035")
     hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, unless it is the default port.'
     found += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
     found += _people()

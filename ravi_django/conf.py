@@ -57,11 +57,21 @@ DEFAULTS: dict[str, Any] = {
         "fork": 20,  # a minute
         "emit": 30,  # a minute
         "tickets": 120,  # a minute
+        "files": 60,  # uploads a minute
         "sessions": 60,  # made, renamed and deleted, a minute
         "emit_deliveries": 1000,  # followers that a user's publications reach a minute; the rest wait
         "sockets": 20,  # open
         "streams": 20,  # open event streams
         "queued_runs": 100,
+    },
+    # Uploaded files: the types that are allowed, by their content, and megabytes of one file and of a user's files.
+    "FILES": {
+        "types": (
+            *("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf", "text/plain"),
+            *("audio/wav", "audio/mpeg", "video/mp4", "video/webm"),
+        ),
+        "max_mb": 20,
+        "user_mb": 1024,
     },
     "TOOL_TIMEOUT_S": 60.0,
     "MODEL_TIMEOUT_S": 120.0,

@@ -10,6 +10,7 @@ from ravi_django.api.agents import AgentViewSet
 from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet
+from ravi_django.api.files import FileViewSet
 from ravi_django.api.follows import EmitView, FollowViewSet
 from ravi_django.api.health import HealthView
 from ravi_django.api.hooks import HookView
@@ -77,6 +78,8 @@ urlpatterns = [
         EventViewSet.as_view({"get": "topic"}, schema=None),
         name="topic-events-in-namespace",
     ),
+    path("files/", FileViewSet.as_view({"post": "create"}), name="file-list"),
+    path("files/<uuid:id>/", FileViewSet.as_view({"get": "retrieve"}), name="file-detail"),
     path("metrics/", MetricsView.as_view(), name="metrics"),
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),

@@ -117,7 +117,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         rows = self.get_queryset()
         row = rows.filter(id=self.kwargs["id"]).first()
         if row is None:
-            noun = str(rows.model._meta.model_name).removeprefix("human")
+            noun = str(rows.model._meta.model_name).removeprefix("human").removeprefix("ravi")
             raise NotFound(f"there is no {noun} {self.kwargs['id']} of yours")
         return row
 

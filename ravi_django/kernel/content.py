@@ -38,11 +38,14 @@ class ErrorBlock(Block):
 
 
 class _Media(Block):
-    """Bytes by address or inline, as providers take them; `data` is base64."""
+    """Bytes by address or inline, as providers take them, or an uploaded file; `data` is base64."""
 
     url: str | None = None
     data: str | None = None
     mime_type: str | None = None
+    file: str | None = None  # id of an uploaded file; the engine reads its content for each model call
+    name: str | None = None  # of the file; for an uploaded one the engine sets it with `mime_type` and `size`
+    size: int | None = None  # bytes
 
 
 class ImageBlock(_Media):
@@ -62,7 +65,6 @@ class VideoBlock(_Media):
 
 class DocumentBlock(_Media):
     type: Literal["document"] = "document"
-    name: str | None = None
 
 
 class ToolUseBlock(Block):

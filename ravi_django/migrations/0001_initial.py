@@ -4,6 +4,7 @@ import django.db.models.deletion
 import django.db.models.fields.json
 import django.db.models.functions.comparison
 import django.db.models.functions.datetime
+import ravi_django.models.files
 import ravi_django.models.ids
 import ravi_django.models.schedules
 from django.conf import settings
@@ -997,6 +998,27 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'feedback',
                 'ordering': ['-id'],
                 'constraints': [models.UniqueConstraint(fields=('run', 'user'), name='ravi_feedback_once'), models.CheckConstraint(condition=models.Q(('score__in', [1, -1])), name='ravi_feedback_score')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RaviFile',
+            fields=[
+                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('tenant', models.CharField(blank=True, default='', max_length=100)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('name', models.CharField(max_length=255)),
+                ('type', models.CharField(help_text='The media type, by the content', max_length=100)),
+                ('size', models.BigIntegerField(help_text='Bytes')),
+                ('sha256', models.CharField(max_length=64)),
+                ('content', models.FileField(max_length=200, storage=ravi_django.models.files.storage, upload_to=ravi_django.models.files.path_of)),
+                ('unused_until', models.DateTimeField(help_text='Deleted then; empty once a run refers to it', null=True)),
+                ('owner', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('sessions', models.ManyToManyField(help_text="Conversations with the file in a run's input", related_name='files', to='ravi.session')),
+            ],
+            options={
+                'verbose_name': 'file',
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['owner', '-id'], name='ravi_file_owner'), models.Index(condition=models.Q(('unused_until__isnull', False)), fields=['unused_until'], name='ravi_file_unused')],
             },
         ),
     ]

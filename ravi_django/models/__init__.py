@@ -11,6 +11,7 @@ from ravi_django.models.budget import (
     Reservation as Reservation,
 )
 from ravi_django.models.feedback import Feedback as Feedback
+from ravi_django.models.files import RaviFile as RaviFile
 from ravi_django.models.ids import first_id_of as first_id_of, uuid7 as uuid7
 from ravi_django.models.journal import (
     Blob as Blob,

@@ -20,7 +20,7 @@ MODELS = {
     *(_("request"), _("approvals & questions"), _("sticky decision"), _("sticky decisions")),
     *(_("delegation"), _("delegations"), _("schedule"), _("schedules"), _("worker process"), _("worker processes")),
     *(_("follow"), _("follows"), _("publication"), _("publications"), _("source"), _("sources")),
-    *(_("source item"), _("source items")),
+    *(_("source item"), _("source items"), _("file"), _("files")),
 }
 FIELDS = {
     _("score"),

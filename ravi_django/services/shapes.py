@@ -321,6 +321,18 @@ class AgentSerializer(Shown[Any]):
         return {**super().get_fields(), "class": serializers.CharField(help_text="Python class")}
 
 
+class UploadSerializer(StrictSerializer):
+    file = serializers.FileField(max_length=255)
+
+
+class FileSerializer(Shown[Any]):
+    id = IdField()
+    name = serializers.CharField()
+    type = serializers.CharField(help_text="The media type, by the content")
+    size = serializers.IntegerField(help_text="Bytes")
+    sha256 = serializers.CharField()
+
+
 class TicketSerializer(Shown[Any]):
     ticket = serializers.CharField(help_text="Opens one websocket, as ?ticket=")
     expires_at = TimeField()

@@ -30,10 +30,12 @@ class Cancel(_Command):
 
 
 class Say(_Command):
-    """A message to the agent: a new run in the session, or as `on_busy` says; the answer is `accepted` with its id."""
+    """A message to the agent, `text` or content blocks: a new run in the session, or as `on_busy` says; the answer is
+    `accepted` with its id."""
 
     type: Literal["message"]
-    text: str
+    text: str | None = None
+    input: list[dict[str, Any]] | None = None
     on_busy: Literal["enqueue", "steer", "interrupt", "reject"] | None = None
 
 
@@ -72,9 +74,12 @@ def read(text: str | None, binary: bytes | None) -> Command:
     if len(text) > 6 * conf.MAX_INPUT_BYTES + ENVELOPE_BYTES:
         raise InputTooLargeError(f"the frame is too long: a message has at most {conf.MAX_INPUT_BYTES} bytes")
     try:
-        return _commands.validate_json(text)
+        command = _commands.validate_json(text)
     except ValidationError as error:
         raise _complaint(error) from None
+    if isinstance(command, Say) and (command.text is None) is (command.input is None):
+        raise InvalidInputError("a message has either text or input", field="text")
+    return command
 
 
 def _complaint(error: ValidationError) -> InvalidInputError:

@@ -205,7 +205,8 @@ def _submit(agent: str, said: commands.Say, session: UUID, user: Any, key: str) 
     limits.count(user, "submit")
     limits.check_queued(user)
     find = partial(rights.find, user, session_id=session)
-    run, _ = say(agent, said.text, session=session, user=user, idempotency_key=key, find=find, on_busy=said.on_busy)
+    message = said.input or said.text or ""
+    run, _ = say(agent, message, session=session, user=user, idempotency_key=key, find=find, on_busy=said.on_busy)
     return run
 
 

@@ -249,10 +249,8 @@ def _readable(block: ContentBlock) -> str:
             return _decoded(data)
         case ImageBlock(alt=str() as alt):
             return f"[image: {alt}]"
-        case DocumentBlock(name=str() as name, url=None):
-            return f"[document: {name}]"
-        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if _is_address(block.url):
-            return f"[{block.type}: {block.url}]"
+        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if told := _told(block):
+            return f"[{block.type}: {told}]"
         case UnknownBlock(type="redacted_thinking"):
             return ""
         case _:
@@ -270,8 +268,11 @@ def _address(block: ImageBlock, form: Form) -> str | None:
     return block.url if block.url and _passes(block.url, form) else None
 
 
-def _is_address(url: str | None) -> bool:
-    return bool(url) and not str(url).startswith("data:")
+def _told(block: ImageBlock | VideoBlock | DocumentBlock | AudioBlock) -> str:
+    """The address of media, else their name."""
+    if block.url:
+        return "" if block.url.startswith("data:") else block.url
+    return block.name or ""
 
 
 def _passes(url: str, form: Form) -> bool:

@@ -17,6 +17,7 @@ from django.db.models.fields.json import KT
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError
 from ravi_django.models.audit import AuditRecord
+from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, JournalEntry
 from ravi_django.models.people import HumanRequest, StickyDecision
 from ravi_django.models.run import TERMINAL, Run
@@ -35,7 +36,7 @@ ROWS = prune_rows.ROWS
 BODIES_S = 3600.0  # between two searches of all journals for bodies
 STORED_S = 60.0  # a body is stored before the row that names it
 NAMING: tuple[tuple[type[Model], str], ...] = (
-    *((AuditRecord, "owner"), (Publication, "owner")),
+    *((AuditRecord, "owner"), (Publication, "owner"), (RaviFile, "owner")),
     *((HumanRequest, "answered_by"), (StickyDecision, "decided_by"), (StickyDecision, "revoked_by")),
 )
 
@@ -154,7 +155,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
             return 0
         if table.stays:
             _reduce(these, pseudonym)
-        elif table.model._meta.related_objects:
+        elif table.model._meta.related_objects or table.model._meta.many_to_many:
             if table.model is Run:
                 _to_erase(these.filter(archive__isnull=False).values_list("archive_id", flat=True))
             these.delete()

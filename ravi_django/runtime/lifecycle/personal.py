@@ -16,6 +16,7 @@ from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.feedback import Feedback
+from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
@@ -113,6 +114,7 @@ TABLES = (
     Table(Ticket, _user("user")),
     Table(Delegation, _user("user", "delegate"), made="created_at"),
     Table(Publication, _delivered),
+    Table(RaviFile, _user("owner"), made="created_at"),
     Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True),
     Table(Run, _run("pk")),
     Table(Session, _session("pk")),

@@ -15,6 +15,7 @@ from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import Run
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
 from ravi_django.runtime.rollups import counting
@@ -63,8 +64,8 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
     sessions: conversations without a change since, with their runs. runs: ended trees, whole. requests: closed ones of
     runs that completed or were cancelled. audit: audit records.
 
-    Always: bodies that no row names, expired tickets, and budget accounts of deleted trees and of days a month past. A
-    dry run cannot count bodies that only rows name which it leaves in place.
+    Always: bodies that no row names, expired tickets, unused files, and budget accounts of deleted trees and of days a
+    month past. A dry run cannot count bodies that only rows name which it leaves in place.
     """
     while not dry_run and counting.sweep():  # the rows that are deleted below have been counted
         pass
@@ -83,6 +84,7 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
             removed[kind] = _OTHERS[kind](keep_s[kind], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
     removed["accounts"] = _prune(accounts.old_accounts(), dry_run)
+    removed["files"] = _prune(files.unused(), dry_run, cascades=True)
     removed["tickets"] = _prune(prune_rows.expired_tickets(), dry_run)
     return removed
 

@@ -22,6 +22,7 @@ from ravi_django.kernel import (
     ToolCallDelta,
     TransientError,
 )
+from ravi_django.runtime.files import files
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
 
@@ -53,6 +54,8 @@ async def stream(
     ends = now() + total
     try:
         async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
+            if files.are_named(messages):  # read only here: digests and the journal have the ids
+                messages = await ctx.effects.run_sync(files.loaded, messages, ctx.effects.lease.run)
             async for event in model.stream(messages, options, ctx.meta):
                 if isinstance(event, ModelResponse):
                     response = event

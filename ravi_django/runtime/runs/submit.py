@@ -23,6 +23,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.files import files
 from ravi_django.runtime.runs import checks, hints, sessions
 
 
@@ -71,6 +72,7 @@ def submit_once(
         run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
         if (first := first_of(run)) is not None:
             return first, False
+    message, used = files.resolve(message, owner)
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
@@ -80,11 +82,12 @@ def submit_once(
         raise ThreadBusyError(f"{agent_id} is at work in this conversation: wait for its end, or stop it")
     # Inside a transaction of the caller a lock would hold up the run at work: then the message waits.
     may_steer = on_busy == "steer" and found is not None and not connection.in_atomic_block
-    if may_steer and (at_work := sessions.steer(run, _boot(run, message))) is not None:
+    if may_steer and (at_work := files.referring(used, sessions.steer, run, _boot(run, message))) is not None:
         hints.on_commit(at_work.id, send)
         return at_work, False
     try:
-        sessions.create_run(run, _boot(run, message), None if found else session_row, unlocked=True)
+        new = None if found else session_row
+        files.referring(used, sessions.create_run, run, _boot(run, message), new, unlocked=True)
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False

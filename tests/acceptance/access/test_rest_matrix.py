@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.files.base import ContentFile
 from django.db import transaction
 from rest_framework.test import APIClient
 
@@ -26,6 +27,7 @@ BODIES: dict[str, Any] = {
     "POST request-answer": {"action": "approve"},
     "POST request-reassign": {"to": "staff"},
     "POST follow-list": {"agent": AGENT, "topic": "news/other"},
+    "POST file-list": lambda world: {"file": ContentFile(b"hi", "a.txt")},
     "POST topic-emit": {"text": "hi"},
     "POST topic-emit-in-namespace": {"text": "hi"},
     "POST v1-chat": lambda world: {
@@ -50,7 +52,7 @@ def calls() -> Iterator[tuple[str, str, Any]]:
 
 def address(pattern: Any, world: World) -> str:
     noun = str(pattern.name).split("-")[0]
-    row = world.rows.get({"request": "humanrequest"}.get(noun, noun), world.run)
+    row = world.rows.get({"request": "humanrequest", "file": "ravifile"}.get(noun, noun), world.run)
     parts = {"type": "react", "key": "matrix", "namespace": "ns", "source": "sport", "token": "x", "id": row.pk}
     if pattern.name == "topic-events":
         parts |= {"type": "agent.progress", "source": world.run.pk}
@@ -73,7 +75,8 @@ def test_each_call_answers_each_person_as_the_table_says(settings: Any) -> None:
             with transaction.atomic():
                 body = BODIES.get(row, {})
                 body = body(world) if callable(body) else body
-                response = getattr(client, method)(address(pattern, world), body, format="json")
+                form = "multipart" if "file" in body else "json"
+                response = getattr(client, method)(address(pattern, world), body, format=form)
                 if response.status_code == 401:
                     assert response["WWW-Authenticate"] and response.json()["error"]["code"] == "unauthenticated", row
                 seen.setdefault(row, []).append(str(response.status_code))

@@ -8,6 +8,8 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
 from django.utils import timezone
 
 import ravi_django
@@ -24,6 +26,7 @@ from ravi_django.models import (
     Feedback,
     JournalEntry,
     Publication,
+    RaviFile,
     Run,
     Schedule,
     Source,
@@ -37,6 +40,7 @@ from tests.support.world import submit_once
 
 PEOPLE = ("anonymous", "other", "foreign", "staff", "clerk", "owner", "root")
 AGENT = "react/matrix"
+CONTENT = "ravi/of-the-matrix"  # in the storage of files
 
 
 def tenant_of(user: Any) -> str:
@@ -83,6 +87,7 @@ def make() -> World:
     AgentVersion.objects.create(agent=agent, number=1, spec=agent.spec)
     entry = {"path": "@x", "kind": "log", "name": World.marker, "started_at": now, "finished_at": now}
     record = {"run_id": run.id, "session_id": run.session_id, "name": World.marker}
+    storages["default"].exists(CONTENT) or storages["default"].save(CONTENT, ContentFile(b"hi"))
     published = {"topic": f"news/{World.marker}", "message_id": "1", "scope": "s", "digest": "d", "body": text}
     made = [
         *(run, run.session, request, follow, source, agent),
@@ -94,6 +99,7 @@ def make() -> World:
         Feedback.objects.create(run=run, user=people["clerk"], score=-1, text=World.marker),
         JournalEntry.objects.create(run=run, seq=run.next_seq, **entry),
         Publication.objects.create(**published, **mine),
+        RaviFile.objects.create(name=World.marker, type="text/plain", size=2, sha256="s", content=CONTENT, **mine),
         Schedule.objects.create(name=World.marker, agent=AGENT, input="hi", every_s=60, starts_at=now, **mine),
         SourceItem.objects.create(source=source, identity="i", digest="d", title=World.marker),
         StickyDecision.objects.create(session=run.session, agent=AGENT, tool=World.marker, risk="high", action="deny"),

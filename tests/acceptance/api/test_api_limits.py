@@ -58,7 +58,7 @@ def test_they_are_on_by_default(settings: Any) -> None:
 
     assert {name: world.limits_limit(name) for name in DEFAULTS["LIMITS"]} == {
         **{"submit": 60, "signals": 120, "fork": 20, "emit": 30, "tickets": 120, "emit_deliveries": 1000},
-        **{"sessions": 60, "sockets": 20, "streams": 20, "queued_runs": 100},
+        **{"files": 60, "sessions": 60, "sockets": 20, "streams": 20, "queued_runs": 100},
     }
 
 

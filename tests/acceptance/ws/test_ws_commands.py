@@ -79,6 +79,7 @@ def test_a_bad_frame_is_answered_and_changes_nothing(opened, submitted) -> None:
             ('{"type": ["cancel"]}', "invalid_input", "type"),
             ('{"type": "message"}', "invalid_input", "text"),
             ('{"type": "message", "text": 7}', "invalid_input", "text"),
+            ('{"type": "message", "input": [{"type": "image", "file": "x"}]}', "invalid_input", "input"),
             ('{"type": "message", "text": "hi", "on_busy": "reject"}', "thread_busy", None),
             ('{"type": "message", "text": "  "}', "invalid_input", "input"),
             ('{"type": "message", "text": "hi", "user": 1}', "invalid_input", "user"),

@@ -1,0 +1,207 @@
+"""Store an uploaded file, refer to it from a run, read it for a model, and delete it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth import get_user_model
+from django.core.files.base import ContentFile, File
+from django.db import connections
+from django.db.models import QuerySet, Sum
+from django.db.models.signals import post_delete, pre_delete
+
+from ravi_django.db import transaction
+from ravi_django.kernel import (
+    ChatMessage,
+    ChatPayload,
+    ContentBlock,
+    InputTooLargeError,
+    InvalidInputError,
+    Message,
+    ModelError,
+    ToolResultBlock,
+    TransientError,
+)
+from ravi_django.models import RaviFile, Run, Session
+from ravi_django.runtime.db import clock
+from ravi_django.runtime.files.types import kind_of, setting, type_of
+
+MB = 1024 * 1024
+UNUSED_S = 24 * 3600.0  # life of a file that no run refers to
+
+
+def connect() -> None:
+    """Once per process: files go with their conversations, and the content of a file after its row."""
+    post_delete.connect(_deleted, sender=RaviFile, dispatch_uid="ravi.file_deleted")
+    pre_delete.connect(_deleting_session, sender=Session, dispatch_uid="ravi.files_of_session")
+
+
+def _deleted(sender: Any, instance: RaviFile, **more: Any) -> None:
+    stored: Any = instance.content
+    transaction.on_commit(partial(stored.storage.delete, stored.name), robust=True)
+
+
+def _deleting_session(sender: Any, instance: Session, **more: Any) -> None:
+    if ids := list(instance.files.values_list("id", flat=True)):  # type: ignore[attr-defined]
+        instance.files.clear()  # type: ignore[attr-defined]
+        RaviFile.objects.filter(id__in=ids, sessions=None).delete()
+
+
+# ---------------------------------------------------------------------------------------------------- upload
+
+
+def max_bytes() -> int:
+    return int(setting("max_mb") * MB)
+
+
+def upload(user: Any, given: File[bytes]) -> RaviFile:
+    """Store a file of `user`. Raises InvalidInputError for other types than RAVI["FILES"] allows, InputTooLargeError
+    for a file that is too big or does not fit into the space of the user."""
+    if (given.size or 0) > max_bytes():
+        raise InputTooLargeError(f"a file has at most {setting('max_mb')} MB", field="file")
+    content = given.read()
+    found = type_of(content)
+    if found not in setting("types"):
+        allowed = ", ".join(setting("types"))
+        raise InvalidInputError(f"the content is {found or 'of no known type'}; allowed: {allowed}", field="file")
+    row = RaviFile(owner=user, name=given.name or found, type=found, size=len(content))
+    row.sha256 = hashlib.sha256(content).hexdigest()
+    stored: Any = row.content
+    stored.save(row.name, ContentFile(content), save=False)
+    try:
+        with transaction.atomic():
+            # Concurrent uploads of the user wait here, so that all of them count.
+            list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
+            used = RaviFile.objects.filter(owner=user).aggregate(used=Sum("size"))["used"] or 0
+            if used + row.size > setting("user_mb") * MB:
+                words = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
+                raise InputTooLargeError(words, field="file")
+            row.unused_until = clock.after(UNUSED_S)
+            clock.stamp(row).save(force_insert=True)
+    except BaseException:
+        stored.storage.delete(stored.name)
+        raise
+    return row
+
+
+# -------------------------------------------------------------------------------------------------- reference
+
+
+def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
+    """The message with name, type and size of each file that it names, and the ids of the files. Raises
+    InvalidInputError for a file that `owner` may not use."""
+    payload = message.payload
+    if not isinstance(payload, ChatPayload) or not _named(payload.message.content):
+        return message, []
+    blocks = list(payload.message.content)
+    ids: list[UUID] = []
+    for index, block in enumerate(blocks):
+        if (name := getattr(block, "file", None)) is None:
+            continue
+        row = _find(name, owner)
+        if row is None:
+            raise InvalidInputError(f"input.{index}.file: there is no file {name!r:.60} of yours", field="input")
+        if block.type != kind_of(row.type):
+            words = f"input.{index}.type is {block.type!r}; the file is {row.type}, which is {kind_of(row.type)!r}"
+            raise InvalidInputError(words, field="input")
+        told = {"file": str(row.id), "name": row.name, "size": row.size, "mime_type": row.type}
+        blocks[index] = block.model_copy(update={**told, "url": None, "data": None})
+        ids.append(row.id)
+    said = payload.message.model_copy(update={"content": blocks})
+    return message.model_copy(update={"payload": payload.model_copy(update={"message": said})}), ids
+
+
+def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any, **more: Any) -> Run | None:
+    """Call `write`, which returns the run that gets the message, and refer to the files from its conversation, in one
+    transaction. Raises InvalidInputError for a file that was deleted meanwhile."""
+    if not ids:
+        return write(*args, **more)
+    with transaction.atomic():
+        if (run := write(*args, **more)) is not None:
+            kept = RaviFile.objects.select_for_update(no_key=True).filter(id__in=ids).order_by("id")
+            if len(kept) < len(set(ids)):
+                raise InvalidInputError("input: a file was deleted; upload it again", field="input")
+            kept.update(unused_until=None)
+            run.session.files.add(*kept)  # type: ignore[attr-defined]
+        return run
+
+
+def _named(blocks: Sequence[ContentBlock]) -> bool:
+    return any(
+        _named(block.content) if isinstance(block, ToolResultBlock) else getattr(block, "file", None)
+        for block in blocks
+    )
+
+
+def _find(name: str, owner: Any) -> RaviFile | None:
+    """A file of `owner`, or of a run that they may read; without an owner any file."""
+    try:
+        wanted = UUID(name)
+    except ValueError:
+        return None
+    rows = RaviFile.objects.all() if owner is None else RaviFile.objects.for_user(owner)
+    found: RaviFile | None = rows.filter(id=wanted).first()
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- for a model
+
+
+def are_named(messages: Sequence[ChatMessage]) -> bool:
+    return any(_named(message.content) for message in messages)
+
+
+def loaded(messages: Sequence[ChatMessage], run: Run) -> list[ChatMessage]:
+    """The messages with the content of the files that they name. Called on a thread of the tools: a storage may be
+    slow. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if the
+    storage or the database fails."""
+    try:
+        return [
+            message.model_copy(update={"content": _loaded(message.content, run)})
+            if _named(message.content)
+            else message
+            for message in messages
+        ]
+    finally:
+        connections.close_all()  # the thread lives long
+
+
+def _loaded(blocks: Sequence[ContentBlock], run: Run) -> list[ContentBlock]:
+    found: list[ContentBlock] = []
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            block = block.model_copy(update={"content": _loaded(block.content, run)})
+        elif name := getattr(block, "file", None):
+            block = block.model_copy(update={"data": _content(name, run), "url": None})
+        found.append(block)
+    return found
+
+
+def _content(name: str, run: Run) -> str:
+    try:
+        if (row := _find(name, run.owner)) is None:
+            raise FileNotFoundError
+        with row.content.open("rb") as file:
+            return base64.b64encode(file.read()).decode()
+    except FileNotFoundError:
+        words = f"file {name} of this conversation was deleted; start a new one and upload the file again"
+        raise ModelError(words, type="FileNotFoundError") from None
+    except Exception as error:
+        raise TransientError(f"file {name} cannot be read: {error}", type=type(error).__name__) from error
+
+
+# ------------------------------------------------------------------------------------------------------ deletion
+
+
+def unused() -> QuerySet[RaviFile]:
+    """Files that no run has referred to within a day of their upload."""
+    return RaviFile.objects.filter(unused_until__lte=clock.now())
+
+
+def sweep() -> None:
+    unused().delete()

@@ -1,0 +1,157 @@
+"""POST files/, GET files/{id}/, and files in the input of runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.files.base import ContentFile
+from django.db.models import F
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+import ravi_django
+from ravi_django.conf import DEFAULTS
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.models import RaviFile, Run, Session
+from tests.acceptance.api.api_support import AGENT, error_of, make_agent
+from tests.support import world
+from tests.support.docs import Page
+
+pytestmark = pytest.mark.django_db
+
+PAGE = Page("files")
+CONTENTS = {
+    "image/png": b"\x89PNG\r\n\x1a\n...",
+    "image/jpeg": b"\xff\xd8\xff\xe0...",
+    "image/gif": b"GIF89a...",
+    "image/webp": b"RIFF1234WEBPVP8 ",
+    "application/pdf": b"%PDF-1.7 ...",
+    "audio/wav": b"RIFF1234WAVEfmt ",
+    "audio/mpeg": b"\xff\xfb\x90...",
+    "video/mp4": b"\0\0\0\x18ftypisom...",
+    "video/webm": b"\x1aE\xdf\xa3\x9fB\x82\x84webm",
+    "text/plain": "<script>alert('ü')</script>".encode(),
+}
+PNG = CONTENTS["image/png"]
+
+
+@pytest.fixture(autouse=True)
+def stored(settings: Any, tmp_path: Path) -> Callable[[], int]:
+    """How many files the storage has."""
+    settings.MEDIA_ROOT = tmp_path
+    return lambda: len(list(tmp_path.glob("ravi/*")))
+
+
+def post(client: APIClient, content: bytes, name: str = "a.bin", **more: Any) -> Any:
+    return client.post("/ravi/files/", {"file": ContentFile(content, name), **more}, format="multipart")
+
+
+def uploaded(client: APIClient, content: bytes = PNG) -> str:
+    response = post(client, content)
+    assert response.status_code == 201, response.json()
+    return str(response.json()["id"])
+
+
+def start(client: APIClient, *files: str, kind: str = "image", **more: Any) -> Any:
+    said = [{"type": kind, "file": file} for file in files]
+    return client.post("/ravi/runs/", {"agent": AGENT, "input": said, **more}, format="json")
+
+
+@pytest.mark.parametrize("media_type", CONTENTS)
+def test_the_type_is_found_by_the_content_and_the_file_is_an_attachment(client: APIClient, media_type: str) -> None:
+    content = CONTENTS[media_type]
+    found = post(client, content, "über.svg").json()
+    digest = hashlib.sha256(content).hexdigest()
+    assert found == {
+        **{"id": found["id"], "name": "über.svg", "type": media_type},
+        **{"size": len(content), "sha256": digest},
+    }
+
+    read = client.get(f"/ravi/files/{found['id']}/", HTTP_ACCEPT="image/*")
+
+    assert (read.status_code, read.content, read["Content-Type"]) == (200, content, media_type)
+    assert read["Content-Disposition"] == "attachment; filename*=utf-8''%C3%BCber.svg"
+    assert read["X-Content-Type-Options"] == "nosniff"
+
+
+def test_what_is_refused(client: APIClient, stored: Callable[[], int], settings: Any) -> None:
+    for content in (b"", b"MZ\x90\0\3", b"\x89PNG", "ü".encode("latin-1"), b"\0\0\0\x18ftypheic"):
+        refused = post(client, content)
+        assert (refused.status_code, error_of(refused)["field"]) == (400, "file"), content
+    assert error_of(post(client, PNG, kind="x"))["field"] == "kind"
+    assert client.post("/ravi/files/", {}, format="json").status_code == 415
+    settings.RAVI = {**settings.RAVI, "FILES": {"types": ["image/png"], "max_mb": 0.1, "user_mb": 0.15}}
+    assert "allowed: image/png" in error_of(post(client, b"hi"))["message"]
+    size = 100 * 1024
+    for big in (size + 9999, 10 * size):  # by the file, and by the body before it is read
+        assert post(client, PNG.ljust(big)).status_code == 413, big
+    assert post(client, PNG.ljust(size)).status_code == 201
+    refused = post(client, PNG.ljust(size))
+    assert (refused.status_code, error_of(refused)["field"]) == (413, "file")
+    assert stored() == RaviFile.objects.count() == 1
+
+
+def test_a_run_may_name_only_files_of_its_owner(
+    client: APIClient, strange_client: APIClient, anonymous: APIClient, user: Any, stranger: Any
+) -> None:
+    file = uploaded(client)
+    for kind, names in {"image": [uploaded(strange_client)], "audio": [file], "document": ["no-id"]}.items():
+        refused = start(client, *names, kind=kind)
+        assert (refused.status_code, error_of(refused)["field"]) == (400, "input"), kind
+        assert "input.0." in error_of(refused)["message"], kind
+    with pytest.raises(InvalidInputError, match=r"input\.0\.file"):
+        ravi_django.submit(AGENT, [{"type": "image", "file": file}], user=stranger)
+    assert not Run.objects.exists()
+
+    assert start(client, file, idempotency_key="k").status_code == 201
+    session = Session.objects.get()
+    assert start(client, file, idempotency_key="k").status_code == 200
+    for reader, status in ((client, 200), (strange_client, 404), (anonymous, 401)):
+        assert reader.get(f"/ravi/files/{file}/").status_code == status
+    session.owner = stranger  # who may read a conversation may read its files
+    session.save()
+    assert strange_client.get(f"/ravi/files/{file}/").status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(
+    client: APIClient, stored: Callable[[], int]
+) -> None:
+    unused, used, shared = uploaded(client), uploaded(client), uploaded(client)
+    run = start(client, used, shared).json()
+    other = start(client, shared).json()
+    world.sweeper_sweep(lambda runs: None)
+    assert RaviFile.objects.count() == 3
+    day = timedelta(days=1)
+    assert timezone.now() < RaviFile.objects.get(id=unused).unused_until <= timezone.now() + day
+    RaviFile.objects.update(unused_until=F("unused_until") - day)
+    assert world.prune({}, dry_run=True)["files"] == 1
+    world.sweeper_sweep(lambda runs: None)
+    assert not RaviFile.objects.filter(id=unused).exists()
+    assert RaviFile.objects.count() == stored() == 2
+
+    Session.objects.get(id=run["session"]).delete()
+    assert [str(file.id) for file in RaviFile.objects.all()] == [shared]
+    Session.objects.get(id=other["session"]).delete()
+    assert not RaviFile.objects.exists() and not stored()
+
+
+def test_the_page_of_the_docs(client: APIClient, user: Any, settings: Any) -> None:
+    world.register(make_agent("shop"))
+    assert PAGE.run("files: send")["ask"](user, uploaded(client)).session.files.count() == 1
+    world.unregister(AgentId.parse("react/shop"))
+
+    shown = PAGE.run("files: settings")
+    assert set(shown["RAVI"]["FILES"]) == set(DEFAULTS["FILES"]) and "ravi" in shown["STORAGES"]
+    settings.RAVI = {**settings.RAVI, **shown["RAVI"]}
+    assert "ravi.E035" not in [found.id for found in run_checks(tags=["ravi"])]
+    for wrong in (["image/png"], {"mb": 1}, {"types": "image/png"}, {"types": ["text/html"]}, {"max_mb": 0}):
+        settings.RAVI = {**settings.RAVI, "FILES": wrong}
+        (found,) = [found for found in run_checks(tags=["ravi"]) if found.id == "ravi.E035"]
+        assert found.msg.startswith("RAVI['FILES']") and found.hint.startswith("FILES = {"), wrong
