@@ -114,5 +114,6 @@ class Bench:
             "RAVI_TEST_SERVERS": "own",
             "PYTHONPATH": str(self.tree),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "RAVI_TEST_SHRINKS": "0",
             "CI": "true",  # there, hypothesis takes the same examples each time
         }
