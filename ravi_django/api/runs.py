@@ -131,10 +131,12 @@ class RunViewSet(ApiViewSet):
     )
     @action(detail=True, methods=["post"], limit="fork")
     def fork(self, request: Any, id: UUID) -> Response:
-        """Start a new run, in a new session, with a copy of this run's journal up to an entry.
+        """Start a new run, in a new session, with a copy of this run's journal up to an entry. With `input` in place of
+        `after_seq` it begins before the first step, and answers that message instead.
 
-        409 if the journal was pruned or the run's owner deleted. 200 with the first fork if the idempotency key was
-        used for this run before with the same body, 409 if it was used with another one.
+        409 if the journal was pruned, the run's owner deleted, or `input` is for a run that continued as new. 200 with
+        the first fork if the idempotency key was used for this run before with the same body, 409 if it was used with
+        another one.
         """
         source = self.get_object()
         given = self.given(shapes.ForkSerializer)

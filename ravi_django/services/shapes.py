@@ -150,8 +150,11 @@ class CancelSerializer(StrictSerializer):
 
 class ForkSerializer(StrictSerializer):
     after_seq = NumberField(
-        min_value=1, help_text="The last shared journal entry; the fork may begin earlier, where no call is open"
+        required=False,
+        min_value=1,
+        help_text="The last shared journal entry; the fork may begin earlier, where no call is open",
     )
+    input = InputField(required=False, help_text="In place of `after_seq`: the message to begin with instead")
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 

@@ -12,12 +12,13 @@ from uuid import UUID
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
 from ravi_django.db import transaction
-from ravi_django.kernel import ConflictError, InvalidInputError
+from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime.db import claim_order
 from ravi_django.runtime.db.clock import present
+from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
@@ -25,7 +26,7 @@ from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
-from ravi_django.runtime.runs.checks import scope_of
+from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of
 from ravi_django.runtime.runs.sessions import create_session
 from ravi_django.runtime.runs.submit import first_of
 from ravi_django.runtime.streams import republish
@@ -43,19 +44,39 @@ def fork(run_id: UUID | str, after_seq: int, *, send: Any = None) -> Run:
 
 
 def fork_once(
-    run_id: UUID | str, after_seq: int, *, user: Any = None, idempotency_key: str | None = None, send: Any = None
+    run_id: UUID | str,
+    after_seq: int | None = None,
+    *,
+    input: Any = None,
+    user: Any = None,
+    idempotency_key: str | None = None,
+    send: Any = None,
 ) -> tuple[Run, bool]:
     """`fork`, also saying whether the run is new: with an `idempotency_key`, scoped to (user, source), a repeat returns
-    the first fork. Raises IdempotencyMismatchError when that has another `after_seq`."""
-    check_whole("after_seq", after_seq)
-    asked = Run(request_digest=digest_of({"after_seq": after_seq}))
+    the first fork. Raises IdempotencyMismatchError when that has another body.
+
+    With `input` instead of `after_seq` the fork begins before the first step, with this message in place of the run's
+    own. Raises ConflictError for a run that has continued as new.
+    """
+    if (input is None) is (after_seq is None):
+        raise InvalidInputError("a fork takes either after_seq or input", field="after_seq")
+    message, used = None, list[UUID]()
+    if input is None:
+        check_whole("after_seq", after_seq)
+        asked = Run(request_digest=digest_of({"after_seq": after_seq}))
+    else:
+        message = message_of(AgentId.parse(Run.objects.values_list("agent", flat=True).get(id=run_id)), input)
+        asked = Run(request_digest=digest_of({"input": message.payload.model_dump(mode="json")}))
     if idempotency_key is not None:
         asked.idempotency_scope = scope_of(user, f"fork:{run_id}", idempotency_key)
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(id=run_id)  # of two forks with one key the second waits
         if (first := first_of(asked)) is not None:
             return first, False
-        run = write_fork(run_id, after_seq, asked.idempotency_scope, asked.request_digest)
+        if message is not None:
+            message, used = files.resolve(message, owner_of(user))
+        key = asked.idempotency_scope, asked.request_digest
+        run: Any = files.referring(used, write_fork, run_id, after_seq or 1, *key, message)
         board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
     republish.on_commit(run, republish.publish_past)  # before the frames of the first lease
     hints.on_commit(run.id, send)
@@ -66,9 +87,11 @@ ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
 BATCH = 500  # rows copied in one statement
 
 
-def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "") -> Run:
+def write_fork(
+    run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "", message: Message | None = None
+) -> Run:
     """Copy the run's past up to the nearest entry at or before `after_seq` with no open effect, into a new root run in
-    a new session. Returns it, pending; the source stays as it is.
+    a new session. Returns it, pending; the source stays as it is. A `message` replaces the one that the run began with.
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
     replay writes again. Raises as `fork` does.
@@ -76,6 +99,10 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
     with transaction.atomic():
         source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
         check_owned(source)
+        if message is not None and source.generation:
+            raise ConflictError(
+                f"run {source.id} has continued as new; it no longer has the message that it began with"
+            )
         point = _point(source, after_seq)
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
         epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
@@ -86,7 +113,7 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
             agent_version=source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
-            session=_copy_session(source, point),
+            session=_copy_session(source, point, title_of(message) if message else source.session.title),
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
@@ -104,7 +131,7 @@ def write_fork(run_id: UUID | str, after_seq: int, scope: str | None = None, dig
             event_mark=0,  # no number of its stream was ever used
         )
         claim_order.stamp(new).save(force_insert=True)
-        inbox = _copy_inbox(source, new, point)
+        inbox = _copy_inbox(source, new, point, message)
         _copy_journal(past, new, inbox)
         result = {"run": str(source.id), "seq": point, "origins": _origins(source, point)}
         write_row(new, Entry("run.forked", f"@forked.{epoch}", result=result), epoch, seq=point + 1)
@@ -200,7 +227,7 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
 # ------------------------------------------------------------------------------------------------- what
 
 
-def _copy_session(source: Run, point: int) -> Session:
+def _copy_session(source: Run, point: int, title: str) -> Session:
     """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
     end = _first_own_position(source, point)
     session = create_session(
@@ -208,10 +235,11 @@ def _copy_session(source: Run, point: int) -> Session:
             owner_id=source.owner_id,
             tenant=source.tenant,
             agent=source.agent,
-            title=source.session.title,
+            title=title,
             next_position=end,
         )
     )
+    session.files.add(*source.session.files.all())  # type: ignore[attr-defined]
     turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
     for batch in _batches(turns):
         for turn in batch:
@@ -234,8 +262,9 @@ def _first_own_position(source: Run, point: int) -> int:
     return 0 if last is None else int(last) + 1
 
 
-def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
-    """Copy this generation's messages that had arrived by then, and the carried one. Returns the new ids by the old."""
+def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> dict[int, int]:
+    """Copy this generation's messages that had arrived by then, and the carried one. `first` replaces the first one.
+    Returns the new ids by the old."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
     batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
@@ -250,6 +279,8 @@ def _copy_inbox(source: Run, new: Run, point: int) -> dict[int, int]:
     for message in arrived:
         message.pk, message.run = None, new
         message.body = _as_own(message.body, str(source.id), str(new.id))
+    if first is not None:
+        arrived[0].body["payload"] = first.model_dump(mode="json")["payload"]
     InboxMessage.objects.bulk_create(arrived)
     return dict(zip(old, (message.id for message in arrived), strict=True))
 

@@ -73,6 +73,12 @@ def message_of(agent_id: AgentId, input: Any) -> Message:
     return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
 
 
+def title_of(message: Message) -> str:
+    """The title of a conversation that begins with this message."""
+    text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
+    return " ".join(text.split())[:80]
+
+
 def check_size(value: Any) -> None:
     _refuse_nul("input", check_json("input", value, conf.MAX_INPUT_BYTES))
 

@@ -13,7 +13,6 @@ from ravi_django.db import connection
 from ravi_django.kernel import (
     Agent,
     AgentId,
-    ChatPayload,
     ExecutionBudget,
     IdempotencyMismatchError,
     Message,
@@ -104,8 +103,7 @@ def _promote(run: Run, send: Any) -> None:
 
 
 def _new_session(run: Run, message: Message) -> Session:
-    text = message.payload.message.text if isinstance(message.payload, ChatPayload) else ""
-    return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=" ".join(text.split())[:80])
+    return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=checks.title_of(message))
 
 
 def _boot(run: Run, message: Message) -> dict[str, Any]:

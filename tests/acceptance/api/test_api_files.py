@@ -19,7 +19,7 @@ import ravi_django
 from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.models import RaviFile, Run, Session
-from tests.acceptance.api.api_support import AGENT, error_of, make_agent
+from tests.acceptance.api.api_support import AGENT, drive, error_of, make_agent
 from tests.support import world
 from tests.support.docs import Page
 
@@ -117,6 +117,22 @@ def test_a_run_may_name_only_files_of_its_owner(
     session.owner = stranger  # who may read a conversation may read its files
     session.save()
     assert strange_client.get(f"/ravi/files/{file}/").status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_fork_keeps_the_files_of_its_conversation_and_names_more(
+    client: APIClient, strange_client: APIClient
+) -> None:
+    first, more, theirs = uploaded(client), uploaded(client), uploaded(strange_client)
+    run = start(client, first).json()["id"]
+    drive(run)
+
+    said = [[{"type": "image", "file": file}] for file in (more, theirs)]
+    fork, refused = (client.post(f"/ravi/runs/{run}/fork/", {"input": one}, format="json") for one in said)
+
+    assert (fork.status_code, refused.status_code, error_of(refused)["field"]) == (201, 400, "input")
+    files = RaviFile.objects.filter(sessions=fork.json()["session"])
+    assert {str(file.id) for file in files} == {first, more}
 
 
 @pytest.mark.django_db(transaction=True)

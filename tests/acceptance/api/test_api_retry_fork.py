@@ -120,6 +120,42 @@ def test_a_fork_is_a_new_run_in_a_new_session(client: APIClient, user: Any, agen
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_fork_with_a_message_answers_that_one_after_the_same_conversation(
+    client: APIClient, stranger: Any, user: Any, agent: str
+) -> None:
+    world.register(
+        make_agent(model=ScriptedModel([lambda messages, options: f"Heard {len(messages)}: {messages[-1].text}"]))
+    )
+    first = submit(agent, "hi", user=user)
+    drive(str(first.id))
+    run = submit(agent, "What is 6 * 7?", user=user, session=first.session_id)
+    drive(str(run.id))
+    asked = {"input": [{"type": "text", "text": "What is 6 * 8?"}], "idempotency_key": "k1"}
+
+    response, repeated = (fork(client, run.id, asked) for _ in range(2))
+
+    found = response.json()
+    assert (response.status_code, repeated.status_code, repeated.json()["id"]) == (201, 200, found["id"])
+    assert found["forked_from"] == str(run.id)
+    assert client.get(f"/ravi/runs/{found['id']}/").json()["input"] == asked["input"]
+    drive(found["id"])
+    assert client.get(f"/ravi/runs/{found['id']}/").json()["output"] == "Heard 4: What is 6 * 8?"
+    said = client.get(f"/ravi/sessions/{found['session']}/messages/").json()["results"]
+    kept = client.get(f"/ravi/sessions/{run.session_id}/messages/").json()["results"]
+    texts = [
+        [block["text"] for row in rows if row["role"] == "user" for block in row["content"]] for rows in (said, kept)
+    ]
+    assert texts == [["hi", "What is 6 * 8?"], ["hi", "What is 6 * 7?"]]
+    assert client.get(f"/ravi/sessions/{found['session']}/").json()["title"] == "What is 6 * 8?"
+    assert fork(client_of(stranger), run.id, asked).status_code == 404
+    assert fork(client, run.id, {**asked, "input": "another"}).status_code == 409
+    for bad in ({"input": " "}, {"input": 5}, {"input": []}, {"input": "x", "after_seq": 1}):
+        assert fork(client, run.id, bad).status_code == 400, bad
+    Run.objects.filter(id=run.id).update(generation=1)
+    assert (late := fork(client, run.id, {"input": "x"})).status_code == 409, late.json()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_bad_place_or_an_agent_that_is_gone_makes_no_fork(client: APIClient, user: Any, agent: str) -> None:
     run = submit(agent, "hi", user=user)
     drive(str(run.id))

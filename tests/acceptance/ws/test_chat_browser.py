@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 
 from project.models import Invoice
 from project.process import wait_until
-from ravi_django import register, signal
+from ravi_django import register, signal, submit
 from ravi_django.models import HumanRequest, Run
 from tests.support import world
 from tests.support.browser import contrast, elsewhere, looks
@@ -352,6 +352,14 @@ def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(d
     page.wait_for_selector(f".note a[href$='{session}']")  # the conversation that it was forked from
     page.wait_for_selector(f".user:has-text('{prompt}') + .answer .foot:has-text('tokens')")
     assert page.evaluate("location.pathname") != session
+    page.click("text=Edit the message…")
+    assert page.input_value(".edit textarea") == prompt
+    page.fill(".edit textarea", "Calculate 2 * (3 + 4)")
+    page.press(".edit textarea", "Enter")
+    page.wait_for_selector(".user:text-is('Calculate 2 * (3 + 4)') + .answer .foot:has-text('tokens')")
+    here = page.evaluate("location.pathname.split('/')[4]")
+    elsewhere(lambda: submit("react/assistant", "What is 5 * 5?", session=here, user=demo))
+    page.wait_for_selector(".user:text-is('What is 5 * 5?') + .answer .foot:has-text('tokens')")
     page.goto("/ravi/ui/chat/")
     page.wait_for_selector("ravi-chat:defined")
     assert (page.input_value("#text"), page.evaluate(INERT)) == ("", [True, True])

@@ -15,6 +15,7 @@ const WORDS = {
   blocked: "Blocked: an operator has to look", completed: "Done", failed: "Failed", cancelled: "Stopped",
 };
 const NEAR = 100; // px from the end: the reader follows
+const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
 class RaviChat extends HTMLElement {
   #session = null; // id of the open conversation; null for one that has not begun
@@ -75,6 +76,7 @@ class RaviChat extends HTMLElement {
     });
     const place = this.#$("place");
     if (place) place.querySelector("button").onclick = () => place.remove();
+    setInterval(() => this.#look(), LOOK);
     if (!this.hasAttribute("data-panel")) addEventListener("popstate", () => this.open(/\/ui\/chat\/([0-9a-f-]{36})\//.exec(location.pathname)?.[1] ?? null));
   }
 
@@ -93,6 +95,7 @@ class RaviChat extends HTMLElement {
       const steered = run.id === this.#live?.run; // the run at work has the message
       this.composer.sent(text);
       this.pageSent = run.session;
+      this.newest = run.id;
       this.#$("welcome").hidden = true;
       if (run.session !== this.#session) {
         this.#session = this.composer.talk = run.session;
@@ -220,6 +223,7 @@ class RaviChat extends HTMLElement {
     try {
       const [messages, runs] = await Promise.all([this.#messagesOf(id), this.#runsOf(id)]);
       if (mine !== this.#opened) return;
+      this.newest = runs[0]?.id;
       // The conversation has the message of a run only when it has ended. The oldest of these is at work.
       const waiting = await Promise.all(runs.filter((run) => !ENDED.has(run.status)).reverse().map((run) => this.api.get(`runs/${run.id}/`)));
       if (mine !== this.#opened) return;
@@ -239,6 +243,14 @@ class RaviChat extends HTMLElement {
       if (error.status === 404 && this.hasAttribute("data-panel")) return this.open(null, true); // it was deleted elsewhere
       this.#status(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
     }
+  }
+
+  // Show a run that another tab, a schedule or a program has begun in the open conversation.
+  async #look() {
+    if (!this.#session || this.#live || this.sending || document.hidden) return;
+    const mine = this.#opened;
+    const newest = (await this.#runsOf(this.#session, 1).catch(() => []))[0];
+    if (newest && newest.id !== this.newest && mine === this.#opened && !this.#live && !this.sending) this.open(this.#session);
   }
 
   #moved(session, how) {
@@ -267,8 +279,8 @@ class RaviChat extends HTMLElement {
     return rows;
   }
 
-  async #runsOf(id) {
-    const { results } = await this.api.get(`runs/?session=${id}`);
+  async #runsOf(id, most = "") {
+    const { results } = await this.api.get(`runs/?session=${id}${most && `&limit=${most}`}`);
     return results.filter((run) => run.session === id); // newest first
   }
 

@@ -135,11 +135,18 @@ export class Answer {
   #say(kind, frame) {
     const call = this.#call(frame);
     if (call.attempt !== frame.attempt || frame.again) {
+      // An attempt is "lease" or "lease.repeat": another lease continues a lost one.
+      if (parseInt(call.attempt) < parseInt(frame.attempt)) this.#aside(call, t("The worker stopped. Another one continues; recorded steps are not repeated."));
       call.attempt = frame.attempt;
       call.text?.clear();
       if (call.thought) call.thought.textContent = "";
     }
     this.#part(call, kind, frame).append(frame.text);
+  }
+
+  // A quiet line before the call's text.
+  #aside(call, text) {
+    (call.text?.root ?? call.thought?.parentElement)?.before(element("p", "note", text));
   }
 
   #complete(frame) {
