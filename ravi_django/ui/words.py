@@ -103,6 +103,9 @@ WORDS = (
     _("Bad"),
     _("Show the run"),
     _("Forked from an earlier conversation"),
+    _("Uploading %s"),
+    _("Remove %s"),
+    _("%s is not attached: %s"),
 )
 
 

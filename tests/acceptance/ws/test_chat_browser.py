@@ -26,6 +26,14 @@ pytestmark = [
     pytest.mark.full,
 ]
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+GIVEN = """([type, name, data]) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, { type: "image/png" }));
+  const how = { bubbles: true, composed: true, cancelable: true, dataTransfer: transfer, clipboardData: transfer };
+  const given = type === "drop" ? new DragEvent(type, how) : new ClipboardEvent(type, how);
+  document.querySelector("ravi-chat").shadowRoot.getElementById("text").dispatchEvent(given);
+}"""
 MARKUP = "<img src=x onerror=\"document.title='owned'\">"
 
 
@@ -411,3 +419,35 @@ def test_an_answer_is_followed_until_its_reader_scrolls_up(demo, submitted, pace
     assert scroller.evaluate("it => it.scrollTop") == place
     page.click("#to-end")
     assert wait_until(lambda: scroller.evaluate(left) < 2, BOUND_S)
+
+
+@pytest.mark.gate
+def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, settings, tmp_path) -> None:
+    settings.MEDIA_ROOT = tmp_path
+    paced.let_all()
+    page = chat_of(demo)
+    page.wait_for_selector("ravi-chat:defined")
+    page.select_option("#agent", "react/paced")
+    page.set_input_files("#files", {"name": "tool.exe", "mimeType": "image/png", "buffer": b"MZ\x90\0"})
+    page.wait_for_selector("#status[data-kind='fault']:has-text('tool.exe')")
+    page.set_input_files("#files", {"name": "<b>.txt", "mimeType": "text/html", "buffer": MARKUP.encode()})
+    page.wait_for_selector("#attached .file:text-is('<b>.txt (1 kB)')")
+    for how in ("paste", "drop"):
+        page.evaluate(GIVEN, [how, f"{how}.png", PNG])
+        page.wait_for_selector(f"#attached img[alt='{how}.png']")
+    page.click("#attached button[aria-label='Remove drop.png']")
+
+    page.press("#text", "Enter")  # without a text
+
+    page.wait_for_selector(".answer .foot")
+    assert page.locator("#attached li").count() == 0
+    for _ in range(2):  # as it was sent, and as the server has it
+        page.wait_for_selector(".user .file:text-is('<b>.txt (1 kB)')")
+        loaded = "() => document.querySelector('ravi-chat').shadowRoot.querySelector('.user img')?.naturalWidth === 1"
+        page.wait_for_function(loaded)
+        page.reload()
+    with page.expect_download() as download:
+        page.click(".user .file:text-is('<b>.txt (1 kB)')")
+    assert download.value.path().read_bytes() == MARKUP.encode()
+    (run,) = elsewhere(lambda: list(Run.objects.all()))
+    assert elsewhere(lambda: run.session.files.count()) == 2

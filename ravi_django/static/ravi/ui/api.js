@@ -21,6 +21,17 @@ export class Api {
     return this.#call("GET", path);
   }
 
+  // The rows of all pages of a list.
+  async all(page) {
+    const rows = [];
+    while (page) {
+      const found = await this.get(page);
+      rows.push(...found.results);
+      page = found.next;
+    }
+    return rows;
+  }
+
   post(path, body = {}) {
     return this.#call("POST", path, body);
   }
@@ -39,9 +50,10 @@ export class Api {
 
   async #call(method, path, body) {
     const headers = { Accept: "application/json" };
-    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const isForm = body instanceof FormData; // the browser sets its type
+    if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
     if (method !== "GET") headers["X-CSRFToken"] = cookie("csrftoken") || this.token;
-    const options = { method, headers, body: body === undefined ? undefined : JSON.stringify(body) };
+    const options = { method, headers, body: body === undefined || isForm ? body : JSON.stringify(body) };
     let response;
     try {
       response = await fetch(new URL(path, this.base), options);

@@ -1,12 +1,13 @@
 // <ravi-chat>: a person, the agents that they may run, their conversations. Its shadow root comes from the server.
 
 import { Api } from "./api.js";
+import { said } from "./attachments.js";
 import { Composer } from "./composer.js";
 import { element } from "./element.js";
 import { newKey, showFoot, usageInWords } from "./foot.js";
 import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
-import { Answer, blocksOf, textOf } from "./transcript.js";
+import { Answer, blocksOf } from "./transcript.js";
 import { setWords, stepInWords, t, took } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
@@ -22,7 +23,7 @@ class RaviChat extends HTMLElement {
   #live = null; // { run, stream } during an answer
   #opened = 0; // rises with each opening: a slow response for another conversation is dropped
   #following = true; // the reader is at the end: growing text is scrolled to
-  #unsent = null; // { text, key } of a message that the server may not have
+  #unsent = null; // { sent, key } of a message that the server may not have
 
   connectedCallback() {
     this.root = this.shadowRoot;
@@ -45,7 +46,8 @@ class RaviChat extends HTMLElement {
   #listen() {
     const starters = [...this.root.querySelectorAll(".starters button")];
     const agentOf = (starter) => starter.dataset.agent ?? starter.closest("[data-of]")?.dataset.of;
-    this.composer = new Composer(this.root, this.dataset.user, {
+    this.composer = new Composer(this.root, this.api, this.dataset.user, {
+      fault: (message) => this.#status(message, "fault"),
       send: (text) => this.#send(text),
       pick: (starter) => this.#choose(agentOf(starter)),
       prompts: () => starters.filter((starter) => starter.dataset.agent || agentOf(starter) === this.#$("agent").value),
@@ -86,14 +88,16 @@ class RaviChat extends HTMLElement {
     if (this.sending) return;
     this.sending = true;
     if (!this.#live) this.#status(t("Sending"));
-    if (this.#unsent?.text !== text) this.#unsent = { text, key: newKey() };
-    const body = { agent: this.#$("agent").value, input: this.#input(text), idempotency_key: this.#unsent.key };
+    const input = this.#input(text);
+    const sent = JSON.stringify(input);
+    if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
+    const body = { agent: this.#$("agent").value, input, idempotency_key: this.#unsent.key };
     try {
       const how = this.#live && { on_busy: this.#$("busy").value };
       const run = await this.api.post("runs/", { ...body, ...how, ...(this.#session && { session: this.#session }) });
       this.#unsent = null;
       const steered = run.id === this.#live?.run; // the run at work has the message
-      this.composer.sent(text);
+      this.composer.sent(text, [].concat(input));
       this.pageSent = run.session;
       this.newest = run.id;
       this.#$("welcome").hidden = true;
@@ -101,11 +105,10 @@ class RaviChat extends HTMLElement {
         this.#session = this.composer.talk = run.session;
         this.#moved(run.session, "replaceState");
       }
-      if (steered) this.#live.answer.root.append(this.#said(text));
-      else if (this.#live) this.#queued(text);
+      if (steered) this.#live.answer.root.append(said(this.api, input));
+      else if (this.#live) this.#queued(input);
       else {
-        const said = this.#show(this.#said(text));
-        this.#room(said);
+        this.#room(this.#show(said(this.api, input)));
         this.#follow(run);
       }
       this.#toEnd();
@@ -126,8 +129,8 @@ class RaviChat extends HTMLElement {
   }
 
   // A message that waits for the answer before it.
-  #queued(text) {
-    this.#show(this.#said(text)).append(element("span", "queued", t("Waiting for the answer before it")));
+  #queued(content) {
+    this.#show(said(this.api, content)).append(element("span", "queued", t("Waiting for the answer before it")));
   }
 
   #follow(run) {
@@ -221,7 +224,7 @@ class RaviChat extends HTMLElement {
     this.talks.show(id);
     if (!id) return;
     try {
-      const [messages, runs] = await Promise.all([this.#messagesOf(id), this.#runsOf(id)]);
+      const [messages, runs] = await Promise.all([this.api.all(`sessions/${id}/messages/?limit=200`), this.#runsOf(id)]);
       if (mine !== this.#opened) return;
       this.newest = runs[0]?.id;
       // The conversation has the message of a run only when it has ended. The oldest of these is at work.
@@ -236,7 +239,7 @@ class RaviChat extends HTMLElement {
       if (active) this.#follow(active);
       else if (runs[0]) await this.#end(runs[0], answer);
       if (mine !== this.#opened) return;
-      for (const run of waiting) if (run.input) this.#queued(textOf(run.input));
+      for (const run of waiting) if (run.input) this.#queued(run.input);
       this.#toEnd();
     } catch (error) {
       if (mine !== this.#opened) return;
@@ -258,25 +261,16 @@ class RaviChat extends HTMLElement {
     else history[how](null, "", this.#address(session));
   }
 
-  // The text, and once in a conversation what page of the admin it is about.
+  // The text and the files, and once in a conversation what page of the admin it is about.
   #input(text) {
-    const page = this.#$("place")?.dataset.page;
-    if (!page || this.pageSent === this.#session) return text;
-    return [{ type: "data", data: JSON.parse(page) }, { type: "text", text }];
+    const page = this.pageSent !== this.#session && this.#$("place")?.dataset.page;
+    const about = page ? [{ type: "data", data: JSON.parse(page) }] : [];
+    const blocks = [...about, ...(text ? [{ type: "text", text }] : []), ...this.composer.files.blocks];
+    return blocks.length === 1 && text ? text : blocks;
   }
 
   #address(id) {
     return new URL(id ? `ui/chat/${id}/` : "ui/chat/", this.api.base);
-  }
-
-  async #messagesOf(id) {
-    const rows = [];
-    for (let page = `sessions/${id}/messages/?limit=200`; page; ) {
-      const found = await this.api.get(page);
-      rows.push(...found.results);
-      page = found.next;
-    }
-    return rows;
   }
 
   async #runsOf(id, most = "") {
@@ -301,7 +295,7 @@ class RaviChat extends HTMLElement {
     for (const row of rows) {
       const blocks = blocksOf(row.content);
       if (row.role === "user") {
-        this.#show(this.#said(textOf(blocks)));
+        this.#show(said(this.api, blocks));
         answer = null;
         asked ||= row.run === active?.id;
       } else if (row.run !== active?.id) {
@@ -313,7 +307,7 @@ class RaviChat extends HTMLElement {
         answer.message(row.role, blocks);
       }
     }
-    if (active?.input && !asked) this.#show(this.#said(textOf(active.input)));
+    if (active?.input && !asked) this.#show(said(this.api, active.input));
     for (const shown of answers) {
       shown.live(false);
       if (shown.run && shown.run !== runs[0]) this.#foot(shown.run, shown, false);
@@ -336,12 +330,6 @@ class RaviChat extends HTMLElement {
   }
 
   // --- small parts
-
-  #said(text) {
-    const said = element("p", "user", text);
-    said.setAttribute("part", "message");
-    return said;
-  }
 
   #show(node) {
     return this.#$("transcript").appendChild(node);

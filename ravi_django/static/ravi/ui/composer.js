@@ -1,13 +1,14 @@
 // The field for a message. Enter sends, Shift+Enter breaks the line. A draft is kept for each user and conversation in this
 // browser. "/" in an empty field lists the starter prompts.
 
+import { Attachments } from "./attachments.js";
 import { element } from "./element.js";
 
 const KEY = "ravi.drafts"; // {user, texts: {conversation: text}}
 
 export class Composer {
-  // Calls `on.send(text)` and `on.pick(prompt)`; `on.prompts()` are the buttons of the starter prompts on offer.
-  constructor(root, user, on) {
+  // Calls `on.send(text)`, `on.pick(prompt)` and `on.fault(message)`; `on.prompts()` are the buttons of the starter prompts on offer.
+  constructor(root, api, user, on) {
     this.on = on;
     this.user = user;
     this.field = root.getElementById("text");
@@ -16,11 +17,12 @@ export class Composer {
     this.submit = root.getElementById("send");
     this.how = root.getElementById("busy"); // what becomes of a message during an answer
     this.talk = "";
+    this.files = new Attachments(root, api, { files: () => this.#buttons(), fault: on.fault });
     if (kept()?.user !== user) localStorage.removeItem(KEY);
     root.getElementById("composer").onsubmit = (event) => {
       event.preventDefault();
       const text = this.field.value.trim();
-      if (text) on.send(text);
+      if ((text || this.files.items.length) && !this.files.uploading) on.send(text);
     };
     this.field.oninput = () => this.#changed();
     this.field.onkeydown = (event) => this.#key(event);
@@ -29,6 +31,7 @@ export class Composer {
 
   // Show the draft of a conversation; "" is the one that has not begun.
   open(talk) {
+    if (talk !== this.talk) this.files.drop();
     this.talk = talk;
     this.field.value = this.#drafts()[talk] ?? "";
     this.#buttons();
@@ -36,8 +39,9 @@ export class Composer {
   }
 
   // The server has the message.
-  sent(text) {
+  sent(text, blocks) {
     if (this.field.value.trim() === text) this.field.value = "";
+    this.files.drop(blocks);
     this.#changed();
   }
 
@@ -54,7 +58,7 @@ export class Composer {
 
   #buttons() {
     this.stop.hidden = !this.working;
-    this.submit.hidden = this.working && !this.field.value.trim();
+    this.submit.hidden = this.working && !this.field.value.trim() && !this.files.items.length;
     this.how.hidden = !this.working || this.submit.hidden;
   }
 

@@ -1,0 +1,86 @@
+// Files in messages: attach, paste or drop them in the composer, and show them in the transcript.
+
+import { button, element } from "./element.js";
+import { textOf } from "./transcript.js";
+import { t } from "./words.js";
+
+export class Attachments {
+  // Uploads at once; calls `on.files()` after each change and `on.fault(message)`.
+  constructor(root, api, on) {
+    this.api = api;
+    this.on = on;
+    this.list = root.getElementById("attached");
+    this.items = []; // { chip, block }; the block is there after the upload
+    const input = root.getElementById("files");
+    root.getElementById("attach").onclick = () => input.click();
+    input.onchange = () => {
+      this.#add(input.files);
+      input.value = "";
+    };
+    const take = (event) => {
+      const data = event.dataTransfer ?? event.clipboardData;
+      if (!data.types.includes("Files")) return;
+      event.preventDefault(); // else the browser opens the file
+      if (event.type !== "dragover") this.#add(data.files);
+    };
+    for (const type of ["dragover", "drop", "paste"]) root.querySelector(".stage").addEventListener(type, take);
+  }
+
+  get uploading() {
+    return this.items.some((item) => !item.block);
+  }
+
+  get blocks() {
+    return this.items.map((item) => item.block);
+  }
+
+  // The server has these blocks; without an argument, remove all.
+  drop(sent) {
+    this.#keep(sent ? this.items.filter((item) => !sent.includes(item.block)) : []);
+  }
+
+  #keep(items) {
+    this.items = items;
+    this.list.replaceChildren(...items.map((item) => item.chip));
+    this.on.files();
+  }
+
+  #add(files) {
+    for (const file of files) this.#upload(file);
+  }
+
+  async #upload(file) {
+    const item = { chip: element("li", "chip", t("Uploading %s", file.name)) };
+    this.#keep([...this.items, item]);
+    const form = new FormData();
+    form.append("file", file);
+    const gone = () => this.#keep(this.items.filter((other) => other !== item));
+    try {
+      const { id, name, type, size } = await this.api.post("files/", form);
+      const [kind] = type.split("/");
+      item.block = { type: ["image", "audio", "video"].includes(kind) ? kind : "document", file: id, name, size };
+      const remove = button("✕", gone);
+      remove.setAttribute("aria-label", t("Remove %s", name));
+      item.chip.replaceChildren(shown(this.api, item.block), remove);
+      this.on.files();
+    } catch (error) {
+      gone();
+      this.on.fault(t("%s is not attached: %s", file.name, error.message));
+    }
+  }
+}
+
+// A message of a person.
+export function said(api, content) {
+  const root = element("p", "user", textOf(content));
+  root.setAttribute("part", "message");
+  if (Array.isArray(content)) root.append(...content.filter((block) => block.file).map((block) => shown(api, block)));
+  return root;
+}
+
+function shown(api, { type, file, name, size }) {
+  const link = element("a", "file", type === "image" ? "" : `${name} (${size < 1e6 ? `${Math.ceil(size / 1e3)} kB` : `${(size / 1e6).toFixed(1)} MB`})`);
+  link.href = new URL(`files/${file}/`, api.base);
+  if (type === "image") Object.assign(link.appendChild(element("img")), { src: link.href, alt: name, title: name });
+  return link;
+}
