@@ -17,6 +17,7 @@ from ravi_django.api.hooks import HookView
 from ravi_django.api.metrics import MetricsView
 from ravi_django.api.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
 from ravi_django.api.requests import RequestViewSet
+from ravi_django.api.responses import ResponsesView
 from ravi_django.api.runs import RunViewSet
 from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
 from ravi_django.api.sessions import SessionViewSet
@@ -86,6 +87,7 @@ urlpatterns = [
     path("tickets/", TicketsView.as_view(), name="tickets"),
     path("v1/models", ModelsView.as_view(), name="v1-models"),
     path("v1/chat/completions", ChatCompletionsView.as_view(), name="v1-chat"),
+    path("v1/responses", ResponsesView.as_view(), name="v1-responses"),
     re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),

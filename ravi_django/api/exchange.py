@@ -62,7 +62,7 @@ class ExchangeView(ApiView):
         except BaseException:
             limits.close_one(place)
             raise
-        body = sse.relay(_events(exchange, form), opening, bytes, form.fault())
+        body = sse.relay(_events(exchange, form), opening, bytes, form.fault)
         return streaming(body if is_asgi else sse.on_this_thread(body))
 
     def wait(self, make: Callable[[], tuple[Exchange, Format]]) -> tuple[Exchange, Any]:

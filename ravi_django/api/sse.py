@@ -44,10 +44,10 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
 
 
 async def relay(
-    found: AsyncGenerator[T], opening: Opening, encode: Callable[[T], bytes], fault: bytes = b""
+    found: AsyncGenerator[T], opening: Opening, encode: Callable[[T], bytes], fault: Callable[[], bytes] = bytes
 ) -> AsyncGenerator[bytes]:
     """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
-    a failure the stream ends with `fault`."""
+    a failure the stream ends with the result of `fault`."""
     try:
         async with watched(opening), aclosing(found), aclosing(_with_pauses(found)) as coming:
             yield OPENING
@@ -57,7 +57,7 @@ async def relay(
                 yield KEEP_ALIVE if one is None else encode(one)
     except Exception:
         log.exception("%r: its event stream failed", opening.reads, extra={"action": "sse.failed"})
-        yield fault
+        yield fault()
 
 
 def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:

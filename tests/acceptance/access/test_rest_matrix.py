@@ -35,6 +35,11 @@ BODIES: dict[str, Any] = {
         "messages": [{"role": "tool", "tool_call_id": str(world.rows["humanrequest"].pk), "content": "no action"}],
         "metadata": {"session": str(world.run.session_id)},
     },
+    "POST v1-responses": lambda world: {
+        "model": AGENT,
+        "input": [{"type": "function_call_output", "call_id": str(world.rows["humanrequest"].pk), "output": "no"}],
+        "conversation": str(world.run.session_id),
+    },
 }
 
 

@@ -122,6 +122,34 @@ def test_the_client_answers_approvals_by_tool_messages(ai: openai.OpenAI, worker
         ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_responses_have_text_approvals_and_a_conversation(ai: openai.OpenAI, worker: None, stream: bool) -> None:
+    def respond(**body: Any) -> Any:
+        if not stream:
+            return ai.responses.create(**body)
+        with ai.responses.stream(**body) as events:
+            return events.get_final_response()
+
+    said = respond(model=AGENT, input="6 * 7?")
+    assert (said.output_text, said.status, said.usage.output_tokens) == ("It is 42.", "completed", 6)
+    again = respond(model=AGENT, input=[*ASK], conversation=said.conversation.id)
+    assert again.conversation == said.conversation
+
+    first = respond(model="react/payer", input="pay")
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert [json.loads(call.arguments)["arguments"] for call in calls] == [{"amount": 5}, {"amount": 6}]
+    answers = [{"type": "function_call_output", "call_id": call.call_id, "output": "approve"} for call in calls]
+    done = respond(model="react/payer", input=answers, conversation=first.conversation.id)
+    assert (done.output_text, sorted(PAID)) == ("done", [5, 6])
+
+    with pytest.raises(openai.BadRequestError, match="unknown field") as caught:
+        ai.responses.create(model=AGENT, input="x", instructions="Be brief.")
+    assert caught.value.body["param"] == "instructions"
+    found = ai.responses.create(model="react/broken", input="x", stream=stream)
+    broken = list(found)[-1].response if stream else found
+    assert (broken.status, broken.error.code) == ("failed", "ModelError")
+
+
 def test_errors_have_openais_form(ai: openai.OpenAI, worker: None, strange_client: Any, run: Run) -> None:
     def fails(kind: Any, param: str | None, **body: Any) -> None:
         with pytest.raises(kind) as caught:
