@@ -398,6 +398,31 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
 
 
+def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_works(demo, submitted, chat_of) -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        for title in ("Find the order", MARKUP):
+            await ctx.tool("board_add", title=title)
+        await ctx.tool("board_update", number=1, status="doing")
+        await ctx.sleep_until_signal("go")
+        await ctx.tool("board_update", number=1, status="done")
+        return "all done"
+
+    agent = register(CodeAgent(story, key="browser-board", tools=world.TaskBoard().tools))
+    try:
+        run = elsewhere(submitted, str(agent.id))
+        page = chat_of(demo, run.session_id)
+        page.wait_for_selector(".board li:has-text('Find the order') .state.running:text-is('in progress')")
+        assert page.inner_text(".board summary") == "Tasks 0 of 2 done"
+        elsewhere(signal, run.id, "go")
+        page.wait_for_selector(".board summary:has-text('1 of 2 done')")
+        page.wait_for_selector(".foot")
+        page.reload()
+        page.wait_for_selector(".answer .board li .state.completed")
+    finally:
+        world.unregister(agent.id)
+    assert (page.locator(".board").count(), page.inner_text(".board li + li .title")) == (1, MARKUP)
+
+
 def test_an_answer_is_followed_until_its_reader_scrolls_up(demo, submitted, paced, chat_of) -> None:
     paced.words[:] = [f"Paragraph {number}. " + "More words. " * 20 + "\n\n" for number in range(40)]
     run = elsewhere(submitted, "react/paced")

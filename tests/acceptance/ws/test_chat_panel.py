@@ -12,7 +12,7 @@ from django.template import engines
 from django.test import RequestFactory
 
 from project.models import Invoice
-from ravi_django.models import InboxMessage
+from ravi_django.models import InboxMessage, Run
 from tests.support.browser import elsewhere, looks
 from tests.support.inbox import person
 
@@ -85,4 +85,18 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
         {"type": "data", "data": {"page": {"model": "project.invoice", "pk": str(row.pk)}}},
         {"type": "text", "text": "What is 12 * 7?"},
     ]
+    page.click("ravi-panel #open")
+    page.fill("ravi-chat #text", "What is 3 * 5?")
+    page.press("ravi-chat #text", "Enter")
+    page.wait_for_selector("ravi-chat .user:has-text('What is 3 * 5?')")
+    page.click("ravi-panel #close")
+    page.wait_for_selector("ravi-panel #open.news")
+    ended = str(elsewhere(lambda: Run.objects.latest("id").id))
+    page.evaluate(
+        "run => localStorage['ravi.panel'] = JSON.stringify({...JSON.parse(localStorage['ravi.panel']), run})", ended
+    )
+    page.reload()  # left at work by the page before
+    page.wait_for_selector("ravi-panel #open.news[aria-label='Open the chat: there is news']")
+    page.click("ravi-panel #open")
+    assert page.locator("ravi-panel #open.news").count() == 0
     assert (page.errors, page.console) == ([], [])

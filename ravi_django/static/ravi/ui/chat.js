@@ -2,19 +2,17 @@
 
 import { Api } from "./api.js";
 import { said } from "./attachments.js";
+import { Board } from "./board.js";
 import { Composer } from "./composer.js";
 import { element } from "./element.js";
 import { newKey, showFoot, usageInWords } from "./foot.js";
+import { Status } from "./status.js";
 import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
 import { Answer, blocksOf } from "./transcript.js";
-import { setWords, stepInWords, t, took } from "./words.js";
+import { setWords, statusInWords, stepInWords, t } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
-const WORDS = {
-  queued: "Waiting for the answer before it", pending: "Waiting for a worker", running: "Thinking", suspended: "Waiting",
-  blocked: "Blocked: an operator has to look", completed: "Done", failed: "Failed", cancelled: "Stopped",
-};
 const NEAR = 100; // px from the end: the reader follows
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
@@ -30,10 +28,11 @@ class RaviChat extends HTMLElement {
     setWords(JSON.parse(this.querySelector("script")?.textContent ?? "{}"));
     this.api = new Api(this.dataset.api, this.dataset.csrf);
     if (!this.#$("composer")) return; // no agent to run
+    this.status = new Status(this.root, this.hasAttribute("data-staff"));
     this.talks = new Talks(this.api, this.root, {
       open: (id) => this.open(id, true),
       gone: () => this.open(null, true),
-      fault: (message) => this.#status(message, "fault"),
+      fault: (message) => this.status.say(message, "fault"),
     });
     this.#listen();
     this.open(this.dataset.session || null);
@@ -47,7 +46,7 @@ class RaviChat extends HTMLElement {
     const starters = [...this.root.querySelectorAll(".starters button")];
     const agentOf = (starter) => starter.dataset.agent ?? starter.closest("[data-of]")?.dataset.of;
     this.composer = new Composer(this.root, this.api, this.dataset.user, {
-      fault: (message) => this.#status(message, "fault"),
+      fault: (message) => this.status.say(message, "fault"),
       send: (text) => this.#send(text),
       pick: (starter) => this.#choose(agentOf(starter)),
       prompts: () => starters.filter((starter) => starter.dataset.agent || agentOf(starter) === this.#$("agent").value),
@@ -87,7 +86,7 @@ class RaviChat extends HTMLElement {
   async #send(text) {
     if (this.sending) return;
     this.sending = true;
-    if (!this.#live) this.#status(t("Sending"));
+    if (!this.#live) this.status.say(t("Sending"));
     const input = this.#input(text);
     const sent = JSON.stringify(input);
     if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
@@ -116,7 +115,7 @@ class RaviChat extends HTMLElement {
     } catch (error) {
       if (!this.#live) this.composer.busy(false);
       this.composer.set(this.#$("text").value || text);
-      this.#status(t("Not sent: %s Your text is kept.", error.message), "fault");
+      this.status.say(t("Not sent: %s Your text is kept.", error.message), "fault");
     } finally {
       this.sending = false;
     }
@@ -138,24 +137,26 @@ class RaviChat extends HTMLElement {
     this.#show(answer.root);
     answer.live(true);
     this.composer.busy(true);
-    this.#status(t(WORDS[run.status]));
+    this.status.say(statusInWords(run));
     const used = { tokens: 0, cost: 0 };
     const stream = new RunStream(this.api, this.dataset.sockets, run.id, {
       frame: (frame) => {
         answer.take(frame);
+        if (frame.type === "board") this.#board(answer.root, frame.task);
         const word = stepInWords(frame);
-        if (word) this.#status(word);
-        if (frame.type === "request") this.#announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
+        if (word) this.status.say(word);
+        if (frame.type === "request") this.#asked(frame);
         if (frame.type !== "completion") return;
         used.tokens += (frame.usage?.input_tokens ?? 0) + (frame.usage?.output_tokens ?? 0);
         used.cost = frame.cost === null || used.cost === null ? null : used.cost + frame.cost;
         this.#$("usage").textContent = usageInWords(used.tokens, used.cost);
       },
-      state: (state) => this.#connection(state),
+      state: (state) => this.status.connection(state),
       end: (problem) => this.#finish(run.id, answer, problem),
     });
-    const clock = setInterval(() => this.#elapsed(Date.now() - Date.parse(run.created_at)), 1000);
+    const clock = setInterval(() => this.status.elapsed(Date.now() - Date.parse(run.created_at)), 1000);
     this.#live = { run: run.id, stream, clock, answer };
+    this.#tell("ravi-works", run.id);
   }
 
   // Stop to follow, whether or not the answer has ended.
@@ -163,45 +164,52 @@ class RaviChat extends HTMLElement {
     this.#live?.stream.close();
     clearInterval(this.#live?.clock);
     this.#live = null;
-    this.#elapsed(0);
-    this.#connection("live");
+    this.status.elapsed(0);
+    this.status.connection("live");
     this.#$("usage").textContent = "";
     this.composer.busy(false);
   }
 
   async #finish(id, answer, problem) {
     this.#leave();
+    this.#tell("ravi-works", "");
+    this.#tell("ravi-news");
     answer.live(false);
-    if (problem) return this.#status(problem, "fault");
+    if (problem) return this.status.say(problem, "fault");
     try {
       const run = await this.api.get(`runs/${id}/`);
-      this.#status(t(WORDS[run.status] ?? run.status), run.status === "failed" ? "fault" : "");
+      this.status.say(statusInWords(run), run.status === "failed" ? "fault" : "");
       this.#ending(run, answer);
       await this.#foot(run, answer);
-      if (run.status === "completed") this.#announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
+      if (run.status === "completed") this.status.announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
       const queued = this.root.querySelector(".queued") || activeOf(await this.#runsOf(this.#session)); // or by another tab
       if (queued && !this.#live) this.open(this.#session);
     } catch (error) {
-      this.#status(error.message, "fault");
+      this.status.say(error.message, "fault");
     }
+  }
+
+  #asked(frame) {
+    this.#tell("ravi-news");
+    this.status.announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
   }
 
   #foot(run, answer, newest = true) {
     return showFoot(this.api, run, answer, newest, {
       open: (session) => this.open(session, session !== this.#session),
-      fault: (message) => this.#status(message, "fault"),
+      fault: (message) => this.status.say(message, "fault"),
     });
   }
 
   async #cancel() {
     if (!this.#live || this.#$("cancel").disabled) return;
     this.#$("cancel").disabled = true;
-    this.#status(t("Stopping"));
+    this.status.say(t("Stopping"));
     try {
       await this.api.post(`runs/${this.#live.run}/cancel/`);
     } catch (error) {
       this.#$("cancel").disabled = false;
-      this.#status(error.message, "fault");
+      this.status.say(error.message, "fault");
     }
   }
 
@@ -216,15 +224,17 @@ class RaviChat extends HTMLElement {
     if (push) this.#moved(id, "pushState");
     this.#drawer(false);
     this.#$("transcript").replaceChildren();
+    this.board = null;
     this.#$("transcript").style.minHeight = "";
     this.#$("welcome").hidden = Boolean(id);
     this.#starters();
-    this.#status("");
+    this.status.say("");
     this.composer.open(id ?? "");
     this.talks.show(id);
     if (!id) return;
     try {
-      const [messages, runs] = await Promise.all([this.api.all(`sessions/${id}/messages/?limit=200`), this.#runsOf(id)]);
+      const of = (rows) => this.api.all(`sessions/${id}/${rows}/?limit=200`);
+      const [messages, runs, tasks] = await Promise.all([of("messages"), this.#runsOf(id), of("board")]);
       if (mine !== this.#opened) return;
       this.newest = runs[0]?.id;
       // The conversation has the message of a run only when it has ended. The oldest of these is at work.
@@ -239,12 +249,13 @@ class RaviChat extends HTMLElement {
       if (active) this.#follow(active);
       else if (runs[0]) await this.#end(runs[0], answer);
       if (mine !== this.#opened) return;
+      if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
       for (const run of waiting) if (run.input) this.#queued(run.input);
       this.#toEnd();
     } catch (error) {
       if (mine !== this.#opened) return;
       if (error.status === 404 && this.hasAttribute("data-panel")) return this.open(null, true); // it was deleted elsewhere
-      this.#status(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
+      this.status.say(error.status === 404 ? t("There is no such conversation.") : error.message, "fault");
     }
   }
 
@@ -257,8 +268,13 @@ class RaviChat extends HTMLElement {
   }
 
   #moved(session, how) {
-    if (this.hasAttribute("data-panel")) this.dispatchEvent(new CustomEvent("ravi-moved", { detail: session ?? "", bubbles: true }));
+    if (this.hasAttribute("data-panel")) this.#tell("ravi-moved", session ?? "");
     else history[how](null, "", this.#address(session));
+  }
+
+  // For the panel around.
+  #tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail, bubbles: true }));
   }
 
   // The text and the files, and once in a conversation what page of the admin it is about.
@@ -329,6 +345,16 @@ class RaviChat extends HTMLElement {
     if (run.status === "cancelled") answer.note(t("Stopped."));
   }
 
+  // Show tasks on the conversation's board, which moves to this answer.
+  #board(answer, ...tasks) {
+    this.board ??= new Board();
+    this.board.take(...tasks);
+    if (this.board.root.parentElement === answer) return;
+    const foot = answer?.querySelector(":scope > .foot");
+    if (foot) foot.before(this.board.root);
+    else answer?.append(this.board.root);
+  }
+
   // --- small parts
 
   #show(node) {
@@ -344,35 +370,6 @@ class RaviChat extends HTMLElement {
     this.#following = true;
     this.#$("scroller").scrollTop = this.#$("scroller").scrollHeight;
     this.#$("to-end").hidden = true;
-  }
-
-  #status(text, kind = "") {
-    this.#$("status").textContent = text;
-    this.#$("status").dataset.kind = kind;
-  }
-
-  // "live", "lost", or "polled": a short break has no words.
-  #connection(state) {
-    if (state === this.connection) return;
-    this.connection = state;
-    this.waits?.forEach(clearTimeout);
-    this.waits = [];
-    const say = (text) => Object.assign(this.#$("banner"), { textContent: text, hidden: !text });
-    if (state === "lost") {
-      this.waits = [
-        setTimeout(() => say(t("Reconnecting… The answer continues.")), 2000),
-        setTimeout(() => say(t("You are offline. The answer continues. This page updates when you are online again.")), 10_000),
-      ];
-    } else say(state === "polled" && this.hasAttribute("data-staff") ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
-  }
-
-  #elapsed(ms) {
-    this.#$("elapsed").textContent = ms > 2000 ? took(ms, 0) : "";
-  }
-
-  // For screen readers, once: the growing text itself is no live region.
-  #announce(text) {
-    this.#$("announce").textContent = text;
   }
 
   #choose(agent) {

@@ -1,6 +1,7 @@
 // <ravi-panel>: a button that opens the chat at the side of any page. The chat's own files load when it is first opened.
 
-const KEY = "ravi.panel"; // {user, open, session}
+const KEY = "ravi.panel"; // {user, open, session, run}: run is the one at work
+const LOOK = 5000; // ms between two looks at a run that a closed panel has left at work
 const narrow = matchMedia("(max-width: 46rem)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -17,11 +18,14 @@ class RaviPanel extends HTMLElement {
       if (event.key === "Escape" && !event.defaultPrevented) this.close(); // else it has stopped an answer
     });
     this.addEventListener("ravi-moved", (event) => this.#moved(event.detail));
+    this.addEventListener("ravi-works", (event) => this.#keep({ run: event.detail }));
+    this.addEventListener("ravi-news", () => this.dialog.open || this.#news(true));
     this.#theme();
     new MutationObserver(() => this.#theme()).observe(document.documentElement, { attributes: true });
     dark.addEventListener("change", () => this.#theme());
     this.button.hidden = false;
     if (this.#kept().open && !narrow.matches) this.open();
+    else this.#look();
   }
 
   open() {
@@ -45,8 +49,27 @@ class RaviPanel extends HTMLElement {
     this.button.focus();
   }
 
+  // Before the chat is loaded: whether the run that an earlier page left at work has ended.
+  async #look() {
+    const { run } = this.#kept();
+    const chat = this.querySelector("template")?.content.querySelector("ravi-chat");
+    if (!run || !chat) return;
+    const answer = document.hidden ? null : await fetch(`${chat.dataset.api}runs/${run}/`, { headers: { Accept: "application/json" } }).catch(() => null);
+    const status = answer?.ok ? (await answer.json()).status : "";
+    if (["completed", "failed", "cancelled"].includes(status)) {
+      this.#keep({ run: "" });
+      this.#news(true);
+    } else if (!answer || answer.ok) setTimeout(() => this.#look(), LOOK);
+  }
+
+  #news(on) {
+    this.button.classList.toggle("news", on);
+    this.button.setAttribute("aria-label", on ? this.button.dataset.news : this.button.title);
+  }
+
   #shown(on) {
     this.button.hidden = on;
+    if (on) this.#news(false);
     this.#keep({ open: on });
   }
 

@@ -11,6 +11,15 @@ export function t(text, ...values) {
   return (words[text] ?? text).replace(/%s/g, () => String(values.shift()));
 }
 
+const STATUS = {
+  queued: "Waiting for the answer before it", pending: "Waiting for a worker", running: "Thinking", suspended: "Waiting",
+  blocked: "Blocked: an operator has to look", completed: "Done", failed: "Failed", cancelled: "Stopped",
+};
+
+export function statusInWords(run) {
+  return t(STATUS[run.status] ?? run.status);
+}
+
 // A duration: "0.2 s", "12 s", "4 min", "26 h".
 export function took(ms, digits = 1) {
   const seconds = Math.max(ms, 100) / 1000;

@@ -1,0 +1,40 @@
+// The words about what goes on: the line above the message, the banner, and what a screen reader hears.
+
+import { t, took } from "./words.js";
+
+export class Status {
+  // `staff` are told of a site without live text.
+  constructor(root, staff) {
+    [this.line, this.time, this.banner, this.heard] = ["status", "elapsed", "banner", "announce"].map((id) => root.getElementById(id));
+    this.staff = staff;
+  }
+
+  say(text, kind = "") {
+    this.line.textContent = text;
+    this.line.dataset.kind = kind;
+  }
+
+  elapsed(ms) {
+    this.time.textContent = ms > 2000 ? took(ms, 0) : "";
+  }
+
+  // For screen readers, once: the growing text itself is no live region.
+  announce(text) {
+    this.heard.textContent = text;
+  }
+
+  // "live", "lost", or "polled": a short break has no words.
+  connection(state) {
+    if (state === this.state) return;
+    this.state = state;
+    this.waits?.forEach(clearTimeout);
+    this.waits = [];
+    const say = (text) => Object.assign(this.banner, { textContent: text, hidden: !text });
+    if (state === "lost") {
+      this.waits = [
+        setTimeout(() => say(t("Reconnecting… The answer continues.")), 2000),
+        setTimeout(() => say(t("You are offline. The answer continues. This page updates when you are online again.")), 10_000),
+      ];
+    } else say(state === "polled" && this.staff ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
+  }
+}
