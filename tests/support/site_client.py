@@ -12,15 +12,13 @@ from typing import Any
 import django
 
 
-def submit(
-    text: str, agent: str, session: str | None = None, hint: str | None = None, metadata: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def submit(text: str, agent: str, hint: str | None = None) -> dict[str, Any]:
     """Start a run. The hint goes to the queue `hint`, nowhere when that is empty, else to whichever worker comes."""
     from tests.support.world import submit_once
 
     send = None if hint is None else _sender(hint)
-    run, _ = submit_once(agent, text, session=session, send=send, metadata=metadata)
-    return {"id": str(run.id), "session": str(run.session_id)}
+    run, _ = submit_once(agent, text, send=send)
+    return {"id": str(run.id)}
 
 
 def deliver(run_id: str, queues: list[str], task_id: str) -> None:
@@ -34,13 +32,6 @@ def send_task(name: str, args: list[Any], queue: str, task_id: str) -> None:
     from celery import current_app
 
     current_app.send_task(name, args=args, queue=queue, task_id=task_id, retry=False)
-
-
-def save_spec(address: str, spec: dict[str, Any], enabled: bool = True) -> int:
-    """As the admin does; returns the version."""
-    from tests.support.world import save_spec
-
-    return save_spec(address, spec, enabled=enabled).version
 
 
 def events(tree: str, after: int = 0) -> list[dict[str, Any]]:
@@ -60,7 +51,7 @@ def _sender(queue: str) -> Any:
     return send
 
 
-DO = {function.__name__: function for function in (submit, deliver, send_task, save_spec, events)}
+DO = {function.__name__: function for function in (submit, deliver, send_task, events)}
 
 
 def main() -> None:

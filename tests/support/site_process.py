@@ -213,8 +213,8 @@ class Site:
 
     # ---------------------------------------------------------------------------------------------------- runs
 
-    def submit(self, about: Conversation, session: str | None = None) -> str:
-        return str(self.client.ask("submit", text=about.text, agent=AGENT, session=session)["id"])
+    def submit(self, about: Conversation) -> str:
+        return str(self.client.ask("submit", text=about.text, agent=AGENT)["id"])
 
     def submit_to(self, worker: Worker, about: Conversation) -> str:
         """A run that `worker` leases. Where another one found it first, that one finishes it and the next try is a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from threading import Barrier
 from typing import Any
 
@@ -12,12 +11,11 @@ from django.db import transaction
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError
 from ravi_django.models import Run, Status
-from ravi_django.testing import FakeClock, run_until_idle
+from ravi_django.testing import FakeClock
 from tests.acceptance.people.desk import desk, waiting
-from tests.support import forks, world
+from tests.support import world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
-    database_url,
     drive,
     in_background,
     make_run,
@@ -27,14 +25,6 @@ from tests.support.runs import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-IN_ANOTHER_PROCESS = """
-import sys, django
-django.setup()
-from tests.support import world
-world.answer(sys.argv[1], "approve")
-"""
-
 
 # ------------------------------------------------------------------------------------- misrouted, doubled, lost
 
@@ -69,22 +59,6 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
 
 
 # ---------------------------------------------------------------------------------- answered, but never resumed
-
-
-@on_postgresql
-def test_a_run_that_was_answered_in_another_process_goes_on(paid: list[str], pay: Any, finance: list[Any]) -> None:
-    desk(pay, {"c0": {"to": "ACME", "amount": 1}})
-    run = drive(make_run("react/desk"))
-    request = waiting(run)["ACME"]
-
-    env = {**os.environ, "DATABASE_URL": database_url()}
-    forks.run(["-c", IN_ANOTHER_PROCESS, str(request.id)], env=env, check=True, timeout=seconds(120))
-
-    run.refresh_from_db()
-    assert run.status == Status.PENDING
-    run_until_idle()
-    run.refresh_from_db()
-    assert (run.status, paid) == (Status.COMPLETED, ["ACME 1"])
 
 
 def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -48,31 +47,6 @@ def assert_paid_once(site: Site, run_id: str, about: Conversation) -> None:
 
 def assert_gap_free(frames: list[dict[str, Any]]) -> None:
     assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
-
-
-def test_one_message_delivered_five_times_to_two_workers(site: Site, workers: list[Worker]) -> None:
-    about = site.model.conversation("delivered", steps=STEPS, hold={1})
-    run_id = site.submit_to(workers[0], about)
-    task_id = str(uuid4())
-
-    about.wait_held(1)
-    site.client.ask("deliver", run_id=run_id, queues=[worker.name for worker in workers[:2]], task_id=task_id)
-    site.client.ask("deliver", run_id=run_id, queues=["ravi"] * 3, task_id=task_id)
-    both = workers[:2]
-    ran = f"Task ravi.run[{task_id}] succeeded"
-    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 5, BOUND_S)
-    assert all(ran in worker.text for worker in both)
-    about.release()
-
-    site.completed(run_id)
-    assert about.calls() == list(range(1, STEPS + 2))
-    assert site.run(run_id)["lease_epoch"] == 1
-    assert site.kinds(run_id).count("run.completed") == 1
-    assert_whole(site, run_id)
-
-    site.client.ask("deliver", run_id=run_id, queues=[both[0].name], task_id=task_id)
-    assert wait_until(lambda: sum(worker.text.count(ran) for worker in both) == 6, BOUND_S)
-    assert site.run(run_id)["lease_epoch"] == 1
 
 
 def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list[Worker]) -> None:

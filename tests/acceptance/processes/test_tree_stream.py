@@ -85,17 +85,6 @@ def assert_one_sequence(site: Site, run_id: str, frames: list[dict[str, Any]]) -
         assert own.index(next(frame for frame in own if frame["type"] == "completion")) > 0
 
 
-def test_a_team_on_several_workers_streams_as_one(site: Site, crowded: Worker) -> None:
-    hands = [site.model.conversation(f"hand {number}", steps=2) for number in range(HANDS)]
-    run_id = submit(site, team(site, hands), crowded)
-
-    run = site.completed(run_id, 30)
-
-    assert run["output"] == "All of it is done."
-    assert len(workers_of(site, run_id)) > 1
-    assert_one_sequence(site, run_id, site.wait_streamed(run_id))
-
-
 def test_a_worker_killed_with_a_part_of_the_team_leaves_no_gap(site: Site, crowded: Worker) -> None:
     hands = [site.model.conversation(f"hand {number}", steps=2, hold={2}) for number in range(HANDS)]
     run_id = submit(site, team(site, hands), crowded)
