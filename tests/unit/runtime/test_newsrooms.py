@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-import ravi_django
 from ravi_django import register, signal
 from ravi_django.agents import InformationAgent, PersonalFeedAgent
-from ravi_django.kernel import AgentId, DataPayload, Message, PermanentError, TopicId
-from ravi_django.models import InboxMessage, JournalEntry, Publication, Run, Signal, Status
+from ravi_django.kernel import AgentId, DataPayload, Message
+from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
-from tests.support.arriving import TOPIC, arrive, begun, logged, most_rows, publish
+from tests.support.arriving import arrive, begun, logged, most_rows, publish
 from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, make_run
-from tests.support.world import MAX_HOPS
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_fan_out")]
 
@@ -293,51 +291,3 @@ def test_an_answer_is_not_torn_apart() -> None:
 
 
 # ------------------------------------------------------------------------------------------- circles
-
-
-def test_agents_that_follow_each_other_come_to_an_end() -> None:
-    rooms = {name: TopicId("news", name) for name in ("a", "b")}
-    for name, other in (("a", "b"), ("b", "a")):
-        agent = InformationAgent(name, handle=lambda ctx, item, state: {"title": item.title}, output_topic=rooms[name])
-        ravi_django.follow(register(agent), rooms[other])
-    ravi_django.emit(rooms["a"], {"title": "round and round"})
-
-    for _ in range(3 * MAX_HOPS):
-        for publication in Publication.objects.filter(done_at=None):
-            world.fan_out_run(publication.id)
-        run_until_idle()
-
-    assert not Publication.objects.filter(done_at=None).exists()
-    assert Publication.objects.count() == 1 + MAX_HOPS
-    failed = JournalEntry.objects.get(kind="log", name="feed.failed")
-    assert failed.result["error"]["type"] == "PermanentError"
-    assert "in a circle" in failed.result["error"]["message"]
-    assert {run.status for run in Run.objects.all()} == {Status.SUSPENDED}
-
-    run = Run.objects.get(id=failed.run_id)
-    signal(run.id, "new_source_item", {"title": "fresh"})
-    publish(run, {"title": "another"})
-    run_until_idle()
-    assert Publication.objects.count() == 1 + MAX_HOPS + 2, "what is new is told as ever"
-
-
-def test_the_refusal_of_too_many_hops_is_recorded(clock: FakeClock) -> None:
-    async def story(ctx: Any, inbox: Any) -> str:
-        try:
-            await ctx.emit("news/own", 1)
-        except PermanentError as error:
-            await ctx.log("refused", {})
-            return str(error)
-        return "emitted"
-
-    def told(drive: Any) -> Run:
-        run = make_run()
-        body = Message(target=TOPIC, payload=DataPayload(), metadata={"hops": MAX_HOPS}).model_dump(mode="json")
-        InboxMessage.objects.filter(run=run).update(body=body)
-        return drive(run)
-
-    code(story)
-    for run, _ in every_death(clock, told):
-        assert "more than 8 publications" in (run.output or "")
-        assert not Publication.objects.exists()
-        assert JournalEntry.objects.get(run=run, kind="emit").error["type"] == "PermanentError"  # type: ignore[index]

@@ -13,9 +13,7 @@ from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, F
 from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
-from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, most_rows, publish
-from tests.support.cases import sizes
-from tests.support.patience import BOUND_S
+from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, publish
 from tests.support.runs import code, drive, every_death, idle, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -105,55 +103,6 @@ def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeCloc
         assert curated(run) == [("Cats 1", True), ("Stocks 2", False), ("Cats 3", True), ("Cats 4", True)]
         assert Follow.objects.count() == 1
         assert not Signal.objects.filter(run=run, consumed_at=None).exists()
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("many", sizes(100, 150))
-def test_many_items_leave_a_journal_no_longer_than_twenty(many: int) -> None:
-    reader(ScriptedModel([judge]))
-    run = begun()
-    for start in range(0, many, 50):
-        comes(run, *(f"Cats {number}" for number in range(start, start + 50)))
-        run_until_idle(timeout=BOUND_S)
-        run.refresh_from_db()
-        assert run.status == Status.SUSPENDED
-
-    assert curated(run) == [(f"Cats {number}", True) for number in range(many)]
-    assert most_rows(run) <= 3 * 50 + 50, "what was unread at once, and a generation's own rows"
-    assert JournalEntry.objects.filter(run=run, generation=run.generation).count() <= 3 * 20 + 10
-
-
-def test_items_that_come_one_at_a_time_are_no_reason_to_grow() -> None:
-    reader(items_per_generation=4)
-    run = begun()
-    kept: list[int] = []
-    for number in range(16):
-        comes(run, f"Cats {number}")
-        run_until_idle()
-        run.refresh_from_db()
-        kept.append(JournalEntry.objects.filter(run=run, generation=run.generation).count())
-
-    assert len(curated(run)) == 16
-    assert max(kept[8:]) <= max(kept[:8])
-    follows = JournalEntry.objects.filter(run=run, kind="follow").values_list("generation", flat=True)
-    assert list(follows) == [0], "a later generation knows that it follows"
-
-
-def test_two_users_of_one_instance_do_not_mix(django_user_model: Any) -> None:
-    reader(ScriptedModel([judge]))
-    ann, bob = (django_user_model.objects.create_user(name, is_superuser=True) for name in ("ann", "bob"))
-    of_ann = begun(owner=ann, metadata={"preferences": "cats"})
-    of_bob = begun(owner=bob, metadata={"variables": {"preferences": "stocks"}})
-    for run in (of_ann, of_bob):
-        comes(run, "Cats", "Stocks")
-    run_until_idle()
-
-    assert curated(of_ann) == [("Cats", True), ("Stocks", False)]
-    assert curated(of_bob) == [("Cats", False), ("Stocks", True)]
-    arrive(of_ann, "prefer: dogs")
-    drive(of_ann)
-    kept = dict(Follow.objects.values_list("owner__username", "metadata"))
-    assert kept == {"ann": {"preferences": "dogs"}, "bob": {"variables": {"preferences": "stocks"}}}
 
 
 def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyPatch, ada: Any) -> None:
