@@ -7,15 +7,12 @@ import asyncio
 import pytest
 
 from ravi_django import register, tool
-from ravi_django.agents import FunctionMiddleware
 from ravi_django.kernel import (
     AgentId,
     Message,
     PauseForChildResult,
     RunContext,
     RunHandle,
-    TextBlock,
-    ToolExecutionResult,
 )
 from ravi_django.kernel.messages import ChatMessage, ChatPayload
 from ravi_django.models import Ask, HumanRequest, Run, Status
@@ -280,16 +277,3 @@ def test_a_transactional_tool_may_wait_for_a_run_that_is_there():
     helper(greets)
 
     assert after_the_child(code(story, tools=[wait_for])).output == "hello you"
-
-
-def test_the_outcome_goes_through_the_function_middlewares(ran):
-    class Loud(FunctionMiddleware):
-        async def process(self, context, call_next):
-            await call_next()
-            context.result = ToolExecutionResult(content=[TextBlock(text=context.result.text.upper())])
-
-    helper(greets)
-    agent = delegating(ran)
-    agent.middleware = [Loud()]
-
-    assert (after_the_child(agent).output, ran) == ("ok: HELLO YOU", ["hire"])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
 from ravi_django import answer, tool
 from ravi_django.agents import FunctionMiddleware
@@ -17,7 +16,7 @@ from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.cases import case, refused
-from tests.support.runs import asked, beside, code, drive, every_death, make_run, take_over
+from tests.support.runs import asked, code, drive, every_death, make_run, take_over
 from tests.support.tool_calls import calling, output_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -368,14 +367,6 @@ def test_the_idempotency_key_stays_the_same_and_that_of_another_call_does_not():
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
-def test_changed_code_at_the_place_of_a_pause_blocks_the_run(ran):
-    run = pausing(ran)
-    code(calling("paint", what="wall"), tools=[asking(ran)])
-    answer(asked(run).id, text="red")
-
-    assert drive(run).status == Status.BLOCKED
-
-
 # ------------------------------------------------------------------------------------------------ the other calls
 
 
@@ -423,20 +414,6 @@ def test_what_a_transactional_tool_wrote_before_its_pause_is_committed_with_it_o
 
 
 # -------------------------------------------------------------------------------------------- time, caps, middleware
-
-
-def test_the_time_of_waiting_is_no_time_of_the_tool(clock, ran):
-    paint = asking(ran, then="{0.text}")
-    paint.timeout = 5
-    code(calling("paint", what="door"), tools=[paint])
-    run = drive(make_run())
-    clock.advance(86_400)
-    answer(asked(run).id, text="red")
-    run = drive(run)
-
-    assert run.output == "ok: red"
-    row = next(row for row in journal_of(run) if row.phase == "result" and row.kind == "tool.call")
-    assert (row.finished_at - row.started_at).total_seconds() < conf.MAX_TOOL_S
 
 
 def test_a_call_that_was_let_in_is_not_refused_behind_its_pause():
@@ -500,25 +477,6 @@ def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(ran, eff
 # ------------------------------------------------------------------------------------------------- retry and fork
 
 
-def test_a_retry_opens_the_request_again_that_the_failure_closed(ran):
-    fails = [1]
-    code(beside(lambda ctx: ctx.tool("paint", what="door"), fails), tools=[asking(ran, then="{0.text}")])
-    run = drive(make_run())
-    world.send_signal(run.id, "go", None)
-    run = drive(run)
-    request = HumanRequest.objects.get(run=run)
-    assert (run.status, request.status) == (Status.FAILED, "cancelled")
-    fails.clear()
-
-    run = drive(world.store_retry(run.id))
-    request.refresh_from_db()
-    assert (run.status, request.status) == (Status.SUSPENDED, "pending")
-    answer(request.id, text="red")
-
-    assert drive(run).output == "red"
-    assert ran == [None, "answer"]
-
-
 def test_a_fork_shares_the_answer_or_begins_before_the_call(ran):
     run = pausing(ran)
     paused = next(row for row in journal_of(run) if row.phase == "paused")
@@ -533,15 +491,3 @@ def test_a_fork_shares_the_answer_or_begins_before_the_call(ran):
     result = next(row for row in journal_of(run) if row.kind == "tool.call" and row.phase == "result")
     new = world.store_fork(run.id, result.seq)
     assert (new.fork_seq, drive(new).output, ran) == (result.seq, "ok: answer|red|", ["answer"])
-
-
-def test_a_rehearsal_goes_as_far_as_the_pause(ran):
-    pausing(ran)
-    code(calling("paint", what="door"), tools=[asking(ran)])
-    call_command("ravi_replay_check", stdout=StringIO())
-
-    code(calling("paint", what="wall"), tools=[asking(ran)])
-    with pytest.raises((CommandError, SystemExit)):
-        call_command("ravi_replay_check", stdout=StringIO())
-
-    assert ran == [None]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from pydantic import BaseModel
 
 from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
@@ -26,7 +23,6 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, DataPayload, Message
 from ravi_django.models import HumanRequest, InboxMessage, Run, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.patience import BOUND_S
 from tests.support.runs import (
     CodeAgent,
     around_append,
@@ -35,11 +31,9 @@ from tests.support.runs import (
     drive,
     every_death,
     idle,
-    in_background,
     make_run,
     message,
 )
-from tests.support.world import Runtime, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -212,31 +206,6 @@ def test_finally_blocks_do_nothing_when_the_run_suspends(step, ran):
     assert seen == ["finally", "finally", "after"]
 
 
-def test_a_cancelled_run_closes_its_generator():
-    engines, closed = [], []
-
-    async def story(self, prompt):
-        try:
-            while True:
-                yield ToolCall("stop")
-        finally:
-            closed.append(True)
-
-    @tool
-    async def stop() -> str:
-        """Have the run cancelled."""
-        await asyncio.wrap_future(in_background(cancel, run.id, "enough"))
-        engines[0].cancel_run(run.id)
-        return "ok"
-
-    generator(story, tools=[stop])
-    run = the_run()
-
-    run = drive(run, setup=engines.append)
-
-    assert (run.status, closed) == (Status.CANCELLED, [True])
-
-
 def test_each_message_of_a_run_has_a_request_of_its_own():
     async def story(self, prompt):
         self.seen.append(prompt.text)
@@ -259,53 +228,6 @@ def test_each_message_of_a_run_has_a_request_of_its_own():
 
     assert run.output == "['two'] 1 b"
     assert agent.seen == []
-
-
-def test_fifty_requests_at_once_see_nothing_of_each_other():
-    class Counting(BaseAgentProxy):
-        tags = []
-
-        def __init__(self):
-            super().__init__("counting")
-            self.notes = {"words": []}
-
-        async def next_turn(self, prompt):
-            self.mine = prompt.text
-            self.notes["words"].append(prompt.text)
-            self.tags.append(prompt.text)
-            await asyncio.sleep(0)
-            yield ChatOutput(prompt.text)
-            await self.ctx.sleep_until_signal("never", until=self.ctx.now())
-            self.notes["words"].append(self.mine)
-            yield TurnEnd(f"{self.mine} {self.notes['words']} {self.tags}")
-
-    agent = register(Counting())
-    runs = [make_run("agent/counting", text=f"r{number}") for number in range(50)]
-
-    run_until_idle()
-
-    for number, run in enumerate(runs):
-        run.refresh_from_db()
-        text = f"r{number}"
-        assert run.output == f"{text} ['{text}', '{text}'] ['{text}']"
-    assert (agent.notes, Counting.tags, hasattr(agent, "mine")) == ({"words": []}, [], False)
-
-
-class Parcel(BaseModel):
-    order: int
-
-
-def test_a_result_model_holds_the_turns_end():
-    async def story(self, prompt):
-        yield TurnEnd(Parcel(order=7) if prompt.text == "good" else {"order": "seven"})
-
-    generator(story, result_model=Parcel)
-
-    good, bad = drive(the_run(text="good")), drive(the_run(text="bad"))
-
-    assert (good.status, good.output) == (Status.COMPLETED, '{"order":7}')
-    assert (bad.status, bad.error["type"]) == (Status.FAILED, "ResultInvalidError")
-    assert "Parcel" in bad.error["message"] and "order" in bad.error["message"]
 
 
 def test_the_conversation_is_kept_and_shown_to_the_model():
@@ -345,26 +267,6 @@ def test_it_is_a_tool_of_another_agent_and_answers_it_alone():
     assert run.output == "Done."
     (row,) = rows(run, "tool.call")
     assert row.result["content"][0]["text"] == "react/boss at 1: Write."
-
-
-def test_the_same_agent_runs_on_the_in_process_engine():
-    async def story(self, prompt):
-        result = yield ToolCall("double", {"number": 21})
-        yield TurnEnd(result.text)
-
-    @tool
-    def double(number: int) -> int:
-        """Double."""
-        return 2 * number
-
-    agent = generator(story, tools=[double])
-
-    async def main():
-        async with Runtime() as runtime:
-            return await runtime.result(await runtime.submit(agent, "go"), timeout=BOUND_S)
-
-    assert asyncio.run(main()) == "42"
-    assert drive(the_run()).output == "42"
 
 
 def test_a_request_that_was_asked_for_a_reply_is_answered_once():

@@ -349,15 +349,3 @@ def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, mod
     drive(submit(ADDRESS, "hi"))
     assert asked == [(ADDRESS, 1)]
     assert len(queries_of(world.specs_load, ADDRESS, 1)) == 1
-
-
-def test_concurrent_runs_of_two_versions_keep_apart(helper, models):
-    runs = [submit(ADDRESS, "hi")]
-    world.save_spec(ADDRESS, NEW)
-    runs.append(submit(ADDRESS, "hi"))
-    run_until_idle()
-    for run in runs:
-        run.refresh_from_db()
-    assert [(run.agent_version, run.output) for run in runs] == [(1, "done"), (2, "pah")]
-    digests = {journal_of(run)[0].result["spec"] for run in runs}
-    assert len(digests) == 2

@@ -7,14 +7,12 @@ import json
 from threading import Barrier
 
 import pytest
-from django.db import transaction
 
-from ravi_django import register, signal, submit
-from ravi_django.agents import OrchestratorAgent, SubAgentConfig, UserProxyAgent
-from ravi_django.conf import conf
-from ravi_django.kernel import AgentId, ConflictError, ControlPayload, InvalidInputError, Message, ToolUseBlock
+from ravi_django import register, signal
+from ravi_django.agents import UserProxyAgent
+from ravi_django.kernel import AgentId, ConflictError, ControlPayload, InvalidInputError, Message
 from ravi_django.models import AuditRecord, HumanRequest, InboxMessage, Run, Signal, Status
-from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
@@ -289,22 +287,6 @@ def test_a_signal_of_the_sites_own_code_is_kept_for_the_question(ann):
     assert drive(run).output == "Known already."
 
 
-def test_the_sweep_finds_an_answer_whose_sender_died_before_the_wake_up(clock, monkeypatch):
-    boss()
-    run, _ = proxied()
-    request = HumanRequest.objects.get(run=run)
-    with transaction.atomic():  # a caller's own: the wake-up is for after the commit, and never comes
-        world.patch(monkeypatch, "on_commit", lambda *args: None)
-        world.answer(request.id, text="Yes.")
-    hinted = []
-    clock.advance(conf.SWEEP_S * 2 + 1)
-
-    world.sweeper_sweep(lambda run_ids: hinted.extend(run_ids))
-
-    assert run.id in hinted
-    assert drive(run).output == "Yes."
-
-
 def test_no_agent_says_it_in_a_persons_place():
     """A model that leads a team could else answer the question that its own team has asked."""
 
@@ -326,44 +308,3 @@ def test_no_agent_says_it_in_a_persons_place():
 
     assert (run.status, refused) == (Status.COMPLETED, ["signal", "signal"])
     assert not Signal.objects.exists()
-
-
-def test_an_orchestrator_asks_it_and_reads_the_answer(ann):
-    call = ToolUseBlock(tool_name="handoff_boss", arguments={"task": "May I send it?"}, call_id="c1")
-    seen = []
-
-    def say(messages, options):
-        seen.append(messages[-1])
-        return "The boss agrees."
-
-    lead = OrchestratorAgent(
-        "lead", model=ScriptedModel([call, say]), sub_agents=[SubAgentConfig(UserProxyAgent("boss", to="staff"))]
-    )
-    register(lead)
-    run = submit(lead, "Send the invoice.", user=ann)
-    run_until_idle()
-    request = HumanRequest.objects.get()
-    assert (request.run.agent, request.text, request.to, request.owner) == (BOSS, "May I send it?", "staff", ann)
-
-    world.answer(request.id, text="Yes, do.")
-    run_until_idle()
-
-    run.refresh_from_db()
-    assert (run.status, run.output) == (Status.COMPLETED, "The boss agrees.")
-    assert "Yes, do." in seen[0].content[0].text
-
-
-def test_a_chat_with_it_is_a_conversation_with_a_person(ann):
-    agent = boss(to="staff")
-    first = submit(agent, "Are you there?", user=ann)
-    run_until_idle()
-    world.answer(HumanRequest.objects.get(run=first).id, text="I am.")
-    run_until_idle()
-
-    second = submit(agent, "Good.", session=first.session_id, user=ann)
-    run_until_idle()
-    world.answer(HumanRequest.objects.get(run=second).id, text="Is it?")
-    run_until_idle()
-
-    outputs = [Run.objects.get(id=run.id).output for run in (first, second)]
-    assert outputs == ["I am.", "Is it?"]
