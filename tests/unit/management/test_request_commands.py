@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 from io import StringIO
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -183,6 +184,12 @@ def test_a_user_answers_with_that_users_rights(run, people):
 def test_what_makes_no_decision_is_refused(run, args, words):
     request = approval_of(run)
     assert (refused(request, *args, words=words), request.status, request.answer) == (2, "pending", None)
+
+
+def test_a_request_that_is_not_there_is_said():
+    for given, words in (("nonsense", "not the id of a request"), (uuid4(), "There is no request")):
+        with pytest.raises(CommandError, match=words):
+            call_command("ravi_answer", str(given), "deny")
 
 
 def lines(*frames):

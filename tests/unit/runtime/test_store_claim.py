@@ -67,19 +67,6 @@ def test_one_of_two_that_claim_at_once_gets_the_run():
 
 @pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
-def test_one_of_eight_that_race_gets_the_run():
-    run = make_run()
-
-    claims = [in_background(world.claim, run.id, f"w{number}") for number in range(8)]
-    leases = [lease for claim in claims if (lease := claim.result(BOUND_S)) is not None]
-
-    run.refresh_from_db()
-    assert [lease.owner for lease in leases] == [run.lease_owner]
-    assert run.lease_epoch == 1
-
-
-@pytest.mark.sqlite
-@pytest.mark.django_db(transaction=True)
 def test_workers_that_look_at_once_get_different_runs():
     runs = [make_run() for _ in range(6)]
 
@@ -207,20 +194,6 @@ def test_a_batch_has_one_run_whose_workers_died_at_most(clock, dies_as):
 
     assert first[0] == suspects[0].id
     assert sorted(first[1:] + rest) == calm
-
-
-@pytest.mark.sqlite
-def test_a_worker_that_dies_before_it_starts_its_batch_loses_nothing(clock):
-    runs = [make_run().id for _ in range(6)]
-    batch = world.claim_batch("dead", ["test/code"], 6)
-    assert world.claim_batch("w", ["test/code"], 6) == []
-
-    clock.advance(conf.LEASE_S + 1)
-    again = world.claim_batch("w", ["test/code"], 6)
-
-    assert sorted(lease.run_id for lease in again) == runs
-    assert {(lease.epoch, lease.run.crashes) for lease in again} == {(2, 1)}
-    assert {lease.expired_at for lease in again} == {lease.run.lease_expires_at for lease in batch}
 
 
 def _woken(run):

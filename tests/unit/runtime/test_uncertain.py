@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
-from io import StringIO
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from ravi_django import tool
@@ -200,19 +198,6 @@ def test_an_answer_within_a_transaction_counts_with_it(uncertain):
     assert Run.objects.get(id=uncertain.id).status == Status.PENDING
 
 
-def test_the_sweep_wakes_a_run_whose_answerer_died_after_the_commit(clock, uncertain):
-    request = asked(uncertain)
-    with transaction.atomic():
-        world.answer_request(request.id, {"outcome": "happened", "result": "x"}, by=None)
-    assert Run.objects.get(id=uncertain.id).status == Status.SUSPENDED
-    clock.advance(conf.SWEEP_S + 1)
-
-    world.sweeper_sweep(lambda run_ids: None)
-
-    assert Run.objects.get(id=uncertain.id).status == Status.PENDING
-    assert drive(uncertain).output == "ok: x"
-
-
 def test_an_at_most_once_tool_that_waits_is_uncertain_with_words_that_say_why(sent):
     @tool(effect="at_most_once")
     async def pay(ctx: RunContext) -> str:
@@ -286,19 +271,3 @@ def test_an_effect_is_not_performed_on_a_lease_that_may_be_over(settings, sent, 
     else:
         words = "error: pay was not run: this worker could not renew its lease in time"
         assert (run.status, run.output) == (Status.COMPLETED, words)
-
-
-def test_the_command_decides(ann, uncertain):
-    request = asked(uncertain)
-    call_command("ravi_answer", str(request.id), "--happened", "invoice 7", "--user", "ann", stdout=StringIO())
-
-    assert drive(uncertain).output == "ok: invoice 7"
-    request.refresh_from_db()
-    assert request.answered_by.username == "ann"
-    for number, words in (
-        ("nonsense", "not the id of a request"),
-        ("01999999-9999-7999-8999-999999999999", "There is no request"),
-        (str(request.id), "already answered"),
-    ):
-        with pytest.raises(CommandError, match=words):
-            call_command("ravi_answer", number, "--fail")
