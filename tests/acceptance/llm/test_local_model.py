@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +65,6 @@ def test_what_was_said_before_is_sent_along(running):
 
     assert second["status"] == "completed"
     assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"] + first["usage"]["output_tokens"] // 2
-
-
-def test_several_conversations_at_once(running):
-    texts = [f"Name {number} fruits." for number in range(2, 6)]
-
-    with ThreadPoolExecutor(len(texts)) as pool:
-        ended = list(pool.map(lambda text: converse(running, text), texts))
-
-    assert [run["status"] for run, _ in ended] == ["completed"] * len(texts)
-    assert all("".join(streamed(frames)) == run["output"] for run, frames in ended)
 
 
 def test_its_server_ends_with_the_demo(tmp_path: Path):

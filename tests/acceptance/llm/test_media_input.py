@@ -16,29 +16,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 
-def test_an_image_and_a_document(web, agent, drive):
-    said = [
-        {"type": "text", "text": "What is this?"},
-        {"type": "image", "data": PNG, "mime_type": "image/png"},
-        {"type": "image", "url": "https://files.example/a.png"},
-        {"type": "document", "data": "JVBERi0xLjQK", "mime_type": "application/pdf", "name": "a.pdf"},
-    ]
-    with OpenAIServer() as server:
-        model = LLMFactory("openai/gpt-4o", "sk-x-0123456789abc", api_base=server.base_url).build()
-        posted = web.post("/ravi/runs/", {"agent": agent(model), "input": said}, format="json")
-        assert posted.status_code == 201, posted.json()
-        drive(posted.json()["id"])
-
-    assert Run.objects.get().status == "completed"
-    (asked,) = [message for message in server.requests[0].body["messages"] if message["role"] == "user"]
-    assert asked["content"] == [
-        {"type": "text", "text": "What is this?"},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
-        {"type": "image_url", "image_url": {"url": "https://files.example/a.png"}},
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0xLjQK", "filename": "a.pdf"}},
-    ]
-
-
 def test_an_uploaded_file_is_read_for_the_model_only(web, agent, drive):
     sent = {"file": ContentFile(b64decode(PNG), "a.png")}
     file = web.post("/ravi/files/", sent, format="multipart").json()

@@ -60,10 +60,3 @@ def test_a_prefork_worker_leaves_the_queue_and_keeps_its_others(site: Site, work
         assert "Task ravi." not in other.text, "neither a run nor one of the sweeps of these seconds"
         assert engines_of(site, other) == []
     worker.wait_for("Task ravi.sweep[")
-
-
-def test_a_threads_worker_of_the_queue_runs_agents(site: Site, worker: Worker) -> None:
-    run_id = site.submit_to(worker, site.model.conversation("in the queue", steps=2))
-
-    site.completed(run_id)
-    assert len(engines_of(site, worker)) == 1
