@@ -288,6 +288,3 @@ def test_an_answer_is_not_torn_apart() -> None:
     run.refresh_from_db()
     child = Run.objects.get(parent=run)
     assert (run.output, child.status, child.generation) == ("5", Status.COMPLETED, 0)
-
-
-# ------------------------------------------------------------------------------------------- circles

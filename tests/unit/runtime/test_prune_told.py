@@ -9,19 +9,16 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django import register
-from ravi_django.agents import PersonalFeedAgent
 from ravi_django.models import FeedItem, InboxMessage, JournalEntry, Publication, Signal, Status
-from ravi_django.testing import run_until_idle
 from tests.support import feeds, world
-from tests.support.arriving import TOPIC, arrive, logged, publish
-from tests.support.runs import CodeAgent, drive, leased, make_run, message
+from tests.support.arriving import arrive, publish
+from tests.support.runs import CodeAgent, leased, make_run, message
 from tests.support.world import INBOXES_CARRIED, Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DAY = world.DAY_S
 JOURNAL = {"journal": 10 * DAY}
-ALL = dict.fromkeys(world.PRUNE_KINDS, 0.0)
 
 
 def begun_anew(run=None):
@@ -81,43 +78,6 @@ def test_what_is_carried_for_the_next_generation_and_what_a_signal_tells_of_stay
     assert InboxMessage.objects.filter(run=other, body__payload__data__said="hello").exists()
     Signal.objects.update(consumed_at=world.now())
     assert world.prune(JOURNAL)["inbox"] == 1
-
-
-def test_each_transaction_is_bounded(clock, monkeypatch):
-    world.patch(monkeypatch, "PRUNE_ROWS", 3)
-    sizes = []
-    delete = world.prune_delete
-    world.patch(monkeypatch, "prune_delete", lambda found: sizes.append(delete(found)) or sizes[-1])
-    run = make_run()
-    for number in range(10):
-        arrive(run, str(number))
-    Signal.objects.bulk_create(Signal(run=run, name="x", consumed_at=clock.now) for _ in range(10))
-    begun_anew(run)
-    clock.advance(11 * DAY)
-    removed = world.prune(JOURNAL)
-    assert (removed["inbox"], removed["signals"], max(sizes)) == (11, 10, 3)
-
-
-def test_a_feed_of_many_items_leaves_no_more_than_one_of_few(clock):
-    register(PersonalFeedAgent("mine", follow_topics=[TOPIC], preferences="cats", items_per_generation=5))
-    run = drive(make_run("personal_feed/mine"))
-
-    def read_on(start, count):
-        for number in range(start, start + count):
-            publish(run, {"title": f"Cats {number}", "text": ""})
-            run_until_idle()
-        clock.advance(1)
-        world.prune(ALL)
-        return InboxMessage.objects.count(), Signal.objects.count()
-
-    few, many = read_on(0, 10), read_on(10, 50)
-    publish(run, {"title": "Cats at last", "text": ""})
-    run_until_idle()
-    assert few == many
-    assert max(many) < 10
-    run.refresh_from_db()
-    assert (run.status, run.error) == (Status.SUSPENDED, None)
-    assert [one["title"] for one in logged(run, "feed.curated")][-1] == "Cats at last"
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from ravi_django import register, signal, tool
 from ravi_django.kernel import ChatMessage, InvalidInputError, RunContext
 from ravi_django.models import InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
-from ravi_django.testing.running import journal_of
 from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.patience import BOUND_S
@@ -293,20 +292,6 @@ def test_a_wait_for_a_signal_can_be_over_by_a_message(clock: FakeClock) -> None:
     take_over(clock, run)
 
     assert (run.status, run.output) == (Status.COMPLETED, '[["one"],{"n":1},["two"]]')
-
-
-def test_a_fork_is_given_what_the_source_had_read(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Reader(step)
-    run = make_run()
-    arriving_at(monkeypatch, lambda name, path: arrive(run, "one") if name == "a" and len(places(run)) == 1 else None)
-    drive(run)
-    last = next(row.seq for row in journal_of(run) if row.path == "4")
-
-    new = world.store_fork(run.id, last)
-    drive(new)
-
-    assert (new.status, new.output) == (Status.COMPLETED, run.output)
-    assert reader.rounds[-1][:2] == [["hi"], ["one"]]
 
 
 def test_a_rehearsal_reads_nothing(step: Any) -> None:

@@ -14,7 +14,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
 from tests.support.arriving import NEW_ITEM, arrive, publish
-from tests.support.runs import around_append, code, drive, every_death, make_run
+from tests.support.runs import code, drive, every_death, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -143,26 +143,6 @@ def test_a_signal_that_a_wait_has_taken_is_its_own(monkeypatch: pytest.MonkeyPat
 
     assert (run.status, run.output) == (Status.COMPLETED, "[true,[1,2]]"), run.error
     assert unread(run) == 0
-
-
-def test_a_zombie_reads_no_signal() -> None:
-    async def story(ctx: Any, inbox: Any) -> None:
-        await ctx.sleep_until_signal("go")
-        await ctx.receive()
-
-    code(story)
-    run = drive(make_run())
-    deliver(run, 1)
-    signal(run, "go")
-
-    async def taken_over(engine: Any, entries: Any) -> None:
-        if any(entry.kind == "msg.received" for entry in entries):
-            await engine.database.call(Run.objects.filter(id=run.id).update, lease_epoch=99, lease_owner="other")
-
-    drive(run, setup=around_append(before=taken_over))
-
-    assert unread(run) == 1
-    assert not JournalEntry.objects.filter(run=run, kind="msg.received").exists()
 
 
 def test_an_inbox_that_was_given_is_read_when_the_run_begins_anew() -> None:

@@ -10,9 +10,9 @@ from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from ravi_django import register, register_tool, signal, submit, tool
+from ravi_django import register, register_tool, signal, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import AgentId, Message, RunContext, ToolUseBlock
+from ravi_django.kernel import AgentId, Message, ToolUseBlock
 from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
@@ -236,24 +236,6 @@ def test_a_new_generation_takes_the_newest_version_of_a_row(helper, version, the
     world.continue_as_new(leased(run), [], messages=[message("go on", ADDRESS)], inbox_upto=0)
     run.refresh_from_db()
     assert (run.generation, run.agent_version) == (1, then)
-
-
-def test_a_run_that_begins_anew_renders_the_new_instructions(models, monkeypatch):
-    @tool
-    async def begin_anew(ctx: RunContext) -> str:
-        """Begin anew."""
-        await ctx.continue_as_new("again")
-        return "never"
-
-    register_tool(begin_anew)
-    models["scripted"].script[:] = [ToolUseBlock(tool_name="begin_anew", arguments={}, call_id="c")]
-    world.save_spec(ADDRESS, {**SPEC, "tool_names": ["begin_anew"]})
-    run = submit(ADDRESS, "hi", metadata={"variables": {"customer": "Ada"}})
-    adieu = {"model": "other", "system_instructions": "Adieu {{ customer }}.", "tool_names": []}
-    world.save_spec(ADDRESS, {**SPEC, **adieu})
-    idle(run)
-    assert (run.generation, run.agent_version, run.status, run.output) == (1, 2, Status.COMPLETED, "pah")
-    assert told(models["other"].calls[0]) == "Adieu Ada."
 
 
 def forget_tools():

@@ -110,19 +110,6 @@ def test_what_was_recorded_counts_though_the_model_is_offered_otherwise_by_then(
     assert model.calls == [0, 1, 2]
 
 
-def test_a_run_without_a_valid_answer_fails_and_keeps_its_turns(clock):
-    model = Answers("no", "no", "no")
-    typed(model, result_retries=1)
-
-    run = drive(make_run(AGENT), dies="end")
-    run = take_over(clock, run)
-
-    assert (run.status, run.error["type"]) == (Status.FAILED, "ResultInvalidError")
-    assert "it is not JSON" in run.error["message"]
-    assert model.calls == [0, 1]
-    assert [role for role, _ in turns(run)] == ["user", "assistant", "user", "assistant"]
-
-
 class Note(BaseModel):
     text: str
 

@@ -237,28 +237,6 @@ def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
     assert request.status == ("answered" if accepted else "cancelled")
 
 
-def test_questions_of_one_inbox_are_open_at_once_and_each_gets_its_own_answer():
-    boss()
-    run = make_run(BOSS, text="First?")
-    also = {**message("Second?", BOSS), "correlation_id": ""}
-    InboxMessage.objects.create(run=run, message_id=also["id"], body=also)
-    run = drive(run)
-    first, second = HumanRequest.objects.filter(run=run).order_by("id")
-    assert (run.status, first.text, second.text) == (Status.SUSPENDED, "First?", "Second?")
-    assert first.signal != second.signal
-
-    world.answer(second.id, text="two")
-    run = drive(run)
-    assert run.status == Status.SUSPENDED
-    signal(run, first.signal, "one")
-    run = drive(run)
-
-    assert (run.status, run.output) == (Status.COMPLETED, "one")
-    rows = [row.result for row in journal_of(run) if row.kind == "ask_human" and row.phase == "result"]
-    told = [(row["id"], row.get("payload", row["text"])) for row in rows]
-    assert told == [(str(second.id), "two"), (str(first.id), "one")]
-
-
 def test_a_question_of_long_ago_is_not_answered_by_its_successors_signal():
     """A message of the same conversation asks by the same name: what came late for the first is not for the second."""
     boss()

@@ -26,7 +26,6 @@ from tests.support.patience import BOUND_S
 from tests.support.runs import (
     CodeAgent,
     around_append,
-    asked,
     code,
     drive,
     idle,
@@ -35,7 +34,6 @@ from tests.support.runs import (
     make_run,
     message,
 )
-from tests.support.tool_calls import phases
 from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -352,29 +350,6 @@ def test_what_the_code_was_told_is_told_it_again(clock):
 
     assert drive(run).output == "nobody there"
     assert InboxMessage.objects.filter(run_id=ghost).count() == 1
-
-
-def test_a_retry_after_a_persons_no_asks_again(clock):
-    async def story(ctx, inbox):
-        return (await ctx.tool("pay")).text
-
-    code(story, tools=[pay])
-    run = drive(make_run())
-    first = asked(run)
-    world.human_resolve(first.id, "fail")
-    run = drive(run)
-    assert run.status == Status.FAILED
-
-    retry(run.id)
-    run = drive(run)
-
-    again = HumanRequest.objects.get(run=run, status="pending")
-    assert (run.status, again.id == first.id) == (Status.SUSPENDED, False)
-    assert phases() == ["started"], "it was not called again"
-    world.human_resolve(again.id, "happened", result="paid")
-    assert drive(run).output == "paid"
-    first.refresh_from_db()
-    assert first.answer["outcome"] == "fail"
 
 
 @pytest.mark.parametrize("is_leased", [False, True], ids=["idle", "still being cancelled"])

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from ravi_django import signal, tool
 from ravi_django.kernel import LeaseLostError
@@ -15,7 +15,6 @@ from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
-    LOCKS,
     auntil,
     code,
     drive,
@@ -125,33 +124,6 @@ def test_a_signal_for_a_run_that_other_effects_keep_here_is_seen_when_it_is_hint
 
     assert order == ["now", "long"]
     assert status_of(run.id) == Status.COMPLETED
-
-
-def test_a_suspended_run_holds_no_connection_task_or_message():
-    async def story(ctx, inbox):
-        await ctx.sleep_until_signal("go")
-
-    async def scenario(run):
-        code(story)
-        engine = Engine()
-        try:
-            await asyncio.wait_for(engine.drive(run.id), BOUND_S)
-            assert not engine.active
-            assert not engine._leases
-            names = {task.get_name() for task in asyncio.all_tasks()}
-            assert not {name for name in names if name.startswith("ravi-run")}
-        finally:
-            await engine.close(drain_s=0.5)
-
-    run = make_run()
-
-    asyncio.run(scenario(run))
-
-    assert status_of(run.id) == Status.SUSPENDED
-    with connection.cursor() as cursor:
-        held = "relation = 'ravi_run'::regclass AND mode <> 'AccessShareLock'"
-        cursor.execute(f"SELECT count(*) FROM {LOCKS} AND {held}")
-        assert cursor.fetchone()[0] == 0
 
 
 def test_a_look_that_is_asked_for_during_another_is_made_after_it():
