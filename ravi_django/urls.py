@@ -7,6 +7,7 @@ from django.urls import path, re_path
 from rest_framework.routers import SimpleRouter
 
 from ravi_django.api.agents import AgentViewSet
+from ravi_django.api.agui import AguiView
 from ravi_django.api.base import NothingView
 from ravi_django.api.decide import DecideView
 from ravi_django.api.events import EventViewSet
@@ -85,6 +86,8 @@ urlpatterns = [
     path("usage/today/", TodayView.as_view(), name="usage-today"),
     path("sources/<uuid:id>/hook/", HookView.as_view(), name="source-hook"),
     path("tickets/", TicketsView.as_view(), name="tickets"),
+    path("agui/<str:type>/<str:key>/", AguiView.as_view(), name="agui"),
+    path("agui/<str:namespace>/<str:type>/<str:key>/", AguiView.as_view(schema=None), name="agui-in-namespace"),
     path("v1/models", ModelsView.as_view(), name="v1-models"),
     path("v1/chat/completions", ChatCompletionsView.as_view(), name="v1-chat"),
     path("v1/responses", ResponsesView.as_view(), name="v1-responses"),

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync
+from rest_framework import serializers
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.negotiation import DefaultContentNegotiation
 
@@ -16,7 +17,9 @@ from ravi_django.api import sse
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
 from ravi_django.conf import conf
+from ravi_django.kernel import InvalidInputError
 from ravi_django.services.exchanges import Exchange
+from ravi_django.services.fields import IdField
 from ravi_django.services.pieces import Piece, pieces
 
 LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
@@ -107,3 +110,12 @@ def after_wait(exchange: Exchange) -> str:
     """The message of a 504."""
     run = exchange.run.tree_id
     return f"run {run} has not ended after {conf.WAIT_S} s and goes on: read it at runs/{run}/, or use a stream"
+
+
+def session_id(value: Any, field: str) -> Any:
+    if value is None or value == "":
+        return None
+    try:
+        return IdField().run_validation(value)
+    except serializers.ValidationError as error:
+        raise InvalidInputError(f"not the id of a session: {value!r:.50}", field=field) from error

@@ -13,13 +13,12 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.api.base import ApiView
-from ravi_django.api.exchange import ExchangeView, Format, after_wait
+from ravi_django.api.exchange import ExchangeView, Format, after_wait, session_id
 from ravi_django.api.openapi import documented
-from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
 from ravi_django.services.exchanges import Exchange, Sent
-from ravi_django.services.fields import AgentField, FlagField, IdField, StrictSerializer
+from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -114,15 +113,6 @@ class ChatView(OpenAIView, ExchangeView):
 
 def _sent(message: dict[str, Any], place: int) -> Sent:
     return Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
-
-
-def session_id(value: Any, field: str) -> Any:
-    if value is None or value == "":
-        return None
-    try:
-        return IdField().run_validation(value)
-    except serializers.ValidationError as error:
-        raise InvalidInputError(f"not the id of a session: {value!r:.50}", field=field) from error
 
 
 def timed_out(exchange: Exchange) -> Response:

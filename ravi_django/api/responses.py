@@ -9,8 +9,8 @@ from pydantic_core import to_json
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from ravi_django.api.exchange import ExchangeView, Format
-from ravi_django.api.openai import INSTEAD, OpenAIView, arguments_of, failure, session_id, timed_out
+from ravi_django.api.exchange import ExchangeView, Format, session_id
+from ravi_django.api.openai import INSTEAD, OpenAIView, arguments_of, failure, timed_out
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
 from ravi_django.services import exchanges, problems

@@ -20,6 +20,7 @@ from ravi_django.models import ACTIVE, HumanRequest, Run, Session
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks
+from ravi_django.runtime.runs.sessions import create_session
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import newest
 from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
@@ -118,6 +119,16 @@ def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Inpu
     access.find(user, agent, session.id if isinstance(session, Session) else session)
     root, after = _answer(user, checks.session_of(session, user), found)
     return Exchange(user, root, after, whole=whole)
+
+
+def session_for(user: Any, agent: AgentId, session_id: UUID | None, found: Input) -> Session | UUID | None:
+    """The session with this id. If there is none at all, a message begins it: some clients choose the id."""
+    if session_id is None or found.answers or Session.objects.filter(id=session_id).exists():
+        return session_id
+    text = " ".join(str(block.get("text", "")) for block in found.blocks)
+    tenant = site_rules.tenant_for(user)
+    made = Session(id=session_id, owner=user, tenant=tenant, agent=str(agent), title=" ".join(text.split())[:80])
+    return create_session(made)
 
 
 def submit(user: Any, agent: AgentId, input: Any, **options: Any) -> tuple[Run, bool]:

@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 
 from ravi_django import urls
 from tests.acceptance.access.world import AGENT, PEOPLE, World, make, misfits
+from tests.acceptance.api.api_support import RUNSERVER
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +41,14 @@ BODIES: dict[str, Any] = {
         "input": [{"type": "function_call_output", "call_id": str(world.rows["humanrequest"].pk), "output": "no"}],
         "conversation": str(world.run.session_id),
     },
+    "POST agui": lambda world: _resuming(world),
+    "POST agui-in-namespace": lambda world: _resuming(world),
 }
+
+
+def _resuming(world: World) -> dict[str, Any]:
+    entry = {"interruptId": str(world.rows["humanrequest"].pk), "status": "resolved", "payload": "no action"}
+    return {"threadId": str(world.run.session_id), "runId": "r", "messages": [], "resume": [entry]}
 
 
 def calls() -> Iterator[tuple[str, str, Any]]:
@@ -74,7 +82,7 @@ def test_each_call_answers_each_person_as_the_table_says(settings: Any) -> None:
     seen: dict[str, list[str]] = {}
     for row, method, pattern in calls():
         for person in PEOPLE:
-            client = APIClient(raise_request_exception=False, HTTP_ACCEPT="application/json, */*;q=0.1")
+            client = APIClient(raise_request_exception=False, HTTP_ACCEPT="application/json, */*;q=0.1", **RUNSERVER)
             if world.people[person] is not None:
                 client.force_authenticate(world.people[person])
             with transaction.atomic():

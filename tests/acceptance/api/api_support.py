@@ -8,11 +8,12 @@ from typing import Any
 from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
+from ravi_django import register, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
-from ravi_django.kernel import ToolUseBlock, Usage
+from ravi_django.kernel import ModelError, ToolUseBlock, Usage
 from ravi_django.models import (
     Follow,
     HumanRequest,
@@ -88,3 +89,34 @@ def is_open(request: HumanRequest) -> bool:
     """Whether nothing at all has become of it."""
     request.refresh_from_db()
     return (request.status, request.answer, request.answered_by, request.version) == ("pending", None, None, 1)
+
+
+# --------------------------------------------------------------- agents that ask, for clients of other protocols
+
+PAID: list[int] = []
+
+
+@tool(risk="high", effect="idempotent", approvers="owner")
+def pay(amount: int) -> str:
+    """Pay somebody."""
+    PAID.append(amount)
+    return f"paid {amount}"
+
+
+def call(amount: int) -> ToolUseBlock:
+    return ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id=f"c{amount}")
+
+
+def registered(key: str, script: list[Any], **options: Any) -> str:
+    context = ContextConfig(DjangoHistoryProvider())
+    model = ScriptedModel(script, chunk="words")
+    return str(register(ReActAgent(key, model=model, context=context, **options)).id)
+
+
+def register_payers() -> list[str]:
+    PAID.clear()
+    return [
+        registered("payer", [[call(5), call(6)], "done"], tools=[pay]),
+        registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"}),
+        registered("broken", [ModelError("no such model")]),
+    ]

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import uvicorn
 from django.core.asgi import get_asgi_application
+from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from project.process import wait_until
 from ravi_django.kernel import AgentId
 from ravi_django.models import Run
-from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit
+from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit, register_payers
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
 
@@ -110,3 +111,16 @@ def worker(transactional_db: None, settings: Any) -> Iterator[None]:
     world.get_worker()
     yield
     world.close_worker()
+
+
+@pytest.fixture
+def payers(agent: str) -> Iterator[None]:
+    found = register_payers()
+    yield
+    for one in found:
+        world.unregister(AgentId.parse(one))
+
+
+@pytest.fixture
+def key(user: Any) -> str:
+    return str(Token.objects.create(user=user).key)

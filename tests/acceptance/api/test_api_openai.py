@@ -12,58 +12,16 @@ import openai
 import pytest
 from rest_framework.authtoken.models import Token
 
-import ravi_django
 from project.process import wait_until
 from ravi_django import people
-from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import DjangoHistoryProvider
-from ravi_django.agents.memory.agent_context import ContextConfig
-from ravi_django.kernel import ModelError, ToolUseBlock
 from ravi_django.models import HumanRequest, Run, Session
-from ravi_django.testing import ScriptedModel
-from tests.acceptance.api.api_support import AGENT
+from tests.acceptance.api.api_support import AGENT, PAID
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("payers")]
 ASK = [{"role": "user", "content": "6 * 7?"}]
-PAID: list[int] = []
-
-
-@ravi_django.tool(risk="high", effect="idempotent", approvers="owner")
-def pay(amount: int) -> str:
-    """Pay somebody."""
-    PAID.append(amount)
-    return f"paid {amount}"
-
-
-def call(amount: int) -> ToolUseBlock:
-    return ToolUseBlock(tool_name="pay", arguments={"amount": amount}, call_id=f"c{amount}")
-
-
-def registered(key: str, script: list[Any], **options: Any) -> str:
-    context = ContextConfig(DjangoHistoryProvider())
-    model = ScriptedModel(script, chunk="words")
-    return str(ravi_django.register(ReActAgent(key, model=model, context=context, **options)).id)
-
-
-@pytest.fixture(autouse=True)
-def agents(agent: str) -> Iterator[None]:
-    PAID.clear()
-    found = [
-        registered("payer", [[call(5), call(6)], "done"], tools=[pay]),
-        registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"}),
-        registered("broken", [ModelError("no such model")]),
-    ]
-    yield
-    for one in found:
-        world.unregister(ravi_django.kernel.AgentId.parse(one))
-
-
-@pytest.fixture
-def key(user: Any) -> str:
-    return str(Token.objects.create(user=user).key)
 
 
 @pytest.fixture

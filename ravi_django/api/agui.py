@@ -1,0 +1,203 @@
+"""AG-UI for agents: `threadId` is the session. Events have the official types of `ag-ui-protocol`.
+
+Those types are imported by the first call: a process that has no such clients does not load them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from ravi_django import access
+from ravi_django.api.exchange import ExchangeView, Format, session_id
+from ravi_django.api.openapi import documented
+from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel.identity import DEFAULT_NAMESPACE
+from ravi_django.runtime.teams import board
+from ravi_django.services import exchanges, problems
+from ravi_django.services.exchanges import Exchange, Input, Sent
+from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text
+
+OURS = "ravi-result-"  # begins the ids of tool messages that the client has from this server
+INSTEAD = "use POST v1/chat/completions"
+
+
+class AguiView(ExchangeView):
+    limit = "submit"
+
+    @documented("agui_run", request=dict, ok={(200, "text/event-stream"): str}, errors=[404, 409])
+    def post(self, request: Any, type: str, key: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
+        """Run an agent by AG-UI: the body is a RunAgentInput, the answer a stream of events.
+
+        An unused `threadId` begins a session with this id. Requests to the user are interrupts, which `resume` answers.
+        """
+        agent, sent = AgentId(type, key, namespace), _input(request.data)
+        thread, found = session_id(sent.thread_id, "threadId"), _read(sent)
+
+        def make() -> tuple[Exchange, AguiFormat]:
+            access.find(request.user, agent, thread)
+            session = exchanges.session_for(request.user, agent, thread, found)
+            exchange = exchanges.begin(request.user, agent, session, found)
+            return exchange, AguiFormat(exchange, sent.run_id)
+
+        return self.stream(make, INSTEAD)
+
+
+def _input(body: dict[str, Any]) -> Any:
+    from ag_ui.core import RunAgentInput
+
+    try:
+        found = RunAgentInput.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise InvalidInputError(first["msg"], field=".".join(map(str, first["loc"]))) from None
+    for name in ("tools", "context"):
+        if getattr(found, name):
+            raise InvalidInputError(f"{name} of the client are not possible: an agent has its own", field=name)
+    return found
+
+
+def _read(sent: Any) -> Input:
+    """Answers by `resume`, else the messages."""
+    if sent.resume:
+        answers = []
+        for entry in sent.resume:
+            payload = entry.payload if entry.status == "resolved" else {"action": "cancel"}
+            answers.append(Sent("tool", payload, entry.interrupt_id))
+        return Input([], answers, "resume")
+    return exchanges.read([one for message in sent.messages if (one := _sent(message)) is not None])
+
+
+def _sent(message: Any) -> Sent | None:
+    match message.role:
+        case "activity":
+            return None
+        case "reasoning":
+            return Sent("assistant", "")
+        case "tool":
+            is_ours = str(message.id).startswith(OURS)
+            return None if is_ours else Sent("tool", message.content, message.tool_call_id)
+    content = message.content
+    if isinstance(content, list):
+        content = [part.model_dump(by_alias=True, mode="json") for part in content]
+    return Sent(message.role, content)
+
+
+class AguiFormat(Format):
+    """Events of a run."""
+
+    def __init__(self, exchange: Exchange, run_id: str) -> None:
+        self._ids = {"threadId": str(exchange.run.session_id), "runId": run_id}
+        self._run = str(exchange.run.tree_id)
+        self._tasks = {str(task.id): board.shown(task) for task in exchange.run.session.board.all()}
+        self._open: Text | None = None  # of the message that is being written
+
+    def begin(self) -> Iterator[bytes]:
+        yield _event("RUN_STARTED", **self._ids)
+        yield self._state()
+
+    def add(self, piece: Piece) -> Iterator[bytes]:
+        match piece:
+            case Text():
+                yield from self._say(piece)
+                return
+            case Task():
+                self._tasks[piece.task["id"]] = piece.task
+                yield self._state()
+                return
+        yield from self._close()
+        match piece:
+            case Call():
+                yield _event(
+                    "TOOL_CALL_START", toolCallId=piece.id, toolCallName=piece.tool, parentMessageId=piece.message
+                )
+                yield _event("TOOL_CALL_ARGS", toolCallId=piece.id, delta=to_json(piece.arguments or {}).decode())
+                yield _event("TOOL_CALL_END", toolCallId=piece.id)
+            case Result():
+                message = f"{OURS}{piece.id}"
+                yield _event(
+                    "TOOL_CALL_RESULT", messageId=message, toolCallId=piece.id, content=piece.text, role="tool"
+                )
+            case Asked():
+                interrupts = [_interrupt(request) for request in piece.requests]
+                yield self._finished({"type": "interrupt", "interrupts": interrupts})
+            case Ended(status="completed" | "cancelled"):
+                is_done = piece.status == "completed"
+                yield self._finished({"type": "success" if is_done else "cancelled"}, piece.usage)
+            case Ended():
+                message = piece.error.get("message") or f"the run is {piece.status}"
+                yield _event("RUN_ERROR", message=message, code=piece.error.get("type") or piece.status)
+
+    def _say(self, piece: Text) -> Iterator[bytes]:
+        is_same = self._open is not None and self._open.message == piece.message
+        if self._open is None or not is_same or self._open.is_reasoning != piece.is_reasoning:
+            yield from self._close()
+            self._open = piece
+            if piece.is_reasoning:
+                yield _event("REASONING_START", messageId=_reasoning(piece))
+                yield _event("REASONING_MESSAGE_START", messageId=_reasoning(piece), role="reasoning")
+            else:
+                yield _event("TEXT_MESSAGE_START", messageId=piece.message, role="assistant")
+        if piece.is_reasoning:
+            yield _event("REASONING_MESSAGE_CONTENT", messageId=_reasoning(piece), delta=piece.text)
+        else:
+            yield _event("TEXT_MESSAGE_CONTENT", messageId=piece.message, delta=piece.text)
+
+    def _close(self) -> Iterator[bytes]:
+        said, self._open = self._open, None
+        if said is None:
+            return
+        if said.is_reasoning:
+            yield _event("REASONING_MESSAGE_END", messageId=_reasoning(said))
+            yield _event("REASONING_END", messageId=_reasoning(said))
+        else:
+            yield _event("TEXT_MESSAGE_END", messageId=said.message)
+
+    def _state(self) -> bytes:
+        session = self._ids["threadId"]
+        return _event(
+            "STATE_SNAPSHOT", snapshot={"run": self._run, "session": session, "board": [*self._tasks.values()]}
+        )
+
+    def _finished(self, outcome: dict[str, Any], usage: tuple[int, int] | None = None) -> bytes:
+        tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
+        return _event("RUN_FINISHED", **self._ids, outcome=outcome, **tokens)
+
+    def fault(self) -> bytes:
+        return _event("RUN_ERROR", message=problems.INTERNAL, code="internal")
+
+
+def _reasoning(piece: Text) -> str:
+    return f"{piece.message}/reasoning"
+
+
+def _interrupt(request: dict[str, Any]) -> dict[str, Any]:
+    """`resume` answers it with the body of `POST requests/{id}/answer/`, or a text."""
+    action = {"type": "string", "enum": request["actions"]}
+    fields = {"action": action, "text": {"type": "string"}, "reason": {"type": "string"}}
+    expires = {"expiresAt": request["expires_at"]} if request["expires_at"] else {}
+    return {
+        "id": request["id"],
+        "reason": request["kind"],
+        "message": request["text"] or request["kind"],
+        "responseSchema": {"type": "object", "properties": fields, "required": ["action"]},
+        "metadata": {"request": request},
+        **expires,
+    }
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    """The official type checks the event, and writes it."""
+    from ag_ui.core import Event
+    from pydantic import TypeAdapter
+
+    global _adapter
+    _adapter = _adapter or TypeAdapter(Event)
+    found: Any = _adapter.validate_python({"type": kind, **fields})
+    return b"data: %s\n\n" % found.model_dump_json(by_alias=True).encode()
+
+
+_adapter: Any = None

@@ -1,0 +1,134 @@
+"""AG-UI: its streams are read by the official types, from a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui.core import Event, RunAgentInput
+from pydantic import TypeAdapter
+
+from ravi_django.api import sse
+from ravi_django.models import HumanRequest, Session, uuid7
+from tests.acceptance.api.api_support import AGENT, PAID
+from tests.support import world
+from tests.support.docs import Page
+from tests.support.patience import BOUND_S
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("payers")]
+ASK = [{"id": "m1", "role": "user", "content": "6 * 7?"}]
+
+
+class Client:
+    def __init__(self, server: str, key: str) -> None:
+        headers = {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"}
+        self.web = httpx.Client(base_url=server, headers=headers, timeout=BOUND_S, trust_env=False)
+
+    def post(self, agent: str, thread: Any, **body: Any) -> httpx.Response:
+        body = {"threadId": str(thread), "runId": "r1", "messages": ASK, "tools": [], "context": [], **body}
+        RunAgentInput.model_validate(body)
+        return self.web.post(f"/ravi/agui/{agent}/", json=body)
+
+    def run(self, agent: str, thread: Any, **body: Any) -> list[Any]:
+        response = self.post(agent, thread, **body)
+        assert response.status_code == 200, response.text
+        read = TypeAdapter(Event).validate_json
+        lines = response.text.split("\n\n")
+        return [read(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+@pytest.fixture
+def agui(server: str, key: str) -> Iterator[Client]:
+    found = Client(server, key)
+    with found.web:
+        yield found
+
+
+def kinds(events: list[Any]) -> list[str]:
+    return [event.type.value for event in events]
+
+
+def text_of(events: list[Any]) -> str:
+    return "".join(event.delta for event in events if event.type.value == "TEXT_MESSAGE_CONTENT")
+
+
+def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: Client, worker: None) -> None:
+    thread = uuid7()  # as clients do: the server has no such session
+
+    events = agui.run(AGENT, thread)
+
+    assert [kind for kind in kinds(events) if kind != "TEXT_MESSAGE_CONTENT"] == [
+        *("RUN_STARTED", "STATE_SNAPSHOT"),
+        *("TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "TOOL_CALL_RESULT"),
+        *("TEXT_MESSAGE_START", "TEXT_MESSAGE_END", "RUN_FINISHED"),
+    ]
+    assert text_of(events) == "It is 42."
+    start, end = events[0], events[-1]
+    assert (start.thread_id, start.run_id, end.outcome.type) == (str(thread), "r1", "success")
+    results = [event for event in events if event.type.value == "TOOL_CALL_RESULT"]
+    again = [
+        *ASK,
+        {"id": results[0].message_id, "role": "tool", "toolCallId": "c1", "content": "42"},
+        {"id": "m2", "role": "user", "content": "Again?"},
+    ]
+    agui.run(AGENT, thread, messages=again, state=events[1].snapshot)
+    assert Session.objects.get().runs.count() == 2
+
+
+def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
+    thread = uuid7()
+    asked = agui.run("react/payer", thread)[-1].outcome.interrupts
+    assert [(one.reason, one.metadata["request"]["arguments"]["amount"]) for one in asked] == [
+        ("approval", 5),
+        ("approval", 6),
+    ]
+
+    answers = [
+        {"interruptId": asked[0].id, "status": "resolved", "payload": {"action": "approve"}},
+        {"interruptId": asked[1].id, "status": "cancelled"},
+    ]
+    events = agui.run("react/payer", thread, resume=answers)
+
+    assert (text_of(events), events[-1].outcome.type, PAID) == ("done", "success", [5])
+    assert agui.post("react/payer", thread, resume=answers).json()["error"]["field"] == "resume"
+
+
+def test_a_run_that_fails_ends_with_its_error(agui: Client, worker: None) -> None:
+    last = agui.run("react/broken", uuid7())[-1]
+
+    assert (last.type.value, last.code) == ("RUN_ERROR", "ModelError") and "no such model" in last.message
+
+
+def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client, stranger: Any, run: Any) -> None:
+    tools = [{"name": "f", "description": "", "parameters": {}}]
+    system = [{"id": "s", "role": "system", "content": "x"}, *ASK]
+    for body, status, field in (
+        ({"tools": tools}, 400, "tools"),
+        ({"messages": system}, 400, "messages.0.role"),
+        ({"thread": "main"}, 400, "threadId"),
+        ({"thread": world.create_session(Session(owner=stranger)).id}, 404, "session"),
+    ):
+        response = agui.post(AGENT, **{"thread": uuid7(), **body})
+        assert (response.status_code, response.json()["error"]["field"]) == (status, field), body
+    assert not HumanRequest.objects.exists() and Session.objects.count() == 2
+
+
+def test_an_idle_stream_sends_comments(agui: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.silence(monkeypatch, "dispatch_send")
+    assert sse.KEEP_ALIVE_S == 15
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
+    body = {"threadId": "", "runId": "r1", "messages": ASK}
+
+    with agui.web.stream("POST", f"/ravi/agui/{AGENT}/", json=body) as response:
+        lines = (line for line in response.iter_lines() if line.startswith(":"))
+        assert [next(lines) for _ in range(3)] == [": open", ": keep-alive", ": keep-alive"]
+
+
+def test_the_page_of_the_docs_holds(server: str, key: str, worker: None, capsys: Any) -> None:
+    code = Page("clients").code("agui.py").replace("http://127.0.0.1:8000", server).replace("react/assistant", AGENT)
+
+    exec(code, {"token": key})
+
+    assert capsys.readouterr().out == "It is 42."
