@@ -39,7 +39,7 @@ def addresses(run: Any = None, session: Any = None, request: Any = None, follow:
         assert isinstance(pattern, URLPattern)
         if pattern.name == "decide" or pattern in urls.pages:  # for people: test_decide_page.py, test_chat_page.py
             continue
-        if str(pattern.name).startswith("v1-"):  # in OpenAI's shape: test_api_openai.py
+        if str(pattern.name).startswith(("v1-", "agui")):  # test_api_openai.py, test_api_agui.py
             continue
         route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
         noun = str(pattern.name).split("-")[0]
