@@ -15,7 +15,7 @@
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
 #   make lint                                           what CI says about the code
-#   make vendor                                         copy the pages' pinned modules from npm, and check them
+#   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make clean                                          remove what these made, the demo's data too
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.browser import findings
 from tests.support.patience import SLOW
 
 LOOKS = (("light", 1280), ("dark", 390))
@@ -39,9 +40,10 @@ def log_in(page: Any, url: str, name: str, password: str) -> None:
 Looks = Sequence[tuple[str, int]]
 
 
-def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOOKS) -> list[str]:
+def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOOKS, axe: bool = False) -> list[str]:
     """What is wrong: `page, look: fault`. `page` comes from tests.support.browser.new_page, logged in. Without looks
-    it lists pages that do not open, buttons that cannot be pressed, and errors in the console."""
+    it lists pages that do not open, buttons that cannot be pressed, and errors in the console. `axe` also lists
+    what axe-core finds in our parts of each page."""
     found: list[str] = []
     seen: set[str] = set()
     waiting = [admin]
@@ -56,7 +58,7 @@ def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOO
             found.append(f"{shape}: {response.status}")
         elif OURS.search(html):
             page.goto(f"{url}{address}")
-            found += _look(page, shape, looks) + _press(page, shape, looks)
+            found += _look(page, shape, looks, axe) + _press(page, shape, looks)
         for link in re.findall(rf'href="({admin}[^"?#]+)', html):
             if not set(link.split("/")) & set(NOT_OURS) and ID.sub("*", link) not in seen:
                 seen.add(ID.sub("*", link))
@@ -64,7 +66,7 @@ def walk(page: Any, url: str, *, admin: str = "/admin/ravi/", looks: Looks = LOO
     return found
 
 
-def _look(page: Any, name: str, looks: Looks) -> list[str]:
+def _look(page: Any, name: str, looks: Looks, axe: bool = False) -> list[str]:
     found = []
     for scheme, width in looks:
         page.set_viewport_size({"width": width, "height": 900})
@@ -75,6 +77,7 @@ def _look(page: Any, name: str, looks: Looks) -> list[str]:
             if not (faults := page.evaluate(FAULTS)):
                 break
             page.wait_for_timeout(500)
+        faults += findings(page, ".ravi") if axe and page.locator(".ravi").count() else []
         found += [f"{name}, {scheme} {width}: {fault}" for fault in faults]
     found += [f"{name}: {fault}" for fault in (*page.errors, *page.console)]
     page.errors.clear()

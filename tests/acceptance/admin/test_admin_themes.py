@@ -11,7 +11,7 @@ import pytest
 from tests.support.admin_walk import RUN, log_in, walk
 from tests.support.themed_site import CUSTOMER, themed_site
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("theme", ["stock", "unfold", "jazzmin"])
@@ -20,7 +20,7 @@ def test_pages_can_be_read_and_used(theme: str, tmp_path: Path, new_page: Callab
         page = new_page(url)
         log_in(page, url, "root", "root")
 
-        faults = walk(page, url)
+        faults = walk(page, url, axe=theme == "stock")
 
         assert faults == [], "\n".join(faults)
         approve_on_a_phone(page)

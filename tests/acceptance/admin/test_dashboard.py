@@ -15,7 +15,7 @@ from django.test import Client
 from ravi_django.kernel import Usage
 from ravi_django.models import Run, Status
 from tests.support import world
-from tests.support.browser import elsewhere
+from tests.support.browser import elsewhere, findings
 from tests.support.inbox import ask, logged_in, person
 from tests.support.many_runs import fill
 from tests.support.runs import leased, make_run
@@ -136,6 +136,7 @@ def test_it_fits_the_screen_under_a_strict_policy(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator("summary").first.click()
     assert page.locator(".as-table tbody tr").first.is_visible()
+    assert findings(page) == []
     page.select_option("[name=days]", "7")
     page.click("text=Apply")
     assert "days=7" in page.url

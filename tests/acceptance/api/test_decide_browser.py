@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from tests.support import world
 from tests.support.asked import approval_of, asked_by
-from tests.support.browser import new_page
+from tests.support.browser import looks, new_page
 from tests.support.runs import make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,6 +38,10 @@ def test_a_person_decides_without_javascript_and_by_the_keyboard(chromium: Any, 
     money, colour = (link_to(one, ann) for one in (pay, door))
 
     with chromium() as browser:
+        page = new_page(browser, live_server.url, ann)
+        for address in (money, colour):
+            page.goto(address)
+            assert [page.viewport_size["width"] for _ in looks(page, 390)] == [390] * 2
         page = new_page(browser, live_server.url, java_script_enabled=False)
         page.goto(money)
         assert settings.LOGIN_URL in page.url  # the site asks first who follows the link

@@ -15,7 +15,7 @@ from project.process import wait_until
 from ravi_django import register, signal, submit
 from ravi_django.models import HumanRequest, Run
 from tests.support import world
-from tests.support.browser import contrast, elsewhere, looks
+from tests.support.browser import elsewhere, findings, looks
 from tests.support.patience import BOUND_S
 from tests.support.runs import CodeAgent
 from tests.support.world import retry
@@ -129,6 +129,7 @@ def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, h
     session = page.evaluate("location.pathname.split('/')[4]")
     staff = chat_of(boss, session)
     staff.fill(".request input", "as agreed")
+    assert findings(staff) == []
     staff.press(".request input", "Enter")  # decides nothing
     staff.click(f".request button:text-is('{how}')")
 
@@ -238,7 +239,6 @@ def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_pat
     for scheme, width in looks(page, 390, 1280):
         page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert contrast(page, "nav a") > 4.5
     page.click("text=Rename…")
     page.fill("#session-list input", MARKUP)
     page.press("#session-list input", "Enter")

@@ -12,7 +12,7 @@ from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
 from tests.support import world
 from tests.support.asked import Kind, asked_by
-from tests.support.browser import contrast, elsewhere, looks
+from tests.support.browser import elsewhere, looks
 from tests.support.journals import long
 from tests.support.runs import CodeAgent, make_run
 
@@ -171,5 +171,4 @@ def test_a_journal_of_5000_rows_opens_with_its_beginning_and_loads_the_rest(demo
     for scheme, width in looks(page, 390, 1280):
         page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert contrast(page, ".lane.run .what a") > 4.5
     assert (page.errors, page.console) == ([], [])
