@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN
 from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
 from ravi_django.kernel.chat import ChatMessage
 
@@ -55,6 +56,13 @@ def accepts_images(litellm: Any, model: str) -> bool:
     return not entry or bool(entry.get("supports_vision"))
 
 
+def accepts_video(litellm: Any, model: str) -> bool:
+    """Whether the model accepts videos, in the one form that litellm converts for its provider."""
+    return model.startswith(("gemini/", "vertex_ai/", "bedrock/")) and bool(
+        listed(litellm, model).get("supports_video_input")
+    )
+
+
 def dialect(litellm: Any, model: str) -> Dialect:
     """The media that the model's provider accepts."""
     if "claude" in model:  # on any cloud
@@ -86,7 +94,17 @@ def text_tokens(litellm: Any, model: str, text: str) -> int:
 
 def _count(litellm: Any, model: str, form: str, messages: Sequence[ChatMessage]) -> None:
     for message in messages:
-        message._wire[form] = sum(_tokens(litellm, model, part) for part in to_wire([message]))
+        message._wire[form] = sum(_tokens(litellm, model, part) for part in to_wire([message])) + _of_files(message)
+
+
+def _of_files(message: ChatMessage) -> int:
+    """The tokens of uploaded files, whose content is read for the call alone."""
+    files: list[Any] = [block for block in message.content if getattr(block, "file", None)]
+    return sum(_of_file(block.mime_type or "", block.size or 0) for block in files)
+
+
+def _of_file(media_type: str, size: int) -> int:
+    return size // BYTES_A_TOKEN if media_type.startswith("text/") else FILE_TOKENS
 
 
 def _tokens(litellm: Any, model: str, part: WireMessage) -> int:

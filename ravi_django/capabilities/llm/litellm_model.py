@@ -161,6 +161,7 @@ class LiteLLMModel:
                 dialect=knowledge.dialect(litellm, self.name),
                 thinking=self._signs_thinking,
                 addresses=self._addresses,
+                video=knowledge.accepts_video(litellm, self.name),
                 tool_images=knowledge.accepts_images(litellm, self.name),
             )
         return self._form

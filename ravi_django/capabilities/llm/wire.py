@@ -46,6 +46,7 @@ class Form:
     thinking: bool = False  # signed reasoning is sent back
     addresses: Addresses = "public"
     tool_images: bool = True  # images and documents that its tools return are sent
+    video: bool = False
 
 
 _ANY = Form()
@@ -220,6 +221,8 @@ def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
         case AudioBlock(data=str() as data) if form.dialect != "anthropic":
             kind = (block.mime_type or "audio/wav").rpartition("/")[2].removeprefix("x-")
             return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
+        case VideoBlock(data=str() as data) if form.video:
+            return {"type": "file", "file": {"file_data": f"data:{block.mime_type or 'video/mp4'};base64,{data}"}}
         case DocumentBlock(data=str() as data) if not _is_text(block):
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}

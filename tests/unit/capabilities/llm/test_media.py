@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ravi_django.capabilities.llm import knowledge
 from ravi_django.capabilities.llm.errors import is_fetch_error
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.capabilities.llm.wire import Form, is_public, to_wire
@@ -18,6 +19,7 @@ from ravi_django.kernel import (
     TextBlock,
     ToolResultBlock,
     ToolUseBlock,
+    VideoBlock,
 )
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.cases import case
@@ -82,6 +84,24 @@ async def test_anthropic(model_at, events_of, block, part):
     if part["type"] == "text":  # beside other text there is nothing but text
         found = [{"type": "text", "text": found[0]["text"].removeprefix("look\n")}]
     assert found == [part]
+
+
+def test_a_video_is_for_models_that_accept_one():
+    video = VideoBlock(data=WAV, mime_type="video/webm", name="a.webm")
+    for name, part in [
+        ("gemini/gemini-2.5-pro", {"type": "file", "file": {"file_data": f"data:video/webm;base64,{WAV}"}}),
+        ("openai/gpt-4o", {"type": "text", "text": "[video: a.webm]"}),
+    ]:
+        form = Form(video=knowledge.accepts_video(load_litellm(), name))
+        ((wire),) = to_wire([ChatMessage(role="user", content=[TextBlock(text="look"), video])], form)
+        assert part in wire["content"] if part["type"] == "file" else wire["content"] == f"look\n{part['text']}", name
+
+
+async def test_an_uploaded_file_counts_before_it_is_read():
+    named = {"file": "x", "name": "a", "size": 40_000}
+    for block, least in [(DocumentBlock(mime_type="text/plain", **named), 10_000), (ImageBlock(**named), 1_500)]:
+        said = ChatMessage(role="user", content=[block])
+        assert least < await knowledge.tokens_of(load_litellm(), "gpt-4o", [said]) < least + 50, block
 
 
 def looked(*found: ContentBlock) -> list[ChatMessage]:
