@@ -37,7 +37,7 @@ class FileViewSet(ApiViewSet):
     limit = "files"
 
     def get_renderers(self) -> list[Any]:
-        return [JSONRenderer() if self.action == "create" else _Content()]
+        return [_Content() if self.action == "retrieve" else JSONRenderer()]
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         # Before the check of the CSRF token, which reads the body.

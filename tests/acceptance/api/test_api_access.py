@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.exceptions import RequestDataTooBig
+from django.core.files.base import ContentFile
 from django.db import OperationalError, connection
 from django.test import Client, override_settings
 from django.urls import URLPattern
@@ -31,7 +32,7 @@ from tests.support.world import submit
 pytestmark = pytest.mark.django_db
 
 
-def addresses(run: Any = None, session: Any = None, request: Any = None, follow: Any = None) -> dict[str, str]:
+def addresses(run: Any = None, **rows: Any) -> dict[str, str]:
     """An address for each pattern of the app, by the pattern's name; ids are made up where none are given."""
     parts = {"type": "react", "key": "api-helper", "source": "sport", "namespace": "ns"}
     found = {}
@@ -43,7 +44,7 @@ def addresses(run: Any = None, session: Any = None, request: Any = None, follow:
             continue
         route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
         noun = str(pattern.name).split("-")[0]
-        one = {"session": session, "request": request, "follow": follow}.get(noun, run)
+        one = rows.get(noun, run)
         for name, value in {**parts, "id": str(one or uuid4())}.items():
             route = route.replace(f"<str:{name}>", value).replace(f"<uuid:{name}>", value)
         assert "<" not in route, f"{route}: the test knows no value for it"
@@ -57,7 +58,10 @@ def test_somebody_elses_id_is_as_absent_as_one_that_never_was(
     run = submit(AGENT, "hi", user=user)
     question = asked_by(run)
     follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
-    own, nobodys = addresses(run.id, run.session_id, question.id, follow.id), addresses()
+    sent = {"file": ContentFile(b"hi", "a.txt")}
+    file = client_of(user).post("/ravi/files/", sent, format="multipart").json()["id"]
+    rows = {"session": run.session_id, "request": question.id, "follow": follow.id, "file": file}
+    own, nobodys = addresses(run.id, **rows), addresses()
     bodies = {"session-messages": {"text": "hi"}, "session-detail": {"title": "hi"}}
     before, misfits = written(), []
 
@@ -223,6 +227,9 @@ def test_a_method_that_is_not_there_is_405_and_what_cannot_be_accepted_406(clien
             assert (response.status_code, error_of(response)["code"]) == (405, "method_not_allowed"), name
             assert response["Allow"]
         response = client.get(address, headers={"Accept": "application/xml"})
+        if name == "file-detail":  # of any type
+            assert response.status_code == 404
+            continue
         assert (response.status_code, error_of(response)["code"]) == (406, "not_acceptable"), name
     accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     response = client.get("/ravi/runs/", headers={"Accept": accept})
