@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import smtplib
-import threading
 from copy import copy
 from datetime import UTC, datetime
 
@@ -23,7 +22,7 @@ from ravi_django.models import HumanRequest, RequestLink
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case
-from tests.support.patience import BOUND_S, seconds
+from tests.support.patience import BOUND_S
 from tests.support.runs import (
     beside,
     code,
@@ -392,22 +391,6 @@ def test_a_sender_that_is_killed_leaves_the_others_e_mails_and_sends_none_twice(
     assert world.links_unwritten(10) == [request.id]
     assert world.mail_send(request.id) == sent_later
     assert (sent_to(), world.links_unwritten(10)) == (sent, [])
-
-
-@on_postgresql
-def test_several_senders_at_once_send_one_e_mail_each(wanted):
-    request = wanted(*(f"p{number}" for number in range(12)))
-    ready = threading.Barrier(6)
-
-    def work():
-        ready.wait(seconds(10))
-        return world.mail_send(request.id)
-
-    counts = [future.result(BOUND_S) for future in [in_background(work) for _ in range(6)]]
-
-    assert sum(counts) == 12
-    assert len(set(sent_to())) == len(sent_to()) == 12
-    assert world.links_unwritten(10) == []
 
 
 @on_postgresql

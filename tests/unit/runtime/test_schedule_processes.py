@@ -19,7 +19,7 @@ from ravi_django import schedule
 from ravi_django.models import Run, Schedule, ScheduleTick
 from tests.support import world
 from tests.support.cases import sizes
-from tests.support.patience import BOUND_S, seconds
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, on_postgresql
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -65,10 +65,7 @@ def _in_child(work: Callable[[], Any]) -> None:
         os._exit(status)  # no clean-up of what is the test's
 
 
-def schedule_until_none_is_due(barrier: Any = None) -> None:
-    if barrier is not None:
-        world.schedules_present()  # connected
-        barrier.wait(seconds(30))
+def schedule_until_none_is_due() -> None:
     while world.schedules_due(1):
         world.scheduler_tick(limit=1)
 
@@ -80,25 +77,6 @@ def check_each_tick_has_its_run(ticks: int) -> None:
     made = {(run.metadata["schedule"], run.metadata["tick"]) for run in Run.objects.all()}
     assert made == {(str(row), at.isoformat()) for row, at, _ in recorded}
     assert not world.schedules_due(1)
-
-
-@pytest.mark.parametrize(
-    ("processes", "schedules", "ticks", "locks"),
-    [(3, 3, 15, "skip"), *sizes((3, 3, 15, "wait"), (6, 1, 30, "wait"))],
-)
-def test_schedulers_submit_each_tick_once(processes, schedules, ticks, locks, monkeypatch):
-    for number in range(schedules):
-        due(str(number), ticks // schedules)
-    if locks == "wait":  # all want the same row, and the compare-and-set alone decides
-        monkeypatch.setattr(world.db_connection.features.__class__, "has_select_for_update_skip_locked", False)
-    barrier = fork.Barrier(processes)
-
-    started = [start(partial(schedule_until_none_is_due, barrier)) for _ in range(processes)]
-    for process in started:
-        process.join(BOUND_S)
-
-    assert [process.exitcode for process in started] == [0] * processes
-    check_each_tick_has_its_run(ticks)
 
 
 def dying(seed: int, risk: float) -> None:

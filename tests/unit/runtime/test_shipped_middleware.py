@@ -24,9 +24,9 @@ from ravi_django.middleware import (
     ToolGuardrail,
     UserRateLimit,
 )
-from ravi_django.models import AuditRecord, JournalEntry, Status
+from ravi_django.models import AuditRecord, Status
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import drive, make_run, take_over
+from tests.support.runs import drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,19 +97,6 @@ def test_all_of_them_at_once(kept, ann, ran, clock):
         ("run", "started"), ("model", "middleware"), ("tool", "attempted"), ("tool", "ok"), ("model", "middleware"),
         ("run", "ended"),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("dies", [1, 2, 4, "end"])
-def test_a_crash_at_any_place_and_a_replay_come_to_the_same(kept, ann, ran, clock, dies):
-    agent = guarded(ran, [])
-    run = take_over(clock, drive(make_run(text=f"Write to {BOB}", owner=ann), dies=dies))
-    assert run.output == f"Sent to {BOB}."
-    assert ran == [BOB]
-    assert len(agent.model.calls) == 2, "an answer that was lost is in the cache"
-    keys = list(AuditRecord.objects.filter(run_id=run.id).values_list("event", "detail__outcome"))
-    assert len(keys) == len(set(keys)) + 1  # two model calls
-    assert run.status == Status.COMPLETED
-    assert not JournalEntry.objects.filter(run=run, kind="replay.drift").exists()
 
 
 def test_the_facade_has_every_name_and_needs_no_django_until_it_does():
