@@ -15,7 +15,7 @@ from rest_framework.authtoken.models import Token
 from project.process import wait_until
 from ravi_django import people
 from ravi_django.models import HumanRequest, Run, Session
-from tests.acceptance.api.api_support import AGENT, PAID
+from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
@@ -142,6 +142,18 @@ def test_a_call_waits_no_longer_than_the_limit(ai: openai.OpenAI, settings: Any,
 
     run = Run.objects.get()  # the client has not repeated the call
     assert (caught.value.status_code, caught.value.body["run"], run.status) == (504, str(run.id), "pending")
+
+
+def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -> None:
+    body = {"model": AGENT, "messages": ASK, "stream": True}
+    url = "/ravi/v1/chat/completions"
+
+    refused = client.post(url, body, format="json")
+    assert (refused.status_code, refused.json()["error"]["type"]) == (406, "invalid_request_error")
+    assert not Run.objects.exists()
+
+    text = client.post(url, body, format="json", **RUNSERVER).getvalue().decode()
+    assert '"finish_reason":"stop"' in text and text.endswith("data: [DONE]\n\n")
 
 
 def test_litellm_uses_an_agent_as_a_model(server: str, key: str, worker: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,7 @@ def test_a_limit_that_is_no_number_above_0_is_reported(settings):
 
     given = settings.RAVI
     assert found() == []
-    for name in ("MAX_TOOL_S", "MAX_TOOL_BYTES", "MAX_BLOB_BYTES", "MAX_RESULT_BYTES", "TOOL_THREADS"):
+    for name in ("MAX_TOOL_S", "MAX_TOOL_BYTES", "MAX_BLOB_BYTES", "MAX_RESULT_BYTES", "TOOL_THREADS", "WAIT_S"):
         for value in (0, -1, None, "many", True):
             settings.RAVI = {**given, name: value}
             assert found() == [f"RAVI[{name!r}] is {value!r}."]
