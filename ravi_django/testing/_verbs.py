@@ -24,6 +24,7 @@ capabilities.feeds.fetch: fetch_max_age=_max_age fetch_retry_after=_retry_after
 capabilities.feeds.signatures: SIGNATURES_NOBODYS=_DUMMY
 capabilities.llm.errors: tool_results_words=error_text
 capabilities.llm.fallback: fallback_limits=_limits
+capabilities.llm.loading: warm_models=warm
 capabilities.llm.pricing: pricing_table=_table
 capabilities.llm.wire: wire_convert=_convert
 db: db_connection=connection
@@ -173,7 +174,7 @@ runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLL
     WAIT_S
 runtime.sources.rows: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
-    model_sources_forget=_forget heard=record_result LATE_S named_models model_sources_note_save=note_save
+    model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
     model_sources_read=_read model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
     with_undelivered
 runtime.sources.secrets: seal secrets_of
@@ -220,6 +221,7 @@ def _verbs() -> dict[str, tuple[str, str]]:
         module, _, words = row.partition(": ")
         for word in words.split():
             verb, _, name = word.rpartition("=") if not word.endswith("=") else (word[:-1], "", "")
+            assert (verb or name) not in found, f"{verb or name!r} stands for two things"
             found[verb or name] = f"ravi_django.{module}".rstrip("."), name
     return found
 

@@ -22,7 +22,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Agent, Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, every_death, idle, leased, make_run
+from tests.support.runs import CodeAgent, auntil, code, drive, every_death, idle, leased, make_run
 from tests.support.trees import spawn
 from tests.support.world import Entry, cancel
 
@@ -494,7 +494,12 @@ def test_no_death_among_asks_of_one_turn_loses_or_doubles_a_child(clock):
 
 def test_of_asks_that_do_not_all_have_room_each_decides_alone(settings, written):
     settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
-    child(shout)
+
+    async def shout_late(ctx, inbox):
+        await auntil(lambda: len(written) in (1, 5))  # none ends and leaves room before the last has asked for it
+        await shout(ctx, inbox)
+
+    child(shout_late)
     asking_each("a", "b", "c")
     run = idle(make_run())
 

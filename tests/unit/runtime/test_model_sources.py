@@ -122,7 +122,7 @@ def test_a_lost_hint_is_found_by_the_sweep():
         invoice()
         hinted.clear()
         assert world.model_sources_sweep() == 0, "its own hint may be on its way"
-        clock.advance(world.LATE_S + 1)
+        clock.advance(world.SAVES_LATE_S + 1)
         assert world.model_sources_sweep() == 1
     assert hinted == [("ravi.deliver_saves", str(source.id))]
 
@@ -281,7 +281,7 @@ def test_a_save_whose_process_is_killed_is_found_and_told_once(monkeypatch: pyte
     assert (told(), Run.objects.count()) == ([], 0)
 
     assert world.model_sources_sweep() == 0, "a hint may be on its way"
-    world.patch(monkeypatch, "LATE_S", -1.0)
+    world.patch(monkeypatch, "SAVES_LATE_S", -1.0)
     assert world.model_sources_sweep() == 1
     assert hinted == [("ravi.deliver_saves", str(source.id))]
     assert [world.model_sources_run(source.id), world.model_sources_run(source.id)] == [1, 0]

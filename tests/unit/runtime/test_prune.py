@@ -75,7 +75,7 @@ def test_an_old_trees_rows_go_and_its_answer_and_conversation_stay(clock, status
     clock.advance(30 * DAY + 1)
     removed = world.prune(MONTH)
     assert left(run) == NONE
-    others = "inbox archives ticks publications source_items outbox blobs accounts tickets".split()
+    others = "inbox archives ticks publications source_items outbox blobs accounts tickets files".split()
     assert removed == {"journal": 5, "signals": 1, "asks": 1, "frames": 3, **dict.fromkeys(others, 0)}
     assert Run.objects.get(id=run.id).output == "the answer"
     assert Turn.objects.filter(session_id=run.session_id).count() == 1
