@@ -139,23 +139,24 @@ def _warm(**kwargs: Any) -> None:
 
 
 def _start() -> None:
-    """Import the model library before the first run, if an agent needs it; then look for work."""
+    """Look for work, and import the model library beside it if an agent needs it: a run whose worker died waits for no
+    import but its own model's."""
     from ravi_django.capabilities.llm import warm
     from ravi_django.runtime.catalog.specs import uses_litellm
     from ravi_django.runtime.engine.worker import get_worker
 
     worker = get_worker()
-    try:
-        is_wanted = uses_litellm()
-    except DatabaseError:  # then the first run imports it
-        is_wanted = False
-    finally:
-        connections.close_all()  # this thread's
-    if is_wanted:
-        warm()
     gc.collect()
     gc.freeze()  # a full collection over all imported modules would stall every run for half a second
     worker.keep_looking()
+    try:
+        if uses_litellm():
+            warm()
+            gc.freeze()
+    except DatabaseError:  # then the first run imports it
+        pass
+    finally:
+        connections.close_all()  # this thread's
 
 
 @worker_shutting_down.connect

@@ -228,18 +228,24 @@ def test_the_use_of_a_model_by_a_row_is_known():
     assert not world.uses_litellm()
 
 
-def test_a_worker_starts_though_the_database_is_away(monkeypatch):
-    looking = []
+@pytest.mark.parametrize(
+    ("found", "did"), [(True, ["look", "import"]), (False, ["look"]), (OperationalError(), ["look"])]
+)
+def test_a_worker_looks_for_work_before_it_imports_the_library_of_a_model(monkeypatch, found, did):
+    done = []
 
-    def away():
-        raise OperationalError("no")
+    def uses_litellm():
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    worker = SimpleNamespace(keep_looking=lambda: looking.append(True))
+    worker = SimpleNamespace(keep_looking=lambda: done.append("look"))
     world.patch(monkeypatch, "get_worker", lambda: worker)
     monkeypatch.setattr(tasks.gc, "freeze", lambda: None)
-    world.patch(monkeypatch, "uses_litellm", away)
+    world.patch(monkeypatch, "uses_litellm", uses_litellm)
+    world.patch(monkeypatch, "warm_models", lambda: done.append("import"))
     world.tasks_start()
-    assert looking == [True]
+    assert done == did
 
 
 def test_a_sub_agents_required_variables_are_declared_by_who_hands_over():
