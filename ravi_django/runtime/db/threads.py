@@ -57,6 +57,11 @@ class Threads:
                 self._waiting.append(call)
 
     @property
+    def waiting(self) -> int:
+        """How many calls no thread has begun."""
+        return len(self._waiting)
+
+    @property
     def _has_room(self) -> bool:
         return self._made < self._size
 

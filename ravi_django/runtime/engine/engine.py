@@ -60,7 +60,6 @@ class Engine(Driver):
         self._leases: set[asyncio.Task[Any]] = set()
         self._hinted: dict[UUID, bool] = {}  # hinted runs whose claims are to come, and whether they were hinted since
         self._driving = 0  # leases held or being claimed
-        self._claiming = 0  # hinted runs whose claims are under way
         self._looking = False
         self._more = False  # there may be claimable runs that were not hinted here
         self._on_promoted = on_promoted
@@ -73,7 +72,7 @@ class Engine(Driver):
     async def drive(self, run_id: UUID | str) -> bool:
         """Claim a run and drive one lease of it; returns whether the claim succeeded."""
         key = run_id if isinstance(run_id, UUID) else UUID(run_id)
-        if not self.has_room or self._claiming >= BATCH:
+        if not self.has_room or self.database.waiting >= BATCH:
             self._hinted.pop(key, None)
             if self.has_room:
                 self.look()  # in the order of `claim_at`: no hint queues behind hundreds of another owner's
@@ -81,11 +80,9 @@ class Engine(Driver):
             return False  # the row stays claimable
         suspect = self._suspect
         self._driving += 1
-        self._claiming += 1
         try:
             leases = await self._claim(1, claims.claim, run_id, self.name, known_addresses(), suspect is None)
         finally:
-            self._claiming -= 1
             was_hinted = self._hinted.pop(key, False)
         if not leases and was_hinted:  # the claim may have been earlier than the wake-up of the last hint
             return await self.drive(run_id)
@@ -178,13 +175,15 @@ class Engine(Driver):
         self._more = self._looking or not has_room
         if not self._looking and self._has_slot(conf.MAX_RUNS):
             self._looking = True
-            room = max(1, min(BATCH, conf.MAX_RUNS - 1 - self._driving)) if has_room else 1
+            room = min(BATCH - self.database.waiting, conf.MAX_RUNS - 1 - self._driving) if has_room else 1
+            room = max(1, room)
             self._driving += room  # before the task begins: the slots are taken from now on
             self._background(self._look(room, not has_room))
 
     async def _look(self, room: int, only_expired: bool) -> None:
         """Claim what there is room for, and look again. The next claim queues for a database thread behind the loads of
-        these runs: a process claims no more than it can start, and leaves the rest to others."""
+        these runs, and takes no more than a batch with the calls that wait: a process claims what it can start at once
+        and leaves the rest to others, and what comes meanwhile has its turn by `claim_at`."""
         leases = await self._claim(room, self._claim_batch, room, only_expired)
         for lease in leases:
             self._background(self._drive_claimed(lease))
