@@ -189,7 +189,7 @@ def _content(name: str, run: Run) -> str:
         with row.content.open("rb") as file:
             return base64.b64encode(file.read()).decode()
     except FileNotFoundError:
-        words = f"file {name} of this conversation was deleted; start a new one and upload the file again"
+        words = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
         raise ModelError(words, type="FileNotFoundError") from None
     except Exception as error:
         raise TransientError(f"file {name} cannot be read: {error}", type=type(error).__name__) from error

@@ -17,11 +17,13 @@ from rest_framework.test import APIClient
 
 import ravi_django
 from ravi_django.conf import DEFAULTS
-from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel import AgentId, ChatMessage, ImageBlock, InvalidInputError, Role
 from ravi_django.models import RaviFile, Run, Session
+from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import AGENT, drive, error_of, make_agent
 from tests.support import world
 from tests.support.docs import Page
+from tests.support.runs import code, drive as drive_run, make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -133,6 +135,27 @@ def test_a_fork_keeps_the_files_of_its_conversation_and_names_more(
     assert (fork.status_code, refused.status_code, error_of(refused)["field"]) == (201, 400, "input")
     files = RaviFile.objects.filter(sessions=fork.json()["session"])
     assert {str(file.id) for file in files} == {first, more}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_code_cannot_give_a_model_the_file_of_another_user(client: APIClient, user: Any, stranger: Any) -> None:
+    image = ChatMessage(role=Role.USER, content=[ImageBlock(file=uploaded(client))])
+
+    async def look(ctx: Any, inbox: Any) -> str:
+        return str((await ctx.llm([image])).text)
+
+    code(look, model=ScriptedModel(["a cat", "a cat"]))
+    assert drive_run(make_run(owner=user)).output == "a cat"
+    refused = drive_run(make_run(owner=stranger))
+    assert refused.status == "failed" and "belongs to another user" in refused.error["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_into_an_answer_refers_to_its_file(client: APIClient) -> None:
+    run = start(client, uploaded(client)).json()
+    steered = start(client, uploaded(client), session=run["session"], on_busy="steer").json()
+    assert steered["id"] == run["id"]
+    assert RaviFile.objects.filter(sessions=run["session"], unused_until=None).count() == 2
 
 
 @pytest.mark.django_db(transaction=True)

@@ -31,7 +31,7 @@ def test_an_uploaded_file_is_read_for_the_model_only(web, agent, drive):
         drive(late["id"])
 
     assert [run.status for run in Run.objects.order_by("id")] == ["completed", "completed", "failed"]
-    assert f"file {file['id']} of this conversation was deleted" in Run.objects.get(id=late["id"]).error["message"]
+    assert f"file {file['id']} was deleted" in Run.objects.get(id=late["id"]).error["message"]
     for request in server.requests:
         assert f"data:image/png;base64,{PNG}" in str(request.body["messages"])
     named = {"type": "image", "file": file["id"], "name": "a.png", "size": 70, "mime_type": "image/png"}
