@@ -74,15 +74,6 @@ def test_the_roots_page_has_the_questions_of_its_tree_and_who_asks(root: Any, tr
     assert "from <a" not in page(root, f"/admin/ravi/run/{child.pk}/change/")
 
 
-def test_a_run_that_asked_nobody_has_no_such_part(root: Any) -> None:
-    async def story(ctx: Any, inbox: Any) -> str:
-        return "done"
-
-    code(story)
-
-    assert PART not in page(root, f"/admin/ravi/run/{drive(make_run()).pk}/change/")
-
-
 def test_what_a_tool_asks_is_shown_with_its_call_and_every_part_of_the_answer(
     root: Any, transactional_db: None, django_user_model: Any
 ) -> None:

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
 from ravi_django.kernel import Addressees
-from ravi_django.models import Delegation, HumanRequest, StickyDecision, Turn
+from ravi_django.models import Delegation, HumanRequest, Turn
 from tests.support import world
 from tests.support.budgets import USER, model
 from tests.support.cases import case, queries_of
@@ -143,16 +143,6 @@ def test_what_is_not_clear_decides_nothing(client: Any) -> None:
     assert is_pending(request)
 
 
-def test_a_decision_can_hold_for_the_session(client: Any) -> None:
-    request = ask()
-
-    decide(client, request, "deny", sticky="on", reason="never")
-
-    kept = StickyDecision.objects.get()
-    assert (kept.tool, kept.action, kept.risk, kept.decided_by_name) == ("send_invoice", "deny", "high", "fay")
-    assert "and for the rest of the session" in html_of(client.get(page_of(request)))
-
-
 def test_a_question_is_answered_by_a_choice_or_in_words(client: Any) -> None:
     choices = ["red", EVIL]
     first, second, third = (ask("question", text="Which?", choices=choices) for _ in range(3))
@@ -248,31 +238,6 @@ def test_the_second_is_told_who_was_first_and_keeps_what_they_typed(client: Any)
     assert "I had my reasons" in text and "The sum is wrong" in text
     assert 'name="action"' not in ours(html_of(late, 409))
     assert answer_of(request)["by"] == "gus"
-
-
-def test_one_that_changed_meanwhile_is_looked_at_again(client: Any) -> None:
-    person("gus", "directors", "finance")
-    request = ask()
-    world.reassign(request.pk, "staff", by=None, reason="everybody")
-
-    late = html_of(decide(client, request, "approve", version=1, reason="fine by me"), 409)
-
-    assert "This request has changed since you opened it" in words(late)
-    assert "fine by me</textarea>" in late
-    assert 'name="decision-version" value="2"' in late
-    request.refresh_from_db()
-    assert request.status == "pending"
-    assert decide(client, request, "approve", version=2).status_code == 302
-
-
-def test_one_whose_time_is_over_or_whose_run_has_ended_is_not_decided(client: Any) -> None:
-    expired, ended = ask(), ask()
-    HumanRequest.objects.filter(pk=expired.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
-    type(ended.run).objects.filter(pk=ended.run_id).update(status="cancelled")
-
-    assert "expired at" in html_of(decide(client, expired, "approve"), 409)
-    assert "has already ended" in html_of(decide(client, ended, "approve"), 409)
-    assert is_pending(expired) and is_pending(ended)
 
 
 # -------------------------------------------------------------------------------------------------------- the page

@@ -70,15 +70,6 @@ def test_cancelling_twice_is_a_warning(operator, run) -> None:
     assert b"Cancel run" not in client.get(f"/admin/ravi/run/{run.pk}/change/").content
 
 
-def test_cancelling_needs_a_post_and_an_id_that_is_there(operator, run) -> None:
-    client = operator("change_run")
-
-    assert client.get(f"/admin/ravi/run/{run.pk}/cancel/").status_code == 405
-    assert client.post("/admin/ravi/run/nonsense/cancel/").status_code == 404
-    run.refresh_from_db()
-    assert run.status == "pending"
-
-
 def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> None:
     html = cancel_action(operator("change_run"), run, select_across="1").content
 

@@ -134,23 +134,17 @@ def test_a_superuser_chooses_whose_it_is_and_sees_it_by_name(root):
     ("given", "field"),
     [
         ({"cron": "0 0 30 2 *"}, "cron"),
-        ({"cron": "0 9 * * * *"}, "cron"),
         ({"cron": ""}, "cron"),
         ({"every_s": "60"}, "cron"),
         ({"cron": "", "every_s": "0"}, "every_s"),
         ({"cron": "", "every_s": "60", "jitter_s": "60"}, "jitter_s"),
         ({"timezone": "Mars/Olympus"}, "timezone"),
         ({"agent": "react/gone"}, "agent"),
-        ({"agent": "nonsense"}, "agent"),
-        ({"input": " "}, "input"),
         ({"input": "x" * 300_000}, "input"),
         ({"budget": '{"max_turns": -1}'}, "budget"),
         ({"metadata": "[1]"}, "metadata"),
         ({"session": "0" * 32}, "session"),
-        ({"session": "nonsense"}, "session"),
         ({"starts_at_0": "soon", "starts_at_1": ""}, "starts_at"),
-        ({"starts_at_0": "9999-12-31", "starts_at_1": "23:59:59"}, "starts_at"),
-        ({"starts_at_0": "0001-01-01", "starts_at_1": "00:00"}, "starts_at"),
         ({"cron": "", "every_s": "60", "starts_at_0": "9999-12-31", "starts_at_1": "23:59:59"}, "starts_at"),
         ({"name": "taken"}, "name"),
     ],
@@ -173,19 +167,6 @@ def test_no_day_is_too_far_for_the_preview(root, settings, zone, day):
         response = root.post(ADD, form(starts_at_0=day, starts_at_1="00:00:00", timezone=zone, **more))
         assert list(response.context["adminform"].form.errors) == ["starts_at"]
     assert not Schedule.objects.exists()
-
-
-def test_a_name_is_taken_by_ones_own_alone(operator):
-    client = operator(*ALL)
-    made("taken", user=user_of(client)), made("the systems")
-
-    response = client.post(ADD, form(name="taken"))
-    assert list(response.context["adminform"].form.errors) == ["name"]
-    assert client.post(ADD, form(name="the systems")).status_code == 302
-
-    mine = Schedule.objects.get(name="the systems", owner=user_of(client))
-    response = client.post(page_of(mine), form(name="taken"))
-    assert list(response.context["adminform"].form.errors) == ["name"]
 
 
 def test_a_strangers_session_is_as_one_that_is_not_there(operator):

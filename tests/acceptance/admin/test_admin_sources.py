@@ -91,10 +91,10 @@ def test_a_superuser_chooses_the_owner_or_none(root: Client) -> None:
     [
         ({"agent": "react/nobody"}, "agent", "agent react/nobody does not exist"),
         ({"agent": "nonsense"}, "agent", "agent nonsense does not exist"),
-        ({"location": "ftp://example.com"}, "location", "feed's URL"),
-        ({"location": "javascript:alert(1)"}, "location", "feed's URL"),
-        ({"location": "https://"}, "location", "feed's URL"),
-        ({"location": "https://[::bad"}, "location", "feed's URL"),
+        *(
+            ({"location": bad}, "location", "feed's URL")
+            for bad in ("ftp://example.com", "javascript:alert(1)", "https://", "https://[::bad")
+        ),
         ({"location": "https://user:tiger@example.com/"}, "location", "without a user name and password"),
         ({"every_s": "59"}, "every_s", "60 or more seconds"),
         ({"every_s": "-5"}, "every_s", "greater than"),
@@ -106,17 +106,12 @@ def test_a_superuser_chooses_the_owner_or_none(root: Client) -> None:
         ({"options": '{"x": "' + "y" * 70_000 + '"}'}, "options", "the limit is"),
         ({"options": '{"zzz": 1}'}, "options", "no option zzz"),
         ({"options": '{"scheme": "ravi"}'}, "options", "a feed has no option scheme"),
-        ({"options": '{"newest": "x"}'}, "options", "newest must be"),
-        ({"options": '{"newest": 0}'}, "options", "newest must be"),
-        ({"options": '{"newest": 201}'}, "options", "newest must be"),
-        ({"options": '{"newest": true}'}, "options", "newest must be"),
-        ({"options": '{"newest": 1.5}'}, "options", "newest must be"),
+        *(({"options": f'{{"newest": {bad}}}'}, "options", "newest must be") for bad in (0, 201, "true", 1.5)),
         ({"options": '{"max_items_a_day": "x"}'}, "options", "max_items_a_day must be"),
         ({"kind": "webhook", "location": "", "options": '{"newest": 5}'}, "options", "no option newest"),
         ({"kind": "webhook", "location": "", "options": '{"scheme": ["ravi"]}'}, "options", "scheme must be one of"),
         ({"signal": ""}, "signal", "required"),
         ({"kind": "webhook"}, "location", "Leave it empty"),
-        ({"kind": "webhook", "location": "", "options": '{"scheme": "x"}'}, "options", "scheme must be one of"),
         ({"kind": "webhook", "location": "", "options": '{"id": 5}'}, "options", "id must be a path"),
         ({"kind": "model", "location": "auth.User"}, "location", "project.Invoice"),
         ({"kind": "model", "location": "project.Invoice"}, "location", "project.view_invoice"),

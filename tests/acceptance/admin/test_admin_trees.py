@@ -66,8 +66,9 @@ def test_the_trees_budget_is_shown(root: Any) -> None:
     assert "cost $0.25 $0 —" in text
 
 
-def test_a_run_of_its_own_has_no_tree(root: Any) -> None:
-    assert 'id="tree"' not in page(root, make_run())
+def test_a_run_of_its_own_that_asked_nobody_has_neither_tree_nor_requests(root: Any) -> None:
+    html = page(root, make_run())
+    assert 'id="tree"' not in html and 'id="requests"' not in html
 
 
 def test_a_big_tree_costs_as_many_queries_as_a_small_one(root: Any) -> None:
@@ -91,12 +92,3 @@ def test_the_list_is_of_roots_or_of_children(root: Any) -> None:
     assert found("place=root") == {str(boss.pk)}
     assert found("place=child") == {str(run.pk) for run in others}
     assert len(found("")) == 4
-
-
-def test_cancelling_selected_roots_cancels_their_trees(root: Any) -> None:
-    boss, one, _, deep = team()
-    Run.objects.exclude(id=one.id).update(status=Status.SUSPENDED)
-
-    root.post("/admin/ravi/run/", {"action": "cancel_runs", "_selected_action": [str(boss.pk)]})
-
-    assert set(Run.objects.exclude(id__in=[one.id, deep.id]).values_list("status", flat=True)) == {"cancelled"}

@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test import Client
 
-from ravi_django.models import Agent, Run
+from ravi_django.models import Run
 from tests.support import world
 from tests.support.browser import elsewhere, looks
 from tests.support.patience import BOUND_S
@@ -84,32 +84,6 @@ def test_an_agent_made_in_the_admin_answers_an_ordinary_user(open_page) -> None:
     assert "tool.call calculator" in page.inner_text("#journal").replace("\n", " ")
     page.click("text=version 1")
     page.wait_for_selector("text=The first version")
-
-
-def test_the_form_works_by_keyboard_and_without_javascript(open_page) -> None:
-    page = open_page(java_script_enabled=False)
-    make_agent(page)
-    page.focus("[name=system_instructions]")
-    order = []
-    for _ in range(8):
-        page.keyboard.press("Tab")
-        order.append(page.locator("*:focus").get_attribute("name"))
-    assert order == [
-        *[f"variables-0-{column}" for column in ("name", "default", "description", "required", "sample")],
-        *[f"variables-1-{column}" for column in ("name", "default", "description")],
-    ]
-    page.focus("[name=max_iterations]")
-    page.fill("[name=max_iterations]", "0")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".field-max_iterations .errorlist")
-    assert "greater than or equal to 1" in page.inner_text(".field-max_iterations .errorlist")
-    page.fill("[name=max_iterations]", "5")
-    page.focus("input[name=_save]")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".messagelist .success")
-
-    agent = elsewhere(lambda: Agent.objects.get(address="support/sums"))
-    assert (agent.spec["max_iterations"], agent.spec["tool_names"]) == (5, ["calculator"])
 
 
 def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page) -> None:

@@ -149,19 +149,6 @@ def test_every_part_of_a_spec_is_in_the_form(root) -> None:
         assert row.version == 1, "nothing was changed: no new version"
 
 
-def test_agents_of_a_feed_are_made(root) -> None:
-    plain = {"tool_names": [], "system_instructions": "Summarize."}
-    news = {"kind": "information", "output_topic": "news/tech", "source_signal": "came", **plain}
-    feed = {"kind": "personal_feed", "model": "", "follow_topics": "news/tech\r\nnews/art", "preferences": "cats"}
-    assert add(root, address="support/news", **news).status_code == 302
-    assert add(root, address="support/feed", **plain, **feed).status_code == 302
-
-    made, other = (Agent.objects.get(address=f"support/{key}").spec for key in ("news", "feed"))
-    assert (made["kind"], made["output_topic"], made["source_signal"]) == ("information", "news/tech", "came")
-    assert (other["kind"], other["follow_topics"]) == ("personal_feed", ["news/tech", "news/art"])
-    assert "model" not in other
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -217,33 +204,20 @@ def test_switching_off_makes_no_version_and_the_address_stays(root, agent) -> No
         ({"model": ""}, "model", "required"),
         ({"tool_names": ["calculator", "nothing"]}, "tool_names", "nothing"),
         ({"sub_agents": ["no/body"]}, "sub_agents", "no/body"),
-        ({"max_iterations": "0"}, "max_iterations", "greater than or equal to 1"),
         ({"max_iterations": "many"}, "max_iterations", "whole number"),
         ({"budget_max_tokens": "-3"}, "budget_max_tokens", "budget.max_tokens"),
-        ({"budget_max_cost_usd": "-1"}, "budget_max_cost_usd", "budget.max_cost_usd"),
-        ({"budget_deadline_s": "0"}, "budget_deadline_s", "greater than 0"),
         ({"window_messages": "0"}, "window_messages", "window.messages"),
         ({"options_temperature": "-1"}, "options_temperature", "options.temperature"),
-        ({"options_top_p": "2"}, "options_top_p", "options.top_p"),
         ({"options_extra": "[1]"}, "options_extra", "JSON object"),
         ({"options_extra": "{"}, "options_extra", "valid JSON"),
         ({"result_schema": '{"type": "nonsense"}'}, "result_schema", "result_schema"),
         ({"options_extra": '{"a": ' * 900 + "1" + "}" * 900}, "options_extra", "nested"),
-        ({"result_schema": '{"not": ' * 900 + "{}" + "}" * 900}, "result_schema", "nested"),
         ({"options_extra": '{"base_url": "https://evil.example"}'}, "options_extra", "not an option of a spec"),
-        ({"initial_tool_choice": "nothing"}, "initial_tool_choice", "nothing"),
-        ({"retention": "forever"}, "retention", "forever"),
         ({"system_instructions": "Hi\n{{ nobody }}"}, "system_instructions", "line 2: 'nobody' is not declared"),
-        ({"system_instructions": "{% if %}"}, "system_instructions", "line 1"),
-        ({"system_instructions": "{% include 'x' %}"}, "system_instructions", "no tag 'include'"),
         ({"variables-0-name": "not a name"}, "variables", "not a name"),
-        ({"variables-0-name": "user"}, "variables", "variables.user"),
         ({"variables-0-name": "", "variables-0-default": "x"}, "variables", "no name"),
         ({"variables-0-name": "a", "variables-1-name": "a"}, "variables", "twice"),
-        ({**INFORMATION, "tool_names": ["calculator"]}, "tool_names", ""),
-        ({**INFORMATION, "model": ""}, "model", ""),
         ({**INFORMATION, "output_topic": "news"}, "output_topic", ""),
-        ({**INFORMATION, "source_signal": "new_feed_item"}, "source_signal", ""),
         ({"kind": "personal_feed", "tool_names": [], "follow_topics": "a/b\na/b c"}, "follow_topics", ""),
         ({"follow_topics": "a/b"}, "follow_topics", ""),
         ({"kind": "other"}, "kind", ""),

@@ -10,9 +10,8 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 
 from ravi_django.admin.agents.versions import MAX_LINES, changes
-from ravi_django.models import Agent, AgentVersion, Run
+from ravi_django.models import Agent, AgentVersion
 from tests.acceptance.admin.agent_support import SPEC, place
-from tests.support.cases import queries_of
 from tests.support.inbox import page, words
 from tests.support.world import save_spec, submit_once
 
@@ -77,14 +76,6 @@ def test_going_back_to_a_version_without_a_name_takes_the_name_away(root, agent)
     assert (agent.version, agent.name) == (5, "")
 
 
-def test_going_back_is_refused_where_somebody_saved_meanwhile(root, agent) -> None:
-    html = restore(root, agent, 1, seen=2).content.decode()
-
-    agent.refresh_from_db()
-    assert agent.version == 3 and not LogEntry.objects.exists()
-    assert "Nothing was changed: somebody saved version 3" in html
-
-
 def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
     AgentVersion.objects.filter(agent=agent, number=1).update(spec={"model": "rehearsal", "tool_names": ["gone"]})
 
@@ -93,11 +84,6 @@ def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
     agent.refresh_from_db()
     assert agent.version == 3
     assert "Version 1 cannot be restored: tool_names.0" in html
-
-
-def test_going_back_needs_a_post(root, agent) -> None:
-    assert root.get(f"{place(agent)}versions/1/restore/").status_code == 405
-    assert root.post(f"{place(agent)}versions/9/restore/", {"version": "3"}).status_code == 404
 
 
 def test_another_agents_version_is_not_found_under_this_one(root, agent) -> None:
@@ -127,18 +113,6 @@ def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
     assert f'<a href="{place(agent)}versions/3/">version 3</a>' in html
     Agent.objects.all().delete()
     assert "version 3 (agent deleted)" in page(root, f"/admin/ravi/run/{run.pk}/change/")
-
-
-def test_a_run_of_code_names_no_version_and_asks_little_more_for_it(root) -> None:
-    run = submit_once("react/assistant", "hi", send=lambda run_id: None)[0]
-    address, counts = f"/admin/ravi/run/{run.pk}/change/", []
-    for version in (None, 1):
-        Run.objects.filter(pk=run.pk).update(agent_version=version)
-        html = page(root, address)
-        counts.append(queries_of(lambda: page(root, address)))
-        assert ("version 1" in html) is (version == 1)
-
-    assert counts[1] == counts[0] + 3, "the link to the version, and its spec, which the actions look for"
 
 
 def test_differences_are_bounded_and_in_the_order_of_the_form() -> None:

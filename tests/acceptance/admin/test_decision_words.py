@@ -197,14 +197,9 @@ def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, cha
     ("field", "typed", "complaint"),
     [
         ("amount", "1.000,50", "Enter a number"),
-        ("amount", "", "Enter a number"),
         ("amount", "NaN", "Enter a number"),
-        ("amount", "1e999", "Enter a number"),
-        ("amount", "1_000", "Enter a number"),
         ("amount", "9" * 5000, "characters"),
         ("copies", "2.5", "Enter a whole number"),
-        ("copies", "two", "Enter a whole number"),
-        ("urgent", "maybe", "Select a valid choice"),
         ("currency", "7", "Select a valid choice"),
         ("arguments", "{", "Invalid JSON"),
         ("arguments", '{"customer": "Evil"}', "has its own field"),
@@ -225,20 +220,6 @@ def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
     assert 'value="Bolt &amp; Co"' in html
     assert 'ravi-change" open' in html
     assert answer_of(request) is None
-
-
-def test_approve_refuses_what_was_changed_in_a_field(client: Any) -> None:
-    request = invoice()
-
-    assert "You changed this" in html_of(decide(client, request, "approve", **named(request, amount="1")), 400)
-    assert "Nothing was changed" in html_of(decide(client, request, "edit", **named(request, amount="100.5")), 400)
-    assert decide(client, request, "deny", **named(request, amount="1")).status_code == 302
-
-
-def test_where_there_is_no_schema_it_is_json(client: Any) -> None:
-    html = html_of(client.get(page_of(ask())))
-
-    assert 'name="decision-arguments"' in html and "decision-arg_0" not in html
 
 
 # ------------------------------------------------------------------------------------------------- no dead button

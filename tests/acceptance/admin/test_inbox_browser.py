@@ -154,23 +154,6 @@ def test_the_script_speaks_the_language_of_the_page(
     assert page.inner_text("[data-ravi-list]") == "1 neue Anfrage. Liste neu laden"
 
 
-def test_a_page_below_a_prefix_opens_the_socket_there(
-    new_page: Callable[..., Any], server: Server, fay: Any, request_: HumanRequest, settings: Any
-) -> None:
-    settings.FORCE_SCRIPT_NAME = "/shop"
-    page = new_page(server.url, fay)
-    page.route(
-        "**/static/**", lambda route: route.fulfill(path=finders.find(route.request.url.partition("/static/")[2]))
-    )
-    page.route_web_socket(f"ws://127.0.0.1:{server.port}/shop/ws/ravi/requests/", lambda ws: ws.send('{"pending": 3}'))
-    page.goto("/admin/ravi/")
-
-    page.wait_for_selector("#ravi-badge")
-
-    assert page.inner_text("#ravi-badge") == "3"
-    assert page.get_attribute("#ravi-badge", "href") == f"/shop{INBOX}"
-
-
 def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page: Any, fay: Any, request_: HumanRequest) -> None:
     page = open_page(fay, page_of(request_))
     page.wait_for_selector("#ravi-badge")
