@@ -89,12 +89,6 @@ def test_a_page_of_frames_says_where_the_next_begins(client: APIClient, done: Ru
     }
 
 
-def test_a_run_that_has_not_begun_has_no_frames_yet(client: APIClient, run: Run) -> None:
-    page = client.get(address(run, "?after=7"), headers=JSON).json()
-
-    assert page == {"results": [], "next_after": 7, "done": False}
-
-
 def test_a_child_shows_the_events_of_its_tree(client: APIClient, user: Any, agent: str, done: Run) -> None:
     session = world.create_session(Session(owner=user))
     child = Run.objects.create(
@@ -244,18 +238,6 @@ def test_a_silent_stream_is_kept_alive(web: httpx.Client, run: Run, monkeypatch:
     with web.stream("GET", address(run)) as response:
         lines = (line for line in response.iter_lines() if line)
         assert [next(lines) for _ in range(4)] == [": open", *[": keep-alive"] * 3]
-
-
-def test_errors_of_the_stream_are_json(web: httpx.Client, run: Run) -> None:
-    for path, status in (
-        (address(run, "?after=x"), 400),
-        (f"/ravi/runs/{uuid7()}/events/", 404),
-        (f"/ravi/runs/{run.id}/events/?after=0", 406),
-    ):
-        accept = "application/xml" if status == 406 else "text/event-stream"
-        response = web.get(path, headers={"Accept": accept})
-        assert response.status_code == status
-        assert response.json()["error"]["message"]
 
 
 def connections() -> int:

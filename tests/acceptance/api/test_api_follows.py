@@ -10,7 +10,6 @@ import pytest
 from rest_framework.test import APIClient
 
 import ravi_django
-from ravi_django.kernel import TopicId
 from ravi_django.models import Agent, Follow, Publication, Session
 from tests.acceptance.api.api_support import AGENT, client_of, error_of, permit
 from tests.support import world
@@ -145,13 +144,6 @@ def test_a_follow_is_ended_by_its_name(client: APIClient, user: Any, stranger: A
     assert Follow.objects.get().owner == stranger
 
 
-def test_what_is_answered_is_what_is_described(client: APIClient) -> None:
-    described = client.get("/ravi/schema/").json()["components"]["schemas"]
-
-    assert set(described["Follow"]["properties"]) == set(post(client, **NAMED).json())
-    assert set(described["Emitted"]["properties"]) == set(post(client, EMIT, text="x").json())
-
-
 # ---------------------------------------------------------------------------------------------------- emit
 
 
@@ -178,13 +170,6 @@ def test_what_is_emitted_goes_to_ones_tenants_followers(client: APIClient, user:
         row = Publication.objects.latest("id")
         assert (response.status_code, response.json()) == (202, {"message": row.message_id, "followers": 2}), body
         assert (row.owner, row.tenant, row.body["payload"]["kind"]) == (user, "", kind), body
-
-
-def test_a_namespace_comes_first(client: APIClient) -> None:
-    ravi_django.follow(AGENT, TopicId("news", "sport", "uk"))
-
-    assert post(client, EMIT, text="x").json()["followers"] == 0
-    assert post(client, "/ravi/topics/uk/news/sport/emit/", text="x").json()["followers"] == 1
 
 
 def test_an_id_makes_it_safe_to_repeat(client: APIClient, strange_client: APIClient, stranger: Any) -> None:

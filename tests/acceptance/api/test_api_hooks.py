@@ -238,14 +238,6 @@ def test_when_the_agent_is_not_there_the_sender_is_to_try_again(source: Source, 
     assert source.error == ""
 
 
-def test_an_owner_who_has_left_has_no_more_runs(source: Source, secret: str, user: Any) -> None:
-    user.is_active = False
-    user.save()
-
-    assert post(source, {"id": 1}, secret).status_code == 503
-    assert not Run.objects.exists()
-
-
 # --------------------------------------------------------------------------------------------------- the secret
 
 

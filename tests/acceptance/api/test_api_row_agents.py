@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from rest_framework.test import APIClient
@@ -116,13 +115,3 @@ def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(
     assert strange_client.get(address).status_code == 404
     session = {**ASKED, "session": done["session"]}
     assert error_of(strange_client.post("/ravi/runs/", session, format="json"))["field"] == "session"
-
-
-def test_a_repeated_key_gives_the_first_run_though_the_row_has_changed(client: APIClient, row: Agent) -> None:
-    keyed = {**ASKED, "idempotency_key": str(uuid4())}
-    first = client.post("/ravi/runs/", keyed, format="json").json()
-    world.save_spec(ROW, {**SPEC, "welcome": "Hello."})
-
-    again = client.post("/ravi/runs/", keyed, format="json")
-
-    assert (again.status_code, again.json()["id"], again.json()["agent_version"]) == (200, first["id"], 1)

@@ -17,7 +17,9 @@ from rest_framework.test import APIClient
 
 from ravi_django import urls
 from ravi_django.api import openapi
+from ravi_django.models import Run
 from tests.acceptance.api.api_support import error_of
+from tests.support.asked import asked_by
 
 pytestmark = pytest.mark.django_db
 DOCS = (Path(__file__).resolve().parents[3] / "docs/rest.md").read_text()
@@ -87,10 +89,20 @@ def test_the_pages_of_lists_are_described(schema: dict[str, Any]) -> None:
     }
 
 
-def test_what_is_answered_is_what_is_described(schema: dict[str, Any], client: APIClient, agent: str) -> None:
+def test_what_is_answered_is_what_is_described(
+    permitted: None, schema: dict[str, Any], client: APIClient, agent: str
+) -> None:
     run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
+    follow = client.post("/ravi/follows/", {"agent": agent, "topic": "news/sport"}, format="json").json()
+    emitted = client.post("/ravi/topics/news/art/emit/", {"text": "x"}, format="json").json()
+    request = asked_by(Run.objects.get())
     described = schema["components"]["schemas"]
 
+    assert set(described["Follow"]["properties"]) == set(follow)
+    assert set(described["Emitted"]["properties"]) == set(emitted)
+    requests = client.get("/ravi/requests/").json()["results"][0], client.get(f"/ravi/requests/{request.id}/").json()
+    for name, row in zip(("Request", "RequestDetail"), requests, strict=True):
+        assert set(described[name]["properties"]) - {"hidden"} == set(described[name]["required"]) == set(row)
     assert set(described["Run"]["properties"]) == set(run)
     assert set(described["Agent"]["properties"]) == set(client.get(f"/ravi/agents/{agent}/").json())
     assert set(described["Session"]["properties"]) == set(client.get("/ravi/sessions/").json()["results"][0])

@@ -76,12 +76,6 @@ def test_every_surface_is_in_the_same_tenant(
     assert tenants() == [{tenant}] * 6
 
 
-def test_without_a_hook_there_is_no_tenant(permitted: None, client: Any, staff: Client) -> None:
-    everything(client, staff)
-
-    assert tenants() == [{""}] * 6
-
-
 @pytest.mark.parametrize(
     "hook",
     [lambda user: 1 / 0, lambda user: 7, lambda user: "t" * 101, lambda user: "a\0b"],

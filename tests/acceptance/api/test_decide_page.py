@@ -236,24 +236,6 @@ def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest
     assert state(pay) == ("answered", "deny", 0)
 
 
-def test_without_a_button_and_the_version_nothing_is_decided(ann: Any, pay: HumanRequest) -> None:
-    """The first button of a form is the one that Enter presses; what was typed stays."""
-    client, address = browser(ann), link_to(pay, ann)
-    bad = [("approve", version) for version in ("", "x", "-1", "1.0", "9" * 30, "\0")]
-    bad += [(action, "1") for action in ("answer", "resolve", "resolve:fail", "nonsense", "approve:x", EVIL)]
-
-    for action, version in bad:
-        response = client.post(address, {"action": action, "version": version})
-        assert (response.status_code, EVIL in text_of(response)) == (400, False), (action, version)
-    first = re.findall(r"<button[^>]*>", text_of(client.get(address)))[0]
-    entered = press(client, address, "", reason="As agreed.")
-
-    assert 'name="action" value=""' in first and "disabled" not in first
-    assert entered.status_code == 400
-    assert "ress one of the buttons" in text_of(entered) and "As agreed." in text_of(entered)
-    assert state(pay) == ("pending", None, 0)
-
-
 def test_a_post_of_another_site_is_refused_in_the_pages_own_words(ann: Any, pay: HumanRequest, settings: Any) -> None:
     address, client = link_to(pay, ann), browser(ann, enforce_csrf_checks=True)
     token = re.findall(r'csrfmiddlewaretoken" value="([^"]+)"', text_of(client.get(address)))[0]
