@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from ravi_django import tool
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError
-from ravi_django.models import AuditRecord, Delegation, HumanRequest, Status
+from ravi_django.models import AuditRecord, HumanRequest, Status
 from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.approvals import call, decisions, open_requests, payer, paying, results, run_of, user
@@ -180,17 +180,6 @@ def test_the_sites_rule_is_asked_about_the_persons_own_arguments(ann, ran, limit
     assert HumanRequest.objects.get().arguments == {"amount": 5}
     drive(request.run)
     assert ran == [600]
-
-
-def test_and_about_the_one_in_whose_place_they_answer(ann, ran, limited):
-    boss = user("boss")
-    Delegation.objects.create(user=ann, delegate=boss)
-    payer(paying(ran), approvers="user:ann")
-    request = asked(drive(run_of()))
-    with pytest.raises(ForbiddenError):
-        world.answer(request, "edit", arguments={"amount": 501}, by=boss)
-    world.answer(request, "edit", arguments={"amount": 500}, by=boss)
-    assert {one for one, arguments in limited if arguments == {"amount": 500}} == {"ann", "boss"}
 
 
 def test_the_rule_changes_nothing_of_what_is_kept(ann, ran, settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_django import register, submit, tool
+from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import RunContext, TextBlock, ToolUseBlock
 from ravi_django.models import JournalEntry, Run, Status
@@ -12,7 +12,7 @@ from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.approvals import call, open_requests, payer, paying, results, rows, run_of
 from tests.support.runs import asked, drive, idle, take_over
-from tests.support.world import fork, save_spec
+from tests.support.world import fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,18 +147,6 @@ def test_an_orchestrators_own_tools_and_delegations_are_asked_about(ann, ran):
     assert (idle(run).status, ran) == (Status.COMPLETED, [])
     inbox = Run.objects.get(parent=run).inbox.get().body
     assert "write less" in str(inbox)
-
-
-def test_an_agent_without_code_asks_whom_its_spec_names(ann, ran, monkeypatch):
-    world.register_tool(paying(ran))
-    script = ScriptedModel([call(5), "done"])
-    world.patch(monkeypatch, "build_model", lambda name, **options: script)
-    save_spec("shop/payer", {"model": "rehearsal", "tool_names": ["pay"], "approvers": {"high": "staff"}})
-    run = drive(submit("shop/payer", "pay"))
-    request = asked(run)
-    assert (request.tool, request.to) == ("pay", "staff")
-    world.answer(request, "approve", by=ann)
-    assert (drive(run).status, ran) == (Status.COMPLETED, [5])
 
 
 def test_what_is_shown_of_a_call_is_bounded_and_a_schema_that_is_too_large_is_left_to_the_tool(ann, ran):

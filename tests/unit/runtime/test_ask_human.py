@@ -83,26 +83,6 @@ def test_a_worker_that_dies_asks_once_and_gives_the_same_answer(clock):
         assert (closed["type"], closed["id"]) == ("request.closed", str(request.id))
 
 
-def test_an_answer_while_the_run_is_being_suspended_is_not_lost():
-    async def story(ctx, inbox):
-        wait = ctx.effects.wait
-
-        async def answered_first(*args):  # the question is open, the run not suspended yet
-            if not answered:
-                answered.append(await asyncio.to_thread(in_background(_answer).result, 10))
-            return await wait(*args)
-
-        ctx.effects.wait = answered_first
-        return (await ctx.ask_human("Which colour?"))["text"]
-
-    answered = []
-    code(story)
-
-    run = drive(make_run())
-    assert run.status == Status.PENDING
-    assert drive(run).output == "yes"
-
-
 def test_two_questions_at_once_get_their_own_answers_and_each_branch_goes_on_with_its_own(step, ran):
     async def branch(ctx, question):
         told = await ctx.ask_human(question)
@@ -198,14 +178,6 @@ def test_an_ended_run_takes_no_answer():
     assert request.answer is None
 
 
-def test_a_request_that_somebody_has_closed_is_waited_for_no_more():
-    asking("Which colour?")
-    run = drive(make_run())
-    HumanRequest.objects.filter(run=run).update(status="cancelled")
-    world.touch([run.id])
-    assert drive(run).output == "cancel||"
-
-
 # ----------------------------------------------------------------------------------------------------- expiry
 
 
@@ -237,15 +209,6 @@ def test_a_worker_that_dies_over_the_expiry_expires_it_once(clock):
 
     for run, _ in every_death(clock, story):
         assert (run.output, questions(run)[0].version) == ("expired||", 2)
-
-
-def test_an_answer_that_came_in_time_counts_however_late_the_worker_is(clock):
-    asking("May I?", timeout=60)
-    run = drive(make_run())
-    clock.advance(59)
-    _answer()
-    clock.advance(600)
-    assert drive(run).output == "answer|yes|"
 
 
 def test_an_answer_between_the_look_and_the_expiry_counts(clock):
@@ -332,19 +295,6 @@ def test_an_at_most_once_tool_asks_nobody():
     code(calling("pay"), tools=[pay])
     run = drive(make_run())
     assert [request.kind for request in questions(run)] == ["uncertain"]
-
-
-def test_other_code_at_the_place_of_a_question_blocks_the_run():
-    asking("Which colour?")
-    run = drive(make_run())
-
-    async def changed(ctx, inbox):
-        await ctx.sleep_until_signal("x")
-
-    code(changed)
-    world.answer(asked(run).id, text="red")
-
-    assert drive(run).status == Status.BLOCKED
 
 
 def test_a_fork_leaves_an_open_question_behind_and_asks_its_own():

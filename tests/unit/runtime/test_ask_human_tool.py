@@ -7,15 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from ravi_django.agents import ReActAgent
-from ravi_django.kernel import Effect, Risk, ToolUseBlock
+from ravi_django.kernel import Effect, Risk
 from ravi_django.models import HumanRequest, Status
-from ravi_django.testing import ScriptedModel, journal_of
+from ravi_django.testing import journal_of
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.runs import asked, code, drive, every_death, make_run
 from tests.support.tool_calls import calling
-from tests.support.world import AskHumanTool, register
+from tests.support.world import AskHumanTool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,19 +44,6 @@ def test_the_tool_is_called_again_after_the_answer_and_asks_nobody_twice():
     assert (run.output, len(questions(run))) == ("ok: The person answered: blue", 1)
     rows = [(row.kind, row.phase) for row in journal_of(run) if row.kind in ("tool.call", "ask_human")]
     assert rows == [("ask_human", "started"), ("ask_human", "result"), ("tool.call", "result")]
-
-
-def test_a_worker_that_dies_over_the_question_or_the_answer_asks_once(clock):
-    asking()
-
-    def story(drive):
-        run = drive(make_run())
-        world.answer(asked(run).id, text="red")
-        return drive(run)
-
-    for run, _ in every_death(clock, story):
-        assert (run.output, len(questions(run))) == ("ok: The person answered: red", 1)
-        assert [row.kind for row in journal_of(run)].count("tool.call") == 1
 
 
 def test_a_question_that_is_not_answered_is_told_in_words(clock):
@@ -142,23 +128,3 @@ def test_a_bad_question_goes_back_to_the_model_and_a_bad_limit_to_the_site():
     for most in (0, True, "3"):
         with case(most), refused("max_per_run"):
             AskHumanTool(max_per_run=most)
-
-
-def test_two_calls_of_one_turn_each_get_their_answer(clock):
-    calls = [
-        ToolUseBlock(tool_name="ask_human", arguments={"question": f"{name}?"}, call_id=name) for name in ("one", "two")
-    ]
-    model = ScriptedModel([calls, "Thank you."])
-    register(ReActAgent("asker", model=model, tools=[AskHumanTool()]))
-    run = drive(make_run("react/asker"))
-    first, second = sorted(questions(run), key=lambda request: request.text)
-
-    world.answer(second.id, text="2")
-    run = drive(run)
-    assert run.status == Status.SUSPENDED
-    world.answer(first.id, text="1")
-    run = drive(run)
-
-    assert (run.output, len(model.calls)) == ("Thank you.", 2)
-    results = {block.call_id: block.content[0].text for block in model.calls[1].messages[-1].content}
-    assert results == {"one": "The person answered: 1", "two": "The person answered: 2"}

@@ -107,16 +107,6 @@ def test_a_crash_and_another_worker_write_one_record_of_each(effect, dies, ran, 
     assert run.status == Status.COMPLETED
 
 
-def test_what_is_on_record_already_hinders_nobody(ran, clock, caplog):
-    audited(calling("send", to="ACME"), AuditLog(required=True), tools=[sender("idempotent", ran)])
-    run = drive(make_run(), dies=1)
-    caplog.clear()
-    run = take_over(clock, run)
-    assert run.output == "ok: sent"
-    assert records("tool") == [("tool", "attempted"), ("tool", "ok")]
-    assert "no audit record" not in caplog.text
-
-
 def test_what_a_person_has_run_again_is_on_record_again(clock, ran):
     audited(calling("send", to="ACME"), tools=[sender("at_most_once", ran)])
     run = take_over(clock, drive(make_run(), dies=2))

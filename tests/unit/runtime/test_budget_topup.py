@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from ravi_django import answer, register, signal
+from ravi_django import answer, register
 from ravi_django.kernel import AgentId, BudgetExhaustedError, ConflictError
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from tests.support import world
@@ -205,31 +205,3 @@ def test_a_day_is_not_topped_up(talker, settings, django_user_model):
     run = drive(make_run(owner=django_user_model.objects.create_user("ann"), budget=BUDGET))
     assert run.output.startswith("1: user ")
     assert not HumanRequest.objects.exists()
-
-
-def test_a_run_that_is_cancelled_meanwhile_closes_its_request(talker):
-    run = drive(make_run(budget=BUDGET))
-    request = asked(run)
-    world.cancel(run.id, "enough")
-    request.refresh_from_db()
-    assert request.status == "cancelled"
-    with pytest.raises(ConflictError):
-        answer(request.id, "approve")
-    assert balances(run)
-
-
-def test_other_effects_go_on_while_it_waits(talker):
-    import asyncio
-
-    async def story(ctx, inbox):
-        said = await asyncio.gather(thrice(ctx, inbox), ctx.sleep_until_signal("go"))
-        return said[0]
-
-    code(story, model=talker)
-    run = drive(make_run(budget=BUDGET))
-    request = HumanRequest.objects.get()
-    signal(run.id, "go")
-    run = drive(run)
-    assert (run.status, HumanRequest.objects.count()) == (Status.SUSPENDED, 1)
-    answer(request.id, "approve")
-    assert drive(run).output == "3"

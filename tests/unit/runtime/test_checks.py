@@ -111,17 +111,6 @@ def test_a_person_decides_where_it_does_not_know(clock, provider, uncertain, che
     assert len(provider.asked) == 1
 
 
-def test_it_is_asked_once_though_its_worker_dies_over_the_answer(clock, provider, uncertain):
-    run = uncertain(lambda key: NotHappened)
-    clock.advance(conf.LEASE_S + TIMEOUT_S)
-    drive(run, dies=2)  # the check's answer and the second started row are on record
-    run = take_over(clock, run)
-    run = after_the_zombie(clock, run)
-    assert run.status == Status.COMPLETED
-    assert [row.attempt for row in JournalEntry.objects.filter(kind="tool.call", phase="started")] == [1, 2, 3]
-    assert len(provider.asked) == 2  # once for each attempt
-
-
 def test_the_docs_payment_is_found_by_its_key(clock, monkeypatch):
     class Provider:
         booked: ClassVar[dict[str, str]] = {}

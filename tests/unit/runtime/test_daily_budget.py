@@ -14,7 +14,7 @@ from ravi_django.kernel import BudgetExhaustedError
 from ravi_django.models import BudgetAccount, DailyBudget, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
-from tests.support.budgets import USER, balances, model, reserved, spent
+from tests.support.budgets import USER, model, reserved, spent
 from tests.support.cases import case
 from tests.support.runs import code, drive, in_background, leased, make_run, take_over
 from tests.support.world import prune
@@ -86,15 +86,6 @@ def test_all_of_a_tenant_share_its_day(clock, user, daily, talker, django_user_m
     assert outputs == ["3", "1: tenant 'acme'", "3"]
     assert spent("tenant:acme:2026-11-22") == (40, Decimal("2.0"), 4)
     assert spent("tenant:else:2026-11-22") == (30, Decimal("1.5"), 3)
-
-
-def test_the_tree_the_user_and_the_tenant_all_count(clock, user, daily, talker):
-    daily(user={"max_turns": 100}, tenant={"max_turns": 100})
-    run = drive(make_run(owner=user, tenant="acme", budget={"max_turns": 2}))
-    assert run.output.startswith("2: the run has used 2 of its max_turns of 2")
-    assert balances(run)
-    for key in (f"user:{user.pk}:2026-11-22", "tenant:acme:2026-11-22"):
-        assert (spent(key)[2], reserved(key)) == (2, (0, Decimal(0), 0))
 
 
 def test_a_row_goes_before_the_setting(clock, user, daily, talker, django_user_model):

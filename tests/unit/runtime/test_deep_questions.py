@@ -14,8 +14,8 @@ from ravi_django.kernel import AgentId, ToolUseBlock
 from ravi_django.models import Ask, HumanRequest, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, code, drive, idle, make_run, take_over
-from tests.support.world import AskHumanTool, cancel, store_retry
+from tests.support.runs import CodeAgent, code, drive, idle, make_run
+from tests.support.world import AskHumanTool, cancel
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -129,18 +129,6 @@ def test_the_time_that_people_take_is_not_counted_at_any_level(clock, tree):
     assert set(Ask.objects.values_list("outcome", flat=True)) == {"replied"}
 
 
-def test_a_worker_that_dies_over_the_way_back_changes_nothing(clock, tree):
-    root = tree()
-    world.answer(HumanRequest.objects.get().id, text="red")
-    for run in reversed(line_of(root)):
-        run.refresh_from_db()
-        drive(run, dies=1)
-        take_over(clock, run)
-    assert idle(root).output == "<replied red>"
-    assert HumanRequest.objects.count() == 1
-    assert len(frames_of(root, "request")) == len(frames_of(root, "request.closed")) == 1
-
-
 def closed_by_the_end_of(run):
     """The one question of the tree is closed with it, and who watches is told before the stream's end."""
     request = HumanRequest.objects.get()
@@ -186,32 +174,6 @@ def test_a_child_that_ends_with_its_parent_closes_its_question_before_the_stream
 
     assert idle(run).output == "alone"
     closed_by_the_end_of(run)
-
-
-def test_a_retry_asks_again_what_the_failure_had_closed():
-    fails = [True]
-
-    async def story(ctx, inbox):
-        question = asyncio.ensure_future(ctx.ask_human("Which colour?"))
-        await ctx.sleep_until_signal("go", until=ctx.now())
-        if fails:
-            raise ValueError("not yet")
-        return (await question)["text"]
-
-    code(story)
-    run = idle(make_run())
-    assert run.status == Status.FAILED
-    request = HumanRequest.objects.get()
-    assert [frame["type"] for frame in frames_of(run, "request", "request.closed")] == ["request", "request.closed"]
-
-    fails.clear()
-    world.publish_retried(store_retry(run.id))
-    (_, _, again) = frames_of(run, "request", "request.closed")
-    assert (again["type"], again["id"], again["text"]) == ("request", str(request.id), "Which colour?")
-    run_until_idle()
-    world.answer(request.id, text="red")
-
-    assert idle(run).output == "red"
 
 
 def test_a_run_that_begins_anew_closes_its_questions():
