@@ -9,11 +9,10 @@ from ravi_django.agents import AgentTool, ReActAgent
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ToolArgumentsError, ToolUseBlock
 from ravi_django.models import Run, Status
-from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.cases import case, refused
-from tests.support.runs import CodeAgent, drive, every_death, idle, make_run
-from tests.support.world import cancel
+from tests.support.runs import CodeAgent, drive, idle, make_run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
@@ -89,28 +88,6 @@ def test_a_failure_is_words_for_the_model(boss, model):
         assert words in told and failed == is_error
 
 
-def test_a_cancelled_agent_is_told_of(boss):
-    writer_of(waits)
-    run = boss()
-    idle(run)
-    assert run.status == Status.SUSPENDED  # the wait costs a row
-    cancel(Run.objects.get(parent=run).id, "not today")
-    run_until_idle()
-    words = f"react/writer was cancelled: not today. What it had done until then stands. {CHOICE}"
-    assert answer(run) == (words, True)
-
-
-def test_a_timeout_is_no_failure(boss, clock):
-    writer_of(waits)
-    run = boss(timeout=30.0)
-    run_until_idle()
-    clock.advance(31)
-    run_until_idle()
-    words, is_error = answer(run)
-    assert is_error
-    assert words.startswith("react/writer gave no answer within 30 s; it may still be at work. This is no failure")
-
-
 def test_waiting_for_an_agent_takes_no_tools_slot(step, ran):
     writer_of(waits)
     calls = [HANDOFF, ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2")]
@@ -118,23 +95,6 @@ def test_waiting_for_an_agent_takes_no_tools_slot(step, ran):
     register(ReActAgent("boss", model=model, tools=[AgentTool(WRITER), step], max_parallel_tools=1))
     run = idle(make_run("react/boss"))
     assert (run.status, ran) == (Status.SUSPENDED, ["tool"])
-
-
-def test_a_takeover_spawns_no_second_agent(boss, model, clock):
-    poet = ScriptedModel(["Roses are red."], loop=True)
-    register(ReActAgent("writer", model=poet))
-
-    def story(drive):
-        model.calls.clear()
-        poet.calls.clear()
-        run = drive(boss())
-        run_until_idle()
-        return run
-
-    for run, death in every_death(clock, story):
-        assert (run.status, run.output, answer(run)) == (Status.COMPLETED, "Here it is.", ("Roses are red.", False))
-        assert (Run.objects.filter(parent=run).count(), len(poet.calls)) == (1, 1)
-        assert len(model.calls) == 2 + death.lost("llm.call")
 
 
 def test_a_task_is_a_text_a_timeout_seconds_and_the_name_fits_every_provider():

@@ -10,7 +10,6 @@ import pytest
 from ravi_django.kernel import ChatMessage
 from ravi_django.models import Status
 from ravi_django.testing import ScriptedModel, journal_of
-from tests.support import world
 from tests.support.gates import cancelled_in
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -59,33 +58,6 @@ def test_cancelling_reaches_an_open_tool_call(clock, work):
         return await work(ctx)
 
     assert cancelled_in(make_run(), story).status == Status.CANCELLED
-
-
-def test_a_run_cancelled_before_its_next_lease_does_nothing_more(clock, ran, step):
-    async def story(ctx, inbox):
-        await ctx.tool("step", name="first")
-        await ctx.tool("step", name="second")
-
-    code(story, tools=[step])
-    run = drive(make_run(), dies=2)
-    ran.clear()
-    world.request_cancel(run.id, "enough")
-    run = take_over(clock, run)
-    assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "enough"})
-    assert ran == []
-
-
-def test_the_next_run_of_the_session_goes_on_after_a_cancelled_one(clock):
-    async def story(ctx, inbox):
-        if run.id.hex == ctx.run_id.replace("-", ""):
-            await ctx.tool("hold")
-        return "second"
-
-    run = make_run()
-    second = make_run(session=run.session)
-    cancelled_in(run, story)
-    second.refresh_from_db()
-    assert second.status in (Status.PENDING, Status.COMPLETED)  # the engine may have taken it at once
 
 
 def test_a_deadline_fails_the_run_that_does_not_meet_it(clock):

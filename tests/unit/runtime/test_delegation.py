@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from ravi_django import register, signal, submit
+from ravi_django import register, signal
 from ravi_django.agents import ContextConfig, OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.conf import conf
@@ -115,14 +115,14 @@ def test_calls_of_a_turn_run_in_parallel_and_keep_their_ids(step, ran):
     assert ran == ["tool"]
 
 
-def test_a_hundred_in_one_turn(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 101}
-    calls = [handoff("writer", f"c{number}", task=f"part {number}") for number in range(100)]
+def test_forty_in_one_turn(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 41}
+    calls = [handoff("writer", f"c{number}", task=f"part {number}") for number in range(40)]
     model, run = boss([calls, "all done"], member(echoes))
     run_until_idle(timeout=BOUND_S)
     assert idle(run).output == "all done"
-    assert told(model) == {f"c{number}": (f"writer did part {number}", False) for number in range(100)}
-    assert kinds(run).count("run.suspended") < 100
+    assert told(model) == {f"c{number}": (f"writer did part {number}", False) for number in range(40)}
+    assert kinds(run).count("run.suspended") < 40
 
 
 # ----------------------------------------------------------------------------------------------------- outcomes
@@ -175,34 +175,11 @@ def test_a_bad_task_goes_back_to_the_model(arguments):
     assert Run.objects.filter(parent=run).count() == 1
 
 
-def test_a_slot_of_a_child_that_nobody_waits_for_is_not_free(clock):
-    """A timeout ends the waiting, not the child."""
-    slow = SubAgentConfig(member(waits, "slow"), ask_timeout=10)
-    model, run = boss(
-        [handoff("slow", "c1"), handoff("slow", "c2"), "ok"], slow, spawn_budget=SpawnBudget(max_agents=2)
-    )
-    idle(run)
-    clock.advance(11)
-    assert idle(run).output == "ok"
-    assert Run.objects.filter(root=run).count() == 1
-    assert "was not started" in told(model, 2)["c2"][0]
-
-
 @pytest.mark.parametrize("priority", list(Priority))
 def test_the_childs_priority_is_the_configured_one(priority):
     _, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(echoes), priority=priority))
     idle(run)
     assert Run.objects.get(parent=run).priority == priority
-
-
-def test_a_deeper_team_is_stopped_by_the_depth(settings):
-    settings.RAVI = {**settings.RAVI, "MAX_DEPTH": 3}
-    model, run = boss([handoff("boss"), "enough"], "orchestrator/boss")
-    assert idle(run).output == "enough"
-    assert Run.objects.filter(root=run).count() == 3
-    ends = [call.messages[-1].content for call in model.calls if call.turn == 1]
-    assert len(ends) == 4
-    assert any("below the limit of 3" in block.text for blocks in ends for block in blocks)
 
 
 # --------------------------------------------------------------------------------------------- crash and replay
@@ -318,22 +295,6 @@ def test_orchestrators_nest():
     ]
 
 
-def test_a_takeover_in_the_middle_of_a_tree(clock):
-    lead_models = []
-
-    def story(drive_and_die):
-        lead_model, run = nested()
-        lead_models.append(lead_model)
-        drive_and_die(Run.objects.get(parent=drive(run)))
-        run_until_idle()
-        return run
-
-    for run, death in every_death(clock, story):
-        assert run.output == "writer did for writer + critic did for critic"
-        assert Run.objects.filter(root=run).count() == 3
-        assert len(lead_models[-1].calls) == 2 + death.lost("llm.call")
-
-
 # ------------------------------------------------------------------------------------- approval, hooks, registry
 
 
@@ -371,13 +332,6 @@ def test_an_orchestrators_handoffs_are_no_tools_for_others():
     assert world.known_tools().get("handoff_writer") is None
 
 
-def test_submit_takes_the_orchestrator_itself():
-    agent = OrchestratorAgent("own", model=ScriptedModel(["hi"]), sub_agents=[SubAgentConfig(member(echoes))])
-    register(agent)
-    run = idle(submit(agent, "hello"))
-    assert (run.agent, run.output) == ("orchestrator/own", "hi")
-
-
 def test_the_runtime_registers_the_team_too():
     model = ScriptedModel([handoff("live-writer"), "ok"])
     agent = OrchestratorAgent("live", model=model, sub_agents=[SubAgentConfig(member(echoes, "live-writer"))])
@@ -408,13 +362,6 @@ def test_a_task_that_is_no_input_for_any_run_is_words_for_the_model(settings, cl
     assert (run.status, run.output, is_error) == (Status.COMPLETED, "shorter, then", True)
     assert "the task has 1004 bytes, the limit is 1000" in text
     assert (len(model.calls), Run.objects.filter(parent=run).count()) == (2, 0)
-
-
-def test_a_task_of_the_longest_input_is_done(settings):
-    most(settings, 1000)
-    model, run = boss([handoff("writer", task="é" * 499), "ok"], member(echoes))
-    idle(run)
-    assert told(model) == {"c1": (f"writer did {'é' * 499}", False)}
 
 
 @pytest.mark.parametrize("task", [DataPayload(data={"x": "y" * 1001}), "x" * 1001])
@@ -462,12 +409,6 @@ def test_the_sub_agent_answers_in_the_orchestrators_place_behind_the_other_calls
         "c2": ("tool", False),
         "c3": ("checker did for checker", False),
     }
-
-
-def test_a_bad_task_hands_nothing_over():
-    desk([ToolUseBlock(tool_name="handoff_sales", arguments={"task": ""}, call_id="c1"), "I do it myself."])
-    run = idle(make_run("orchestrator/desk"))
-    assert (run.agent, run.output) == ("orchestrator/desk", "I do it myself.")
 
 
 def test_a_takeover_hands_over_once_and_the_asker_has_its_answer(clock):

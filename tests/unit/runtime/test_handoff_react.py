@@ -19,9 +19,9 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.kernel.messages import ChatMessage, ChatPayload
-from ravi_django.models import JournalEntry, Run, Status, Turn
-from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
-from tests.support.runs import CodeAgent, code, drive, every_death, idle, make_run, take_over
+from ravi_django.models import JournalEntry, Status, Turn
+from ravi_django.testing import ScriptedModel, journal_of
+from tests.support.runs import CodeAgent, code, drive, idle, make_run, take_over
 from tests.support.tool_calls import output_of
 from tests.support.world import DjangoHistoryProvider
 
@@ -111,23 +111,6 @@ def test_the_first_of_a_turn_wins_by_its_place():
     assert len(kinds(run, "run.handoff")) == 1
 
 
-def test_a_worker_that_dies_around_it_pays_no_recorded_call_twice(clock):
-    model = react([call("look", "c0"), call("leave", "c1", target="test/b", task="go on")], loop=True)
-
-    def story(drive):
-        model.calls.clear()
-        run = drive(make_run("react/front"))
-        run_until_idle()
-        return run
-
-    for run, death in every_death(clock, story):
-        assert (run.output, run.agent) == ("GO ON", "test/b")
-        assert len(model.calls) == 1 + death.lost("llm.call")
-        assert [turn.role for turn in turns_of(run)] == ["user", "assistant", "tool"]
-        assert [turn.index for turn in turns_of(run)] == [0, 1, 2]
-        assert len(kinds(run, "run.handoff")) == 1
-
-
 @pytest.mark.parametrize("dies", [None, 3, 4, "end"])
 def test_a_busy_agent_is_told_to_the_model_as_the_calls_result(clock, busy, dies):
     model = react([call("look", "c0"), call("leave", "c1", target="test/b")], "then I do it myself")
@@ -163,27 +146,6 @@ def test_an_agent_with_a_result_model_hands_over_too():
     assert (run.output, run.agent) == ("GO ON", "test/b")
     (results,) = results_of(run)
     assert [(call_id, is_error) for call_id, _, is_error in results] == [("c0", True), ("c1", False)]
-
-
-def test_the_messages_behind_the_one_that_was_handed_over_go_along():
-    seen = []
-
-    async def answer(ctx, inbox):
-        seen.append([message.payload.message.text for message in inbox])
-
-    async def story(ctx, inbox):
-        handle = await ctx.spawn(AgentId("react", "front"))
-        for text in ("one", "two"):
-            await ctx.send(handle, text)
-        await ctx.join(handle)
-
-    register(CodeAgent(answer, key="b"))
-    react(call("leave", "c1", target="test/b"))
-    code(story)
-    run = drive(make_run())
-    assert Run.objects.get(parent=run).inbox.count() == 2
-    run_until_idle()
-    assert seen == [["one", "two"]]
 
 
 EFFECTS = ["idempotent", "at_most_once", "transactional"]

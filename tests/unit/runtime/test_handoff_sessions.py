@@ -27,7 +27,7 @@ from tests.support.runs import (
     take_over,
     until,
 )
-from tests.support.world import DjangoHistoryProvider, Publisher, retry
+from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
 
@@ -205,23 +205,6 @@ def test_the_stream_tells_it_once_and_ends_once():
         ("stream.done", None, "test/b"),
     ]
     assert found[1]["content"] == {"agent": "test/b", "from": "test/code"}
-
-
-def test_who_dies_over_telling_it_has_it_told_by_the_next(clock, monkeypatch):
-    agent("b", shout)
-    code(handing_over())
-    run = make_run()
-
-    def without_the_handoff(self, *new):
-        return emit(self, *(frame for frame in new if frame.data.get("step") != "handoff"))
-
-    emit = Publisher.emit
-    with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "emit", without_the_handoff)
-        drive(run)
-    drive(run)
-    steps = [frame.get("step") for frame in world.events_page(run.id)[0]]
-    assert steps == ["started", "handoff", "started", "done", None]
 
 
 def test_frames_made_again_from_the_journal_are_from_who_drove_the_run_then(monkeypatch):
