@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import IntegrityError
 
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import (
@@ -31,8 +30,6 @@ from tests.support.runs import (
     in_background,
     make_run,
     on_postgresql,
-    patch_append,
-    take_over,
     until,
 )
 from tests.support.tool_calls import calling
@@ -134,48 +131,6 @@ def test_a_worker_that_dies_anywhere_adds_it_once(clock):
         assert (run.status, run.output) == (Status.COMPLETED, '["Task added: 1. [todo] Once"]')
         assert tasks() == [("test/code", 1, "Once", "todo")]
         assert len(board_frames(run)) == 1
-
-
-def test_a_commit_whose_answer_was_lost_counts_once(clock, monkeypatch):
-    adding("Once")
-    write = world.fence_append
-
-    def lost():
-        raise OperationalError("the server has gone away")
-
-    def append(lease, entries, turns):
-        if any(entry.name == "board_add" for entry in entries):
-            transaction.on_commit(lost)
-        return write(lease, entries, turns)
-
-    with monkeypatch.context() as patch:
-        patch_append(patch, append)
-        run = drive(make_run())
-    assert (run.status, len(tasks()), board_frames(run)) == (Status.RUNNING, 1, [])
-    run = take_over(clock, run)
-    assert (run.status, len(tasks()), len(board_frames(run))) == (Status.COMPLETED, 1, 1)
-
-
-def test_frames_that_died_with_their_worker_come_from_the_journal(clock):
-    adding("One", "Two")
-
-    def silent(engine):
-        engine.publisher.emit = lambda *frames: None
-
-    run = drive(make_run(), dies="end", setup=silent)
-    assert board_frames(run) == []
-    run = take_over(clock, run)
-    assert [frame["task"]["title"] for frame in board_frames(run)] == ["One", "Two"]
-
-
-def test_calls_at_once_get_numbers_of_their_own():
-    async def story(ctx, inbox):
-        await asyncio.gather(*(ctx.tool("board_add", title=f"Task {number}") for number in range(8)))
-
-    code(story, tools=TOOLS)
-    run = drive(make_run())
-    assert sorted(number for _, number, _, _ in tasks()) == list(range(1, 9))
-    assert len(board_frames(run)) == 8
 
 
 @on_postgresql

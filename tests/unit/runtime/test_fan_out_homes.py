@@ -34,18 +34,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ART = "news/art"
 
 
-@pytest.fixture
-def unknown(clock):
-    """A follower whose agent no process knows; sweeps some minutes later."""
-    followers(1, agent="test/unknown")
-
-    def later():
-        clock.advance(400)
-        world.fan_out_sweep()
-
-    return later
-
-
 def drive_all():
     for run in Run.objects.filter(status="pending"):
         drive(run)
@@ -220,42 +208,21 @@ def test_nor_does_a_run_that_was_handed_over_get_what_it_has_published(ada):
     assert not FeedItem.objects.exists()
 
 
-def test_an_agent_that_answers_what_it_hears_is_no_loop(ada):
-    async def agent(ctx, inbox):
-        await ctx.follow(TOPIC)
-        await ctx.emit(TOPIC, {"said": "echo"})
+def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(clock, caplog):
+    def later():
+        clock.advance(400)
+        world.fan_out_sweep()
 
-    register(CodeAgent(agent, key="feed"))
-    follow(owner=ada)
-    emit("hello")
-    for _ in range(5):
-        drive_all()
-        for publication in Publication.objects.filter(done_at=None):
-            world.fan_out_run(publication.id)
-
-    assert (Run.objects.count(), Publication.objects.count()) == (1, 2)
-
-
-def test_an_agent_that_this_process_does_not_know_gets_it_where_it_is_known(unknown, caplog):
+    followers(1, agent="test/unknown")
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
         emit("one", "two")
     assert "test/unknown" in caplog.text
-    unknown()
+    later()
     assert (Run.objects.count(), FeedItem.objects.count()) == (0, 2)
     register(CodeAgent(print, key="unknown"))
-    unknown()
+    later()
     assert list(inboxes().values()) == [["one+two"]]
     assert {one.delivered for one in Publication.objects.all()} == {1}
-
-
-def test_it_is_given_up_for_all_to_see_when_nobody_does(unknown, caplog):
-    emit("one")
-    with caplog.at_level(logging.ERROR, "ravi.fan_out"):
-        for _ in range(world.DIGESTS_TRIES):
-            unknown()
-    assert not FeedItem.objects.exists()
-    assert caplog.records[-1].action == "fan_out.given_up"
-    assert Publication.objects.get().delivered == 0
 
 
 def test_nobodys_follow_does_not_come_to_the_run_of_a_user_who_was_deleted(ada):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from ravi_django import register
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal
 from tests.support import world
 from tests.support.feeds import (  # noqa: F401 - a fixture
@@ -26,9 +24,7 @@ from tests.support.feeds import (  # noqa: F401 - a fixture
 )
 from tests.support.runs import (
     BOUND_S,
-    CodeAgent,
     at_once,
-    drive,
     in_background,
     make_run,
     on_postgresql,
@@ -193,28 +189,6 @@ def test_ends_submits_and_fan_outs_at_once_lose_nothing():
         given.setdefault(session_id, []).extend(filter(None, words(body).split("+")))
     assert {tuple(sorted(said)) for said in given.values()} == {("0", "1", "2")}
     assert len(given) == 60
-
-
-def test_a_run_that_comes_to_its_end_beside_the_delivery_is_given_the_message():
-    seen = []
-
-    async def agent(ctx, inbox):
-        seen.append([words(message.model_dump(mode="json")) for message in inbox])
-        if len(seen) == 1:
-            publication = await asyncio.to_thread(in_time, publish, "late")
-            await asyncio.to_thread(in_time, world.fan_out_run, publication.id)
-
-    register(CodeAgent(agent, key="feed"))
-    followers(1)
-    world.fan_out_run(publish("early").id)
-    run = Run.objects.get()
-
-    drive(run)
-    assert run.status == "pending"
-    drive(run)
-
-    assert seen[0] == ["early"] and seen[-1] == ["late"]
-    assert run.status == "completed"
 
 
 def test_a_small_publication_goes_on_beside_a_huge_one():

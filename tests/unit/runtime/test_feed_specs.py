@@ -121,15 +121,3 @@ def test_rows_run(django_user_model: Any) -> None:
     assert Publication.objects.filter(topic="news/tech", owner=ann).count() == 2
     assert [found["keep"] for found in logged(feed, "feed.curated")] == [True]
     assert Follow.objects.get().agent == "reader/mine"
-
-
-def test_a_new_generation_has_the_newest_spec() -> None:
-    world.save_spec("reader/mine", {**FEED, "items_per_generation": 1})
-    feed = submit("reader/mine", "Begin")
-    run_until_idle()
-    world.save_spec("reader/mine", {**FEED, "preferences": "dogs"})
-    for title in ("Cats", "Dogs"):
-        publish(Run.objects.get(id=feed.id), {"title": title})
-        run_until_idle()
-    assert [found["keep"] for found in logged(feed, "feed.curated")] == [False, True], "the newest one wants dogs"
-    assert Run.objects.get(id=feed.id).generation <= 4

@@ -194,14 +194,6 @@ def test_an_id_is_of_its_publisher_topic_and_tenant(ada):
     assert len(found) == 5
 
 
-def test_what_is_deleted_takes_what_was_still_to_be_given(agent):
-    found, _ = follow(agent, NEWS)
-    row = emit(NEWS, "goal")
-    FeedItem.objects.create(follow=found, publication=row, due_at=row.created_at)
-    assert world.delete_follows(Follow.objects.all()) == 1
-    assert not FeedItem.objects.exists()
-
-
 @on_postgresql
 def test_twenty_who_do_the_same_at_once_make_one_row(agent, ada, hinted):
     found = at_once(*[lambda: follow(agent, NEWS, user=ada)] * 20)

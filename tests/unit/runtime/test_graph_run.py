@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -255,23 +253,6 @@ def test_a_bare_type_is_its_default_source_and_a_namespace_is_kept():
     found = dict(Publication.objects.values_list("topic", "followers"))
     assert found == {"news/default": 1, "news/sport": 0, "uk/news/sport": 1}
     assert Follow.objects.earliest("id").topic == "news/default"
-
-
-def test_an_id_of_ones_own_is_published_once(hinted):
-    async def story(ctx, inbox):
-        await ctx.follow(NEWS)
-        await ctx.emit(NEWS, "goal", id="g1")
-        await asyncio.gather(*(ctx.emit(NEWS, "goal", id="g1") for _ in range(3)))
-        await ctx.emit("news/other", "goal", id="g1")
-
-    code(story)
-    run = drive(make_run())
-
-    assert run.status == Status.COMPLETED, run.error
-    found = sorted(Publication.objects.values_list("topic", "message_id"))
-    assert found == [("news/other", "g1"), ("news/sport", "g1")]
-    assert len(hinted) == 1
-    assert [row.request["new"] for row in entries(run)] == [True, False, False, False, True]
 
 
 # ---------------------------------------------------------------------------------------------------- replays

@@ -101,20 +101,6 @@ def test_two_who_tell_at_once_tell_once():
     assert len(told()) == 30
 
 
-def test_a_teller_that_dies_leaves_its_notes(monkeypatch):
-    source = declare()
-    invoice()
-
-    def die(*args: Any) -> Any:
-        raise SystemExit
-
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        world.patch(patch, "model_sources_read", die)
-        world.model_sources_run(source.id)
-    assert told() == [] and world.model_sources_run(source.id) == 1
-    assert len(told()) == 1
-
-
 @pytest.mark.sqlite
 def test_a_lost_hint_is_found_by_the_sweep():
     with FakeClock() as clock:
