@@ -46,18 +46,6 @@ def test_one_owners_backlog_lets_the_run_of_another_pass(clock, users, others):
 
 
 @pytest.mark.sqlite
-def test_runs_that_are_being_driven_count_too(clock, users):
-    many, one, two = users
-    for _ in range(6):
-        leased(make_run(owner=many))
-    leased(make_run(owner=two))
-    for owner in (many, two, one):
-        make_run(owner=owner)
-
-    assert owner_of_each(world.claim_batch("w", ["test/code"], 3)) == ["one", "two", "many"]
-
-
-@pytest.mark.sqlite
 @pytest.mark.parametrize(("fair_by", "first"), [("owner", "one"), ("tenant", "two"), (None, "many")])
 def test_runs_are_counted_by_the_setting(clock, users, settings, fair_by, first):
     settings.RAVI = {**settings.RAVI, "FAIR_BY": fair_by}

@@ -294,18 +294,6 @@ def test_the_first_row_pins_the_agents_spec(clock):
     assert bytes(blob.body) == b'{"class":"CodeAgent","instructions":"be brief"}'
 
 
-@pytest.mark.sqlite
-def test_runtime_drives_what_is_submitted_to_it_and_gives_the_output():
-    async def main():
-        async with Runtime() as rt:
-            await rt.register(agent)
-            run_id = await rt.submit(agent.id, "hi")
-            return await rt.result(run_id, timeout=BOUND_S)
-
-    agent = code(ask, model=ScriptedModel(["hello"]))
-    assert asyncio.run(main()) == "hello"
-
-
 def test_the_result_of_a_run_that_is_driven_here_is_not_read(monkeypatch):
     read = []
     read_end = world.read_end

@@ -107,17 +107,6 @@ def test_two_guardrails_of_one_name_have_verdicts_of_their_own():
     assert drive(make_run()).error["message"] == "guardrail '<lambda>' tripped: no"
 
 
-def test_the_first_verdict_stands(clock):
-    verdicts = [None, "changed its mind"]
-
-    def moody(text, ctx):
-        return verdicts.pop(0)
-
-    react(["fine"], InputGuardrail(moody))
-    assert take_over(clock, drive(make_run(), dies="end")).output == "fine"
-    assert verdicts == ["changed its mind"]
-
-
 # --------------------------------------------------------------------------------------------------- output
 
 

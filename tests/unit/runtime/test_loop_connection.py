@@ -97,17 +97,6 @@ def test_an_append_goes_over_it_and_writes_what_the_threads_would():
     assert Turn.objects.get().content[0]["text"] == "hallo wörld"
 
 
-def test_a_lost_lease_is_lost_here_too():
-    async def story(my, lease):
-        await my.threads.call(Run.objects.filter(id=lease.run_id).update, lease_epoch=9)
-        with pytest.raises(LeaseLostError):
-            await my.append(lease, effect("a"))
-        assert my.threads.given == 1  # the update
-
-    run_story(story)
-    assert rows() == [(1, "opens it")]
-
-
 def test_appends_at_once_share_it_with_the_threads():
     async def story(my, lease):
         others = [await my.threads.call(leased) for _ in range(5)]

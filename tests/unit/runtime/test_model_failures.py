@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import FallbackModel, LLMFactory, close_clients
-from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.capabilities.llm import FallbackModel
 from ravi_django.kernel import (
     ChatMessage,
     ModelError,
@@ -24,7 +23,6 @@ from ravi_django.kernel import (
 from ravi_django.models import JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
-from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.runs import code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,24 +70,6 @@ def test_the_answer_is_journaled_under_the_first_ones_name(clock):
     assert (row.name, row.result["model"], row.attempt) == ("first", "second", 1)
     assert row.request["fell_back"] == [{"to": "second", "error": "RateLimitError"}]
     assert (run.input_tokens, run.output_tokens, float(run.cost), run.cost_unknown) == (3, 2, 0.5, False)
-
-
-def test_a_replay_gives_the_same_answer_without_a_call(clock):
-    first, second = ScriptedModel([BUSY], name="first"), ScriptedModel("hello", name="second", cost=0.5)
-    seen = []
-
-    async def story(ctx, inbox):
-        seen.append(await ask(ctx, inbox))
-        return seen[-1]["said"]
-
-    code(story, model=FallbackModel([first, second]))
-    run = drive(make_run(), dies=1, written=True)  # right behind the call's commit
-    assert (run.status, len(first.calls), len(second.calls)) == (Status.RUNNING, 1, 1)
-    take_over(clock, run)
-    assert (run.status, run.output) == (Status.COMPLETED, "hello")
-    assert (len(first.calls), len(second.calls)) == (1, 1)
-    assert seen[-1] == {"said": "hello", "by": "second", "cost": 0.5, "tokens": 0}
-    assert seen[0] == seen[-1]
 
 
 def test_when_all_fail_the_run_comes_back_later(clock):
@@ -154,15 +134,6 @@ def test_a_long_answer_that_goes_on_is_waited_for_but_not_for_ever(clock, settin
     assert JournalEntry.objects.get(kind="run.retried").error == {"type": "Timeout", "message": words}
 
 
-def test_the_next_one_is_asked_when_the_first_one_drips(clock, settings):
-    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 0.2, "MODEL_TOTAL_S": 0.4}
-    code(ask, model=FallbackModel([Slowly(float("inf"), 0.02, name="drips"), Slowly(6, 0.05, name="second")]))
-    run = drive(make_run())
-    row = JournalEntry.objects.get(kind="llm.call")
-    assert (run.status, row.result["model"]) == (Status.COMPLETED, "second")
-    assert row.request["fell_back"] == [{"to": "second", "error": "Timeout"}]
-
-
 OURS = {"input_cost_per_token": 0.5, "output_cost_per_token": 0.25}
 
 
@@ -225,11 +196,8 @@ async def say(ctx, inbox):
 
 
 def retried():
-    return [(row.error["type"], row.result["attempt"], row.result["retry_in_s"]) for row in retry_rows()]
-
-
-def retry_rows():
-    return JournalEntry.objects.filter(kind="run.retried").order_by("seq")
+    rows = JournalEntry.objects.filter(kind="run.retried").order_by("seq")
+    return [(row.error["type"], row.result["attempt"], row.result["retry_in_s"]) for row in rows]
 
 
 def test_the_policy_says_how_long_and_how_often(clock):
@@ -279,31 +247,6 @@ def test_a_transient_error_that_is_given_up_on_is_final_and_a_permanent_one_that
     assert not JournalEntry.objects.filter(run=run, kind="llm.call").exists()
     clock.advance(60)
     assert drive(run).output == "hello"
-
-
-@pytest.mark.filterwarnings("ignore:unclosed")
-def test_retry_after_of_a_real_server_is_a_row_with_a_time(clock):
-    # One that an earlier test has left, of a loop that is gone, would be taken for that of a new loop at its address.
-    load_litellm().in_memory_llm_clients_cache.cache_dict.clear()
-    busy = Reply(status=429, text="slow down", error_type="rate_limit_error", headers={"retry-after": "7"})
-    with OpenAIServer([busy, Reply(text="hello")]) as server:
-
-        async def story(ctx, inbox):
-            try:
-                return await say(ctx, inbox)
-            finally:
-                await close_clients()  # each lease of a test has a loop of its own
-
-        code(story, model=LLMFactory("openai/gpt-4o", "sk-x-0123456789abc", api_base=server.base_url).build())
-        run = drive(make_run())
-        assert (run.status, run.lease_owner) == (Status.PENDING, "")
-        assert retried() == [("RateLimitError", 1, 7)]
-        assert (run.wake_at - clock.now).total_seconds() == 7
-        clock.advance(6.9)
-        assert not world.claim(run.id, "early"), "nobody may have it before"
-        clock.advance(0.2)
-        drive(run)
-    assert (run.status, run.output, len(server.requests)) == (Status.COMPLETED, "hello", 2)
 
 
 def test_the_count_goes_on_across_a_crash(clock):
