@@ -1,7 +1,8 @@
-"""The broker under the site goes away, or comes back empty."""
+"""The servers under the site go away, come back empty, or are restarted."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import redis
 
 from project.process import wait_until
 from tests.support.patience import seconds
-from tests.support.site_process import Site, Worker
+from tests.support.site_process import LEASE_S, MARGIN_S, Site, Worker
 
 STEPS = 5
 
@@ -65,3 +66,35 @@ def test_an_emptied_valkey_costs_one_announced_gap(site: Site, worker: Worker) -
     seen = {frame["call"] for frame in [*gap["snapshot"]["frames"], *after] if frame["type"] == "completion"}
     assert len(seen) == STEPS + 1
     assert about.calls() == list(range(1, STEPS + 2))
+
+
+def test_runs_live_through_a_restart_of_the_database(site: Site, workers: list[Worker]) -> None:
+    held = site.model.conversation("held over the restart", steps=STEPS, hold={3})
+    last = [site.model.conversation("at its last call", steps=STEPS, hold={STEPS + 1}) for _ in workers]
+    flowing = [site.model.conversation("flowing", steps=STEPS) for _ in range(5)]
+    site.model.delay = 0.1
+    held_id = site.submit(held)
+    runs = {held_id: held} | {site.submit_to(worker, about): about for worker, about in zip(workers, last, strict=True)}
+    for about in last:
+        about.wait_held(STEPS + 1)
+    runs |= {site.submit(about): about for about in flowing}
+    held.wait_held(3)
+
+    before = site.run(held_id)["lease_expires_at"]
+    site.postgres.restart()
+    for about in last:  # recorded on one connection and settled on another: both are dead
+        about.release()
+    site.model.delay = 0.0
+    renewed = before + timedelta(seconds=LEASE_S)
+    assert wait_until(lambda: site.run(held_id)["lease_expires_at"] > renewed, 2 * LEASE_S + MARGIN_S), "no heartbeat"
+    held.release()
+
+    for run_id, about in runs.items():
+        site.completed(run_id)
+        journal = site.journal(run_id)
+        assert [row["seq"] for row in journal] == list(range(1, len(journal) + 1))
+        assert about.calls() == list(range(1, STEPS + 2))
+        assert site.run(run_id)["lease_epoch"] == 1, "a restart is waited out, not taken over"
+        assert_numbered(site.wait_streamed(run_id), gaps=0)
+    after = site.model.conversation("after the restart", steps=1)
+    site.completed(site.submit(after))

@@ -1,4 +1,4 @@
-"""What a second worker does when the first is killed or asked to leave."""
+"""What a second worker does when the first is doubled, killed, asleep or asked to leave."""
 
 from __future__ import annotations
 
@@ -78,6 +78,40 @@ def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list
     site.replace(doomed)
     for number, about in zip(held_at, halted, strict=True):
         assert about.counts()[number] == 2
+
+
+def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, workers: list[Worker]) -> None:
+    zombie, heir = workers[:2]
+    abouts = [site.model.conversation("zombie", steps=STEPS, hold={number}) for number in (2, 10)]
+    runs = {site.submit_to(zombie, about): about for about in abouts}
+    for about, number in zip(abouts, (2, 10), strict=True):
+        about.wait_held(number)
+
+    zombie.signal(signal.SIGSTOP)
+    try:
+        for run_id in runs:
+            site.completed(run_id, TAKEOVER_S)
+            assert wait_until(lambda run_id=run_id: site.run(run_id)["published_at"] is not None, BOUND_S)
+        before = {run_id: (site.run(run_id), site.journal(run_id), site.events(run_id)) for run_id in runs}
+        for about in abouts:
+            about.release()  # the answer lies in the zombie's socket when it wakes
+    finally:
+        zombie.signal(signal.SIGCONT)
+    for run_id in runs:
+        zombie.wait_for(f"run {run_id}: lease epoch 1 has ended")
+
+    fresh = site.model.conversation("after sleep", steps=STEPS)
+    fresh_id = site.submit_to(zombie, fresh)
+    site.completed(fresh_id)
+    assert_whole(site, fresh_id)
+    for run_id, about in runs.items():
+        assert (site.run(run_id), site.journal(run_id), site.events(run_id)) == before[run_id]
+        assert_gap_free(site.events(run_id))
+        epochs = [row["epoch"] for row in site.journal(run_id)]
+        assert epochs == sorted(epochs) and set(epochs) == {1, 2}
+        assert heir.drives(site.owner(run_id))
+        assert_whole(site, run_id)
+        assert_paid_once(site, run_id, about)
 
 
 @pytest.mark.parametrize("stuck", [False, True], ids=["call-ends-in-time", "call-outlasts-the-drain"])
