@@ -71,16 +71,6 @@ def test_a_runs_output_is_json_and_comes_with_its_schema(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_of_free_text_has_no_schema(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
-    run = client.post("/ravi/runs/", {"agent": agent, "input": "6 * 7?"}, format="json").json()
-    drive(run["id"])
-
-    assert "output_schema" not in client.get(f"/ravi/runs/{run['id']}/").json()
-    with django_assert_num_queries(1):
-        client.get(f"/ravi/runs/{run['id']}/")
-
-
-@pytest.mark.django_db(transaction=True)
 def test_what_the_model_was_told_of_a_wrong_answer_was_not_said(client: APIClient, agent: str) -> None:
     def answer(messages: Any, options: Any) -> str:
         wrong = not any(message.name == CORRECTION for message in messages)

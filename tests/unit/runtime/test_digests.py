@@ -83,14 +83,6 @@ def test_a_digest_names_what_is_in_it(clock):
     assert payload == {"topic": TOPIC, "publication": str(publications[2].id), "message": message.id, "items": 2}
 
 
-def test_an_idle_follower_gets_its_digest_in_a_run(clock):
-    followers(1, every_s=60)
-    emit("one", "two", "three")
-    Run.objects.update(status="completed")
-    swept(clock, 61)
-    assert sorted(inboxes().values()) == [["one"], ["two+three"]]
-
-
 def test_a_digest_that_is_too_large_comes_in_several_messages(clock, settings, monkeypatch):
     settings.RAVI = {**settings.RAVI, "MAX_INPUT_BYTES": 6_000}
 

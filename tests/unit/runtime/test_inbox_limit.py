@@ -10,7 +10,6 @@ from ravi_django import register, signal
 from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import InboxMessage, Run, Status
 from ravi_django.testing import FakeClock
-from tests.support import world
 from tests.support.arriving import arrive
 from tests.support.runs import CodeAgent, code, drive, every_death, make_run
 from tests.support.world import INBOXES_CARRIED
@@ -184,25 +183,6 @@ def test_it_is_no_message_to_who_is_handed_the_run() -> None:
 
     assert (run.status, given) == (Status.COMPLETED, [["1"]])
     assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
-
-
-def test_a_fork_has_it_too() -> None:
-    given: list[Any] = []
-
-    async def story(ctx: Any, inbox: Any) -> None:
-        given.append(words(inbox))
-        if words(inbox) == ["hi"]:
-            await ctx.continue_as_new(carry={"n": 1})
-        await ctx.sleep_until_signal("go")
-
-    code(story)
-    run = drive(make_run())
-    arrive(run, "1")
-    drive(run)
-    new = drive(world.store_fork(run.id, run.next_seq - 1))
-
-    assert given[-2:] == [[{"n": 1}, "1"], [{"n": 1}, "1"]]
-    assert new.status == Status.SUSPENDED
 
 
 def test_a_generation_that_began_with_nothing_is_given_nothing_by_a_replay_either() -> None:

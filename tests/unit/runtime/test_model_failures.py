@@ -21,7 +21,7 @@ from ravi_django.kernel import (
     Usage,
 )
 from ravi_django.models import JournalEntry, Status
-from ravi_django.testing import ScriptedModel, journal_of
+from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.runs import code, drive, make_run, take_over
 
@@ -70,18 +70,6 @@ def test_the_answer_is_journaled_under_the_first_ones_name(clock):
     assert (row.name, row.result["model"], row.attempt) == ("first", "second", 1)
     assert row.request["fell_back"] == [{"to": "second", "error": "RateLimitError"}]
     assert (run.input_tokens, run.output_tokens, float(run.cost), run.cost_unknown) == (3, 2, 0.5, False)
-
-
-def test_when_all_fail_the_run_comes_back_later(clock):
-    first = ScriptedModel([ModelError("no key", type="AuthenticationError", status=401)], name="first")
-    second = ScriptedModel([BUSY], name="second")
-    code(ask, model=FallbackModel([first, second]))
-    run = drive(make_run())
-    assert (run.status, run.attempts) == (Status.PENDING, 1)
-    assert [entry.kind for entry in journal_of(run)] == ["run.started", "run.retried"]
-    clock.advance(60)
-    drive(run)
-    assert (len(first.calls), len(second.calls)) == (2, 2)
 
 
 def test_a_partial_answer_is_replaced_in_the_stream(clock):
