@@ -157,7 +157,7 @@ runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS diges
 runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES deliver_batch deliver_due
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
     fan_out_delivered_at_home=_delivered_at_home fan_out_unfinished=unfinished fan_out_wake=wake
-runtime.social.follow_rows: add_follow delete_follows follower_of follows_known=known FOLLOWS_PAGE=PAGE
+runtime.social.follow_rows: add_follow follower_of follows_known=known FOLLOWS_PAGE=PAGE
 runtime.social.followers: being_changed
 runtime.social.follows: follow followers
 runtime.social.publications: create_publication emit MAX_HOPS scope_of
@@ -175,7 +175,7 @@ runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLL
 runtime.sources.rows: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
     model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
-    model_sources_read=_read model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
+    model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
     with_undelivered
 runtime.sources.secrets: seal secrets_of
 runtime.sources.unread: full_sources is_full left_unread
