@@ -7,6 +7,7 @@
 #   make test-all                                       all tests, whole sites included; ARGS=--record-durations see tests/support/durations.py
 #   make test-sites                                     of these, the sites that install the app, one of each kind
 #   make coverage [ARGS=…]                              all tests with branch coverage, child processes included
+#   make test-clients                                   of these, those with clients in Node (20 or newer)
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
@@ -29,7 +30,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # The files of tests are handed out one after the other, the longest first.
 PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
-.PHONY: demo test test-crash test-all test-sites coverage test-llm chaos simulate mutants lint vendor bench bench-peers clean
+# Clients in Node, where it is installed.
+NPM_CI := ! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
+
+.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -45,6 +49,7 @@ test-crash:
 
 test-all:
 	@$(PY) .ci/install dev
+	@$(NPM_CI)
 	@exec $(PYTEST) -m "not llm" $(ARGS)
 
 coverage:
@@ -56,6 +61,11 @@ coverage:
 test-sites:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest -m full tests/acceptance/sites $(ARGS)
+
+test-clients:
+	@$(PY) .ci/install dev
+	@$(NPM_CI)
+	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_node_clients.py $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local
@@ -94,6 +104,6 @@ bench-peers:
 	@exec $(VENV)/python -m benchmarks.peers
 
 clean:
-	rm -rf .venv .bench-venv .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench-venv tests/clients/node_modules .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf "/var/tmp/ravi-$$($(PY) -c 'import hashlib, os; print(hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:12])')"

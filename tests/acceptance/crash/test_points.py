@@ -35,7 +35,9 @@ def matrix(lab: Lab, request: pytest.FixtureRequest) -> Matrix:
 @pytest.fixture(scope="module")
 def asking(lab: Lab, request: pytest.FixtureRequest) -> dict[tuple[Any, ...], str]:
     """The runs of the tests below, all submitted at once, by their parameters."""
-    wanted = [item.callspec.params for item in request.session.items if "asking" in getattr(item, "fixturenames", ())]  # type: ignore[attr-defined]
+    tests = (test_the_check_of_an_effect_that_its_worker_died_over, test_death_while_deciding)
+    items = [item for item in request.session.items if getattr(item, "function", None) in tests]
+    wanted = [item.callspec.params for item in items]  # type: ignore[attr-defined]
     return {
         tuple(case.values()): lab.submit(Story.of([Step(CHECKED, 1, {"known": case["known"]})]), case["point"])
         if "known" in case
