@@ -1,0 +1,119 @@
+"""Clients of AG-UI that others wrote: the official one in Node, and two chats in Chromium. `make test-clients` installs
+those of npm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ravi_django.models import Session, uuid7
+from tests.acceptance.api.api_support import AGENT, PAID
+from tests.support.docs import Page
+from tests.support.patience import BOUND_S
+from tests.support.required import missing
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("payers"), pytest.mark.full]
+CLIENTS = Path(__file__).resolve().parents[2] / "clients"
+
+
+def node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node is missing: install Node 20 or newer, with npm")
+    if not (CLIENTS / "node_modules").exists():
+        missing("the client of AG-UI", "make test-clients installs it")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ in Node
+
+
+def talk(server: str, token: str, agent: str, *steps: dict[str, Any]) -> list[dict[str, Any]]:
+    said = {"url": f"{server}/ravi/agui/{agent}/", "token": token, "thread": str(uuid7()), "steps": steps}
+    done = subprocess.run(
+        [node(), "agui.mjs", json.dumps(said)], cwd=CLIENTS, capture_output=True, text=True, timeout=BOUND_S
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_text_streams_after_a_tool_and_the_thread_continues(server: str, key: str, worker: None) -> None:
+    first, second = talk(server, key, AGENT, {"say": "6 * 7?"}, {"say": "Again?"})
+
+    assert (first["text"], first["error"], first["interrupts"]) == ("It is 42.", None, [])
+    assert first["kinds"].count("TOOL_CALL_RESULT") == 1 and first["kinds"].count("TEXT_MESSAGE_CONTENT") >= 1
+    assert first["state"]["session"] == second["state"]["session"] == str(Session.objects.get().id)
+    assert (second["kinds"][-1], Session.objects.get().runs.count()) == ("RUN_FINISHED", 2)
+
+
+def test_an_approval_is_answered_by_the_client(server: str, key: str, worker: None) -> None:
+    answers = [{"action": "approve"}, {"action": "deny"}]
+
+    asked, answered = talk(server, key, "react/payer", {"say": "Pay."}, {"answers": answers})
+
+    assert len(asked["interrupts"]) == 2
+    assert (answered["text"], answered["interrupts"], PAID) == ("done", [], [5])
+
+
+def test_an_error_is_the_clients_error(server: str, key: str, worker: None) -> None:
+    (failed,) = talk(server, key, "react/broken", {"say": "Hello."})
+
+    assert "no such model" in failed["error"] and failed["kinds"][-1] == "RUN_ERROR"
+
+
+# -------------------------------------------------------------------------------------------------- in a browser
+
+
+def shown(page: Any, html: str, script: Path) -> Any:
+    """The page with the script of its chat, served beside the site."""
+    page.route("**/chat.html", lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.route(f"**/{script.name}", lambda route: route.fulfill(path=script, content_type="text/javascript"))
+    page.goto("/chat.html")
+    return page
+
+
+def test_assistant_ui_has_a_conversation_and_asks(
+    server: str, key: str, worker: None, new_page: Callable[..., Any]
+) -> None:
+    node()
+    source = (CLIENTS / "assistant-ui.jsx").read_text()
+    assert Page("clients").text.split("```jsx\n")[1].partition("```")[0] in source, "what the docs show"
+    script = CLIENTS / "node_modules" / "assistant-ui.js"
+    for agent, said in ((AGENT, ["It is 42.", "It is 42."]), ("react/payer", ["done"])):
+        root = f'<main id="chat" data-url="{server}/ravi/agui/{agent}/" data-token="{key}"></main>'
+        page = shown(new_page(server), f'<!doctype html>{root}<script src="/{script.name}"></script>', script)
+        for number, text in enumerate(said):
+            page.get_by_label("Message").fill("Hello.")
+            page.get_by_text("Send").click()
+            if agent == "react/payer":
+                page.get_by_role("button", name="Approve").click()
+            page.get_by_text(text, exact=True).nth(number).wait_for()
+        assert page.errors + page.console == []
+    assert sorted(PAID) == [5, 6]
+
+
+def test_the_chat_element_runs_a_tool_and_answers(
+    server: str, key: str, worker: None, new_page: Callable[..., Any]
+) -> None:
+    found = find_spec("django_admin_agent")
+    if found is None or not found.submodule_search_locations:
+        missing("the chat element", "pip install --no-deps django-admin-agent")
+    folder = Path(found.submodule_search_locations[0]) / "static" / "django_admin_agent"
+    html = Page("clients").text.split("```html\n")[1].partition("```")[0].replace("http://127.0.0.1:8000", server)
+    html = html.replace('"Bearer " + token', f'"Bearer {key}"').replace("react/assistant", AGENT)
+
+    page = shown(new_page(server), f"<!doctype html>{html}", folder / "ag-ui-web-component.bundle.js")
+    page.locator("ag-ui-chat textarea").fill("6 * 7?")
+    page.locator("ag-ui-chat textarea").press("Enter")
+    page.get_by_text("It is 42.").wait_for()
+
+    assert page.get_by_text("Calculator").is_visible()
+    assert page.errors + page.console == []
