@@ -23,6 +23,7 @@ class Stack:
     folder: Path
     database_url: str
     redis_url: str
+    valkey: Valkey
 
     def child(self, name: str, *command: str, **env: str) -> Child:
         """A Python process of the site."""
@@ -60,7 +61,7 @@ def servers() -> Iterator[Stack]:
                 DJANGO_SETTINGS_MODULE="benchmarks.settings",
                 LOG_LEVEL="WARNING",
             )
-            yield Stack(folder, pg.url, valkey.url)
+            yield Stack(folder, pg.url, valkey.url, valkey)
 
 
 def set_up_site() -> None:

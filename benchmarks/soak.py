@@ -1,0 +1,198 @@
+"""Sockets of many users over minutes, while sockets break, workers are killed and Valkey restarts.
+
+    python -m benchmarks.soak [--seconds 600] [--users 50] [--sockets 4] [--no-faults]
+
+Each user has a run that streams a text, and sockets that follow it, one run after the other. Every socket must end
+with the run's own text, and with seqs that rise without gaps. Exits 1 if one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+import psutil
+
+from benchmarks.stack import Stack, running, servers, set_up_site, web, worker
+from project.demo_check import health
+from project.process import Child, ProcessError, wait_until
+
+AGENT = "react/storyteller"
+BREAK_S = 20.0  # mean time until a socket breaks
+FAULT_S = 20.0  # between two faults
+
+
+@dataclass
+class Tally:
+    delays: list[float] = field(default_factory=list)  # ms from the frame's making to the client
+    frames: int = 0
+    broken: int = 0
+    gaps: int = 0  # `stream.gap`: the buffer was lost
+    runs: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Follower:
+    """One socket's view of a run."""
+
+    def __init__(self, run: str, tally: Tally) -> None:
+        self.run, self.tally = run, tally
+        self.seq, self.done = 0, False
+        self.calls: dict[str, tuple[str, str]] = {}  # by call: attempt and text
+
+    def take(self, frame: dict[str, Any]) -> None:
+        seq, first = frame.get("seq") or 0, frame.get("from_seq") or frame.get("seq") or 0
+        if frame["type"] == "stream.gap":
+            self.tally.gaps += 1
+            for kept in (frame.get("snapshot") or {}).get("frames", ()):
+                self._text(kept, again=True)
+        elif first > self.seq + 1:
+            self.tally.wrong.append(f"run {self.run}: seq {first} follows {self.seq}")
+        self._text(frame, again=first <= self.seq)
+        self.seq, self.done = max(seq, self.seq), frame["type"] == "stream.done"
+        self.tally.frames += 1
+        if frame["type"] == "text.delta" and "from_seq" not in frame:
+            self.tally.delays.append((time.time() - datetime.fromisoformat(frame["ts"]).timestamp()) * 1000)
+
+    def _text(self, frame: dict[str, Any], *, again: bool) -> None:
+        if frame["type"] == "text.delta":
+            attempt, text = self.calls.get(frame["call"], (frame["attempt"], ""))
+            old = "" if again or attempt != frame["attempt"] else text
+            self.calls[frame["call"]] = (frame["attempt"], old + frame["text"])
+        elif frame["type"] == "completion":
+            texts = [block["text"] for block in frame.get("content") or () if block["type"] == "text"]
+            said = self.calls.get(frame["call"], ("", ""))[1]
+            if texts and said and said != "".join(texts):
+                self.tally.wrong.append(f"run {self.run}: {len(said)} characters were streamed, not {len(texts[0])}")
+            if texts:
+                self.calls[frame["call"]] = ("", "".join(texts))
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.calls.values())
+
+    async def follow(self, address: str, cookie: str, breaks: bool) -> None:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        while not self.done:
+            url = f"ws://{address}/ws/ravi/runs/{self.run}/?after={self.seq}"
+            until = random.expovariate(1 / BREAK_S) if breaks else None
+            try:
+                async with (
+                    asyncio.timeout(until),
+                    connect(
+                        url, origin=f"http://{address}", additional_headers={"Cookie": cookie}, proxy=None
+                    ) as socket,
+                ):
+                    async for message in socket:
+                        self.take(json.loads(message))
+            except (TimeoutError, OSError, WebSocketException) as error:
+                if getattr(getattr(error, "rcvd", None), "code", 0) >= 4400:
+                    raise
+                self.tally.broken += 1
+                await asyncio.sleep(0.2)
+
+
+async def watch(user: Any, cookie: str, address: str, options: argparse.Namespace, end: float, tally: Tally) -> None:
+    from asgiref.sync import sync_to_async
+
+    from ravi_django import submit
+    from ravi_django.models import Run
+
+    while time.monotonic() < end:
+        run = await sync_to_async(submit)(AGENT, "Tell me the story", user=user)
+        followers = [Follower(str(run.id), tally) for _ in range(options.sockets)]
+        await asyncio.gather(*(one.follow(address, cookie, options.faults) for one in followers))
+        output = (await Run.objects.aget(id=run.id)).output
+        tally.runs += 1
+        tally.wrong += [f"run {run.id}: ends with {one.text[-40:]!r}" for one in followers if one.text != output]
+
+
+async def faults(stack: Stack, workers: list[Child], valkey: Any, end: float) -> int:
+    """Kill a worker, or restart Valkey, in turn."""
+    done = 0
+    while time.monotonic() + FAULT_S < end:
+        await asyncio.sleep(FAULT_S)
+        if done % 3 == 2:
+            await asyncio.to_thread(valkey.restart)
+        else:
+            one = workers[done % len(workers)]
+            await asyncio.to_thread(one.kill)
+            await asyncio.to_thread(one.start)
+        done += 1
+    return done
+
+
+def memory() -> float:
+    """Megabytes of our child processes but the servers."""
+    family = psutil.Process().children(recursive=True)
+    return sum(one.memory_info().rss for one in family if "python" in one.name()) / 1e6
+
+
+async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], options: argparse.Namespace) -> Tally:
+    from asgiref.sync import sync_to_async
+
+    cookies = await sync_to_async(log_in)(options.users)
+    tally, begun, cpu = Tally(), time.monotonic(), psutil.Process().cpu_times()
+    end = begun + options.seconds
+    jobs = [asyncio.create_task(watch(user, cookie, address, options, end, tally)) for user, cookie in cookies]
+    chaos = asyncio.create_task(faults(stack, workers, valkey, end)) if options.faults else None
+    await asyncio.sleep(min(30, options.seconds / 4))
+    early = memory()
+    await asyncio.gather(*jobs)
+    took, used = time.monotonic() - begun, psutil.Process().cpu_times()
+    delays = sorted(tally.delays)
+    print(f"sockets {options.users * options.sockets}, {took:.0f} s, load {os.getloadavg()[0]:.1f}")
+    print(f"runs {tally.runs}, broken sockets {tally.broken}, faults {await chaos if chaos else 0}, gaps {tally.gaps}")
+    print(f"frame to client p50 {median(delays):.0f} ms, p95 {delays[int(len(delays) * 0.95)]:.0f} ms")
+    share = (used.user - cpu.user + used.system - cpu.system) / took
+    print(f"deliveries {tally.frames / took:.0f}/s, the client's CPU {share:.0%}")
+    print(f"memory {early:.0f} MB early, {memory():.0f} MB at the end")
+    print(*tally.wrong[:10], f"wrong: {len(tally.wrong)}", sep="\n")
+    return tally
+
+
+def log_in(count: int) -> list[tuple[Any, str]]:
+    from django.contrib.auth import get_user_model
+    from django.test import Client
+
+    found = []
+    for number in range(count):
+        user = get_user_model().objects.get_or_create(username=f"soak-{number}")[0]
+        client = Client()
+        client.force_login(user)
+        found.append((user, f"sessionid={client.cookies['sessionid'].value}"))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--users", type=int, default=50)
+    parser.add_argument("--sockets", type=int, default=4, help="of each user")
+    parser.add_argument("--no-faults", dest="faults", action="store_false")
+    options = parser.parse_args()
+    os.environ["DEMO_WORKER"] = "soak"  # leases of 8 s
+    with servers() as stack:
+        set_up_site()
+        schedule = ("beat", "--schedule", str(stack.folder / "beat"), "--pidfile=")
+        beat = stack.child("beat", "-m", "celery", "-A", "project", *schedule)
+        with web(stack) as address, worker(stack, "worker-1") as one, worker(stack, "worker-2") as two, running(beat):
+            if not wait_until(lambda: health(f"http://{address}"), 90, poll=0.5):
+                raise ProcessError("the site is not healthy")
+            tally = asyncio.run(soak(stack, stack.valkey, address, [one, two], options))
+    return 1 if tally.wrong or not tally.runs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
