@@ -18,6 +18,7 @@
 #   make lint                                           what CI says about the code
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
+#   make soak [SECONDS=600]                             sockets of 50 users while workers and Valkey die
 #   make clean                                          remove what these made, the demo's data too
 
 PY ?= python3
@@ -33,7 +34,7 @@ PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no
 # Clients in Node, where it is installed.
 NPM_CI := ! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
 
-.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers clean
+.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -102,6 +103,10 @@ bench:
 bench-peers:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m benchmarks.peers
+
+soak:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
 clean:
 	rm -rf .venv .bench-venv tests/clients/node_modules .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis

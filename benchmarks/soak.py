@@ -29,6 +29,7 @@ from project.process import Child, ProcessError, wait_until
 AGENT = "react/storyteller"
 BREAK_S = 20.0  # mean time until a socket breaks
 FAULT_S = 20.0  # between two faults
+END_S = 120.0  # for the last runs to end
 
 
 @dataclass
@@ -112,7 +113,14 @@ async def watch(user: Any, cookie: str, address: str, options: argparse.Namespac
     while time.monotonic() < end:
         run = await sync_to_async(submit)(AGENT, "Tell me the story", user=user)
         followers = [Follower(str(run.id), tally) for _ in range(options.sockets)]
-        await asyncio.gather(*(one.follow(address, cookie, options.faults) for one in followers))
+        following = asyncio.gather(*(one.follow(address, cookie, options.faults) for one in followers))
+        try:
+            await asyncio.wait_for(following, end + END_S - time.monotonic())
+        except TimeoutError:
+            await run.arefresh_from_db()
+            seqs = [(one.seq, one.done) for one in followers]
+            tally.wrong.append(f"run {run.id}: is {run.status}, and its sockets are at {seqs}")
+            return
         output = (await Run.objects.aget(id=run.id)).output
         tally.runs += 1
         tally.wrong += [f"run {run.id}: ends with {one.text[-40:]!r}" for one in followers if one.text != output]
