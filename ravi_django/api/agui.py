@@ -6,15 +6,16 @@ Those types are imported by the first call: a process that has no such clients d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from ravi_django import access
 from ravi_django.api.exchange import ExchangeView, Format, session_id
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.runtime.teams import board
 from ravi_django.services import exchanges, problems
@@ -33,17 +34,14 @@ class AguiView(ExchangeView):
         """Run an agent by AG-UI: the body is a RunAgentInput, the answer a stream of events.
 
         An unused `threadId` begins a session with this id. Requests to the user are interrupts, which `resume` answers.
+        A repeat with the same `threadId` and `runId` follows the first run from its start.
         """
         agent, sent = AgentId(type, key, namespace), _input(request.data)
         thread, found = session_id(sent.thread_id, "threadId"), _read(sent)
-
-        def make() -> tuple[Exchange, AguiFormat]:
-            access.find(request.user, agent, thread)
-            session = exchanges.session_for(request.user, agent, thread, found)
-            exchange = exchanges.begin(request.user, agent, session, found)
-            return exchange, AguiFormat(exchange, sent.run_id)
-
-        return self.stream(make, INSTEAD)
+        once = digest_of([str(thread), sent.run_id]) if thread and sent.run_id else self.key
+        session = exchanges.session_for(request.user, agent, thread, found)
+        begin = partial(exchanges.begin, request.user, agent, session, found, idempotency_key=once)
+        return self.stream(begin, partial(AguiFormat, run_id=sent.run_id), INSTEAD)
 
 
 def _input(body: dict[str, Any]) -> Any:

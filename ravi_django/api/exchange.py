@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import async_to_sync
 from rest_framework import serializers
@@ -22,6 +22,7 @@ from ravi_django.services.exchanges import Exchange
 from ravi_django.services.fields import IdField
 from ravi_django.services.pieces import Piece, pieces
 
+NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
 LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
 
 
@@ -38,6 +39,9 @@ class Format(Protocol):
         """The last event after an error of the server."""
 
 
+F = TypeVar("F", bound=Format)
+
+
 class _AnyAccept(DefaultContentNegotiation):
     """The body decides between JSON and a stream, whatever the client accepts."""
 
@@ -50,17 +54,32 @@ class ExchangeView(ApiView):
     """Also takes `Authorization: Bearer`, with the tokens that `Token` takes."""
 
     content_negotiation_class = _AnyAccept
+    _exchange: Exchange | None = None  # once its run is submitted
 
     def get_authenticators(self) -> list[Any]:
         found = super().get_authenticators()
         return [*found, *(_bearer(one) for one in found if isinstance(one, TokenAuthentication))]
 
-    def stream(self, make: Callable[[], tuple[Exchange, Format]], instead: str) -> Any:
-        """`make` submits. Raises NotAcceptable where streams are not possible: use what `instead` says."""
+    def handle_exception(self, exc: Exception) -> Any:
+        response = super().handle_exception(exc)
+        if self._exchange is not None:
+            response.data["error"]["run"] = str(self._exchange.run.tree_id)
+            for name, value in NO_RETRY.items():
+                response[name] = value
+        return response
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key."""
+        return self.request.headers.get("Idempotency-Key") or None
+
+    def stream(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], Format], instead: str) -> Any:
+        """`begin` submits. Raises NotAcceptable where streams are not possible: use what `instead` says."""
         is_asgi = streams_asgi(self.request, instead)
         place = limits.open_one(self.request.user, "streams")
         try:
-            exchange, form = make()
+            exchange = self._exchange = begin()
+            form = form_of(exchange)
             opening = opening_of(self.request, exchange.run, place)
         except BaseException:
             limits.close_one(place)
@@ -68,11 +87,12 @@ class ExchangeView(ApiView):
         body = sse.relay(_events(exchange, form), opening, bytes, form.fault)
         return streaming(body if is_asgi else sse.on_this_thread(body))
 
-    def wait(self, make: Callable[[], tuple[Exchange, Format]]) -> tuple[Exchange, Any]:
+    def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
         """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]."""
         place = limits.open_one(self.request.user, "streams")
         try:
-            exchange, form = make()
+            exchange = self._exchange = begin()
+            form = form_of(exchange)
             close_connections()
             return exchange, form if async_to_sync(_gather)(exchange, form) else None
         finally:

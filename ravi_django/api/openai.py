@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.api.base import ApiView
-from ravi_django.api.exchange import ExchangeView, Format, after_wait, session_id
+from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, session_id
 from ravi_django.api.openapi import documented
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
@@ -22,7 +22,6 @@ from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-NO_RETRY = {"x-should-retry": "false"}  # the official clients would submit once more
 INSTEAD = "send stream: false"
 
 
@@ -95,15 +94,13 @@ class ChatView(OpenAIView, ExchangeView):
         found = exchanges.read([_sent(one, place) for place, one in enumerate(given["messages"])])
         metadata = dict(given.get("metadata", {}))
         session = session_id(metadata.pop("session", None), "metadata.session")
-
-        def make() -> tuple[Exchange, ChatFormat]:
-            exchange = exchanges.begin(request.user, given["model"], session, found, metadata=metadata)
-            counts = given.get("stream_options", {}).get("include_usage", False)
-            return exchange, ChatFormat(exchange, str(given["model"]), counts=counts)
-
+        options = {"metadata": metadata, "idempotency_key": self.key}
+        begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)
+        counts = given.get("stream_options", {}).get("include_usage", False)
+        form_of = partial(ChatFormat, model=str(given["model"]), counts=counts)
         if given.get("stream"):
-            return self.stream(make, INSTEAD)
-        exchange, form = self.wait(make)
+            return self.stream(begin, form_of, INSTEAD)
+        exchange, form = self.wait(begin, form_of)
         if form is None:
             return timed_out(exchange)
         if (fault := form.failed) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
@@ -46,14 +47,12 @@ class ResponsesView(OpenAIView, ExchangeView):
             conversation = conversation.get("id")
         session = session_id(conversation, "conversation")
         metadata = given.get("metadata")
-
-        def make() -> tuple[Exchange, ResponseFormat]:
-            exchange = exchanges.begin(request.user, given["model"], session, found, metadata=metadata)
-            return exchange, ResponseFormat(exchange, str(given["model"]), metadata or {})
-
+        options = {"metadata": metadata, "idempotency_key": self.key}
+        begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)
+        form_of = partial(ResponseFormat, model=str(given["model"]), metadata=metadata or {})
         if given.get("stream"):
-            return self.stream(make, INSTEAD)
-        exchange, form = self.wait(make)
+            return self.stream(begin, form_of, INSTEAD)
+        exchange, form = self.wait(begin, form_of)
         return timed_out(exchange) if form is None else Response(form.body())
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from django.db import IntegrityError
 from django.db.models import Q
 from pydantic_core import from_json
 
@@ -20,7 +21,6 @@ from ravi_django.models import ACTIVE, HumanRequest, Run, Session
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks
-from ravi_django.runtime.runs.sessions import create_session
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import newest
 from ravi_django.services.request_shapes import AnswerSerializer, RequestSerializer, marked
@@ -114,21 +114,32 @@ def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Inpu
     `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
     if not found.answers:
-        run, is_new = submit(user, agent, found.blocks, session=session, **options)
-        return Exchange(user, run, 0 if is_new else newest(run.tree_id), is_new and run.status != "queued", whole)
+        try:
+            run, is_new = submit(user, agent, found.blocks, session=session, **options)
+        except IntegrityError:
+            if not isinstance(session, Session):
+                raise
+            run, is_new = submit(user, agent, found.blocks, session=session.id, **options)  # another call has begun it
+        is_first = is_new or _is_repeat(user, agent, run, options.get("idempotency_key"))
+        return Exchange(user, run, 0 if is_first else newest(run.tree_id), is_first and run.status != "queued", whole)
     access.find(user, agent, session.id if isinstance(session, Session) else session)
     root, after = _answer(user, checks.session_of(session, user), found)
     return Exchange(user, root, after, whole=whole)
 
 
+def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
+    """Whether the key is that of the run. Else the run at work got the message."""
+    return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
+
+
 def session_for(user: Any, agent: AgentId, session_id: UUID | None, found: Input) -> Session | UUID | None:
-    """The session with this id. If there is none at all, a message begins it: some clients choose the id."""
+    """The session with this id. If there is none at all, a new one, which is stored with its first run: some clients
+    choose the id."""
     if session_id is None or found.answers or Session.objects.filter(id=session_id).exists():
         return session_id
     text = " ".join(str(block.get("text", "")) for block in found.blocks)
     tenant = site_rules.tenant_for(user)
-    made = Session(id=session_id, owner=user, tenant=tenant, agent=str(agent), title=" ".join(text.split())[:80])
-    return create_session(made)
+    return Session(id=session_id, owner=user, tenant=tenant, agent=str(agent), title=" ".join(text.split())[:80])
 
 
 def submit(user: Any, agent: AgentId, input: Any, **options: Any) -> tuple[Run, bool]:

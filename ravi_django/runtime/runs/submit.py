@@ -85,7 +85,7 @@ def submit_once(
         hints.on_commit(at_work.id, send)
         return at_work, False
     try:
-        new = None if found else session_row
+        new = session_row if session_row._state.adding else None  # also one that the caller has made
         files.referring(used, sessions.create_run, run, _boot(run, message), new, unlocked=True)
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:

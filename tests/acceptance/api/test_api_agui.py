@@ -27,7 +27,7 @@ class Client:
         self.web = httpx.Client(base_url=server, headers=headers, timeout=BOUND_S, trust_env=False)
 
     def post(self, agent: str, thread: Any, **body: Any) -> httpx.Response:
-        body = {"threadId": str(thread), "runId": "r1", "messages": ASK, "tools": [], "context": [], **body}
+        body = {"threadId": str(thread), "runId": str(uuid7()), "messages": ASK, "tools": [], "context": [], **body}
         RunAgentInput.model_validate(body)
         return self.web.post(f"/ravi/agui/{agent}/", json=body)
 
@@ -57,7 +57,7 @@ def text_of(events: list[Any]) -> str:
 def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: Client, worker: None) -> None:
     thread = uuid7()  # as clients do: the server has no such session
 
-    events = agui.run(AGENT, thread)
+    events = agui.run(AGENT, thread, runId="r1")
 
     assert [kind for kind in kinds(events) if kind != "TEXT_MESSAGE_CONTENT"] == [
         *("RUN_STARTED", "STATE_SNAPSHOT"),
@@ -75,6 +75,29 @@ def test_a_run_has_tools_text_and_an_end_and_its_thread_continues(agui: Client, 
     ]
     agui.run(AGENT, thread, messages=again, state=events[1].snapshot)
     assert Session.objects.get().runs.count() == 2
+
+
+def test_a_client_reconnects_in_mid_stream(agui: Client, worker: None) -> None:
+    body = {"threadId": str(uuid7()), "runId": "r1", "messages": ASK, "tools": [], "context": []}
+    with agui.web.stream("POST", f"/ravi/agui/{AGENT}/", json=body) as response:
+        assert next(line for line in response.iter_lines() if "TOOL_CALL_START" in line)
+
+    events = agui.run(AGENT, body["threadId"], runId="r1")
+
+    assert ("TOOL_CALL_START" in kinds(events), text_of(events)) == (True, "It is 42.")
+    assert Session.objects.get().runs.count() == 1
+
+
+def test_two_calls_at_once_begin_one_thread(agui: Client, worker: None, user: Any, settings: Any) -> None:
+    thread = uuid7()
+
+    def tenant_of(_: Any) -> str:  # is asked after the look for the session: the other call comes in between
+        Session.objects.filter(id=thread).exists() or world.create_session(Session(id=thread, owner=user))
+        return ""
+
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": tenant_of}
+
+    assert text_of(agui.run(AGENT, thread)) == "It is 42."
 
 
 def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
@@ -107,6 +130,7 @@ def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client, stranger:
     for body, status, field in (
         ({"tools": tools}, 400, "tools"),
         ({"messages": system}, 400, "messages.0.role"),
+        ({"messages": [{**ASK[0], "content": "x" * 300_000}]}, 413, "input"),
         ({"thread": "main"}, 400, "threadId"),
         ({"thread": world.create_session(Session(owner=stranger)).id}, 404, "session"),
     ):

@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import redis
 from rest_framework.authtoken.models import Token
 
 from project.process import wait_until
 from ravi_django import people
+from ravi_django.api import exchange
 from ravi_django.models import HumanRequest, Run, Session
 from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
 from tests.support import world
@@ -142,6 +144,29 @@ def test_a_call_waits_no_longer_than_the_limit(ai: openai.OpenAI, settings: Any,
 
     run = Run.objects.get()  # the client has not repeated the call
     assert (caught.value.status_code, caught.value.body["run"], run.status) == (504, str(run.id), "pending")
+
+
+def test_no_client_submits_again_after_an_error_of_the_server(ai: openai.OpenAI, monkeypatch: Any) -> None:
+    def away(*_: Any) -> Any:
+        raise redis.ConnectionError
+
+    world.silence(monkeypatch, "dispatch_send")
+    monkeypatch.setattr(exchange, "pieces", away)
+
+    with pytest.raises(openai.InternalServerError) as caught:
+        ai.chat.completions.create(model=AGENT, messages=ASK)
+
+    assert (caught.value.status_code, caught.value.body["run"]) == (503, str(Run.objects.get().id))
+
+
+def test_a_call_with_the_same_key_follows_the_first_run(ai: openai.OpenAI, worker: None) -> None:
+    def said(messages: Any) -> tuple[str, str | None]:
+        found = ai.chat.completions.create(model=AGENT, messages=messages, extra_headers={"Idempotency-Key": "k"})
+        return found.id, found.choices[0].message.content
+
+    assert said(ASK) == said(ASK) == (str(Run.objects.get().id), "It is 42.")
+    with pytest.raises(openai.ConflictError):
+        said([{"role": "user", "content": "Other words."}])
 
 
 def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -> None:
