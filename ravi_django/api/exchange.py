@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import async_to_sync
+from django.core.handlers.asgi import ASGIRequest
 from rest_framework import serializers
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.negotiation import DefaultContentNegotiation
@@ -88,13 +89,16 @@ class ExchangeView(ApiView):
         return streaming(body if is_asgi else sse.on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
-        """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]."""
+        """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]. Under
+        WSGI, where it blocks a worker, a call waits no longer than a stream may."""
+        is_asgi = isinstance(self.request._request, ASGIRequest)
+        within_s = conf.WAIT_S if is_asgi else min(conf.WAIT_S, sse.WSGI_S)
         place = limits.open_one(self.request.user, "streams")
         try:
             exchange = self._exchange = begin()
             form = form_of(exchange)
             close_connections()
-            return exchange, form if async_to_sync(_gather)(exchange, form) else None
+            return exchange, form if async_to_sync(_gather)(exchange, form, within_s) else None
         finally:
             limits.close_one(place)
 
@@ -114,10 +118,10 @@ async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
                 yield event
 
 
-async def _gather(exchange: Exchange, form: Format) -> bool:
+async def _gather(exchange: Exchange, form: Format, within_s: float) -> bool:
     """Whether the last piece came in time."""
     try:
-        async with asyncio.timeout(conf.WAIT_S), aclosing(pieces(exchange, LOOK_S)) as found:
+        async with asyncio.timeout(within_s), aclosing(pieces(exchange, LOOK_S)) as found:
             async for piece in found:
                 for _ in form.add(piece):
                     pass
@@ -129,7 +133,7 @@ async def _gather(exchange: Exchange, form: Format) -> bool:
 def after_wait(exchange: Exchange) -> str:
     """The message of a 504."""
     run = exchange.run.tree_id
-    return f"run {run} has not ended after {conf.WAIT_S} s and goes on: read it at runs/{run}/, or use a stream"
+    return f"run {run} has not ended in time and goes on: read it at runs/{run}/, or use a stream"
 
 
 def session_id(value: Any, field: str) -> Any:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic_core import to_json
 
 from ravi_django import limits
-from ravi_django.runtime.streams.reading import follow, page
+from ravi_django.runtime.streams.reading import follow, page, with_pauses
 from ravi_django.services.openings import Opening, watched
 
 log = logging.getLogger("ravi.sse")
@@ -49,7 +49,7 @@ async def relay(
     """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
     a failure the stream ends with the result of `fault`."""
     try:
-        async with watched(opening), aclosing(found), aclosing(_with_pauses(found)) as coming:
+        async with watched(opening), aclosing(found), aclosing(with_pauses(found, KEEP_ALIVE_S)) as coming:
             yield OPENING
             async for one in coming:
                 if opening.revoked:
@@ -75,30 +75,6 @@ def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:
                     return
         finally:
             runner.run(found.aclose())
-
-
-async def _with_pauses(frames: AsyncIterator[T]) -> AsyncGenerator[T | None]:
-    """The frames, and None after each KEEP_ALIVE_S without one."""
-    coming: asyncio.Future[T] | None = None
-    try:
-        while True:
-            if coming is None:
-                coming = asyncio.ensure_future(anext(frames))
-            await asyncio.wait({coming}, timeout=KEEP_ALIVE_S)
-            if not coming.done():
-                yield None
-                continue
-            try:
-                frame = coming.result()
-            except StopAsyncIteration:
-                return
-            coming = None
-            yield frame
-    finally:
-        if coming is not None and not coming.done():
-            coming.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await coming
 
 
 def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:

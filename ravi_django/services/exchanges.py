@@ -53,7 +53,6 @@ class Exchange:
     user: Any
     run: Run  # the root
     after: int = 0  # the frames of its tree up to here belong to earlier exchanges
-    is_new: bool = False  # it was submitted by this exchange, and has not asked anything
     whole: bool = field(default=False)  # with values that are hidden from owners
 
 
@@ -121,10 +120,10 @@ def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Inpu
                 raise
             run, is_new = submit(user, agent, found.blocks, session=session.id, **options)  # another call has begun it
         is_first = is_new or _is_repeat(user, agent, run, options.get("idempotency_key"))
-        return Exchange(user, run, 0 if is_first else newest(run.tree_id), is_first and run.status != "queued", whole)
+        return Exchange(user, run, 0 if is_first else newest(run.tree_id), whole)
     access.find(user, agent, session.id if isinstance(session, Session) else session)
     root, after = _answer(user, checks.session_of(session, user), found)
-    return Exchange(user, root, after, whole=whole)
+    return Exchange(user, root, after, whole)
 
 
 def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:

@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 from ravi_django.models import Run, Status
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.streams.buffer import POLL_S
-from ravi_django.runtime.streams.reading import follow
+from ravi_django.runtime.streams.reading import follow, with_pauses
 from ravi_django.services.exchanges import Exchange, asked
+
+LOOK_S = 5.0  # requests are escalated, reassigned and become due without a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +151,20 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
     """The pieces of the exchange as they come; the last one is Asked or Ended."""
     tree = exchange.run.tree_id
     reader = _Reader(str(tree))
-    if not exchange.is_new and (found := await readers().call(asked, exchange)):
+    if exchange.after and (found := await readers().call(asked, exchange)):
         yield Asked(found)
         return
-    async with aclosing(follow(tree, exchange.after, whole=exchange.whole, every_s=every_s)) as frames:
+    async with (
+        aclosing(follow(tree, exchange.after, whole=exchange.whole, every_s=every_s)) as followed,
+        aclosing(with_pauses(followed, LOOK_S)) as frames,
+    ):
         async for frame in frames:
-            for piece in reader.of(frame):
+            for piece in reader.of(frame) if frame else ():
                 yield piece
-            if _waits(frame) and (found := await readers().call(asked, exchange)):
+            if (frame is None or _waits(frame)) and (found := await readers().call(asked, exchange)):
                 yield Asked(found)
                 return
-            if _is_blocked(frame, str(tree)):
+            if frame and _is_blocked(frame, str(tree)):
                 break
     run = await readers().call(Run.objects.get, id=tree)
     if run.status == Status.COMPLETED and run.output and run.output.strip() != reader.last.strip():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId, stream_topic
@@ -14,6 +16,8 @@ from ravi_django.runtime.journal.entries import blob_value
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
 from ravi_django.runtime.streams.shown import named
+
+T = TypeVar("T")
 
 PAGE = 500
 
@@ -146,3 +150,27 @@ async def follow(
                 return
             if not found:
                 await anext(hints)
+
+
+async def with_pauses(found: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:
+    """The items, and None after each `every_s` seconds without one."""
+    coming: asyncio.Future[T] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.ensure_future(anext(found))
+            await asyncio.wait({coming}, timeout=every_s)
+            if not coming.done():
+                yield None
+                continue
+            try:
+                item = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield item
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await coming

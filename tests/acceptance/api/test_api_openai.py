@@ -15,8 +15,9 @@ from rest_framework.authtoken.models import Token
 
 from project.process import wait_until
 from ravi_django import people
-from ravi_django.api import exchange
+from ravi_django.api import exchange, sse
 from ravi_django.models import HumanRequest, Run, Session
+from ravi_django.services import pieces
 from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
 from tests.support import world
 from tests.support.docs import Page
@@ -146,6 +147,14 @@ def test_a_call_waits_no_longer_than_the_limit(ai: openai.OpenAI, settings: Any,
     assert (caught.value.status_code, caught.value.body["run"], run.status) == (504, str(run.id), "pending")
 
 
+def test_under_wsgi_a_call_waits_for_25_s(client: Any, monkeypatch: Any) -> None:
+    world.silence(monkeypatch, "dispatch_send")
+    assert sse.WSGI_S == 25
+    monkeypatch.setattr(sse, "WSGI_S", 0.1)
+
+    assert client.post("/ravi/v1/chat/completions", {"model": AGENT, "messages": ASK}, format="json").status_code == 504
+
+
 def test_no_client_submits_again_after_an_error_of_the_server(ai: openai.OpenAI, monkeypatch: Any) -> None:
     def away(*_: Any) -> Any:
         raise redis.ConnectionError
@@ -206,15 +215,21 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
     assert HumanRequest.objects.filter(status="pending").count() == 2
 
 
-def test_requests_to_others_are_waited_for(ai: openai.OpenAI, worker: None, staff: Any) -> None:
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_requests_to_others_are_waited_for(
+    ai: openai.OpenAI, worker: None, staff: Any, settings: Any, monkeypatch: Any, is_moved: bool
+) -> None:
+    assert pieces.LOOK_S == 5
+    monkeypatch.setattr(pieces, "LOOK_S", 0.1)
+    settings.RAVI = {**settings.RAVI, "FOUR_EYES": False}
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ai.chat.completions.create, model="react/careful", messages=ASK)
         assert wait_until(lambda: HumanRequest.objects.filter(status="pending").exists(), BOUND_S)
         for request in HumanRequest.objects.all():
-            people.answer(request, "approve")
+            people.reassign(request, "owner") if is_moved else people.answer(request, "approve")
         answer = waiting.result(BOUND_S)
 
-    assert (answer.choices[0].message.content, PAID) == ("done", [7])
+    assert (answer.choices[0].finish_reason, PAID) == (("tool_calls", []) if is_moved else ("stop", [7]))
 
 
 def test_the_page_of_the_docs_holds(server: str, key: str, worker: None, capsys: Any) -> None:
