@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -31,7 +33,11 @@ from ravi_django.models import RaviFile, Run, Session
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.files.types import kind_of, setting, type_of
 
+log = logging.getLogger("ravi.files")
+
 MB = 1024 * 1024
+MESSAGE_FILES = 20  # that one message may name
+CALL_BYTES = 50 * MB  # of files that one model call sends
 UNUSED_S = 24 * 3600.0  # life of a file that no run refers to
 
 
@@ -94,16 +100,19 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
 
 def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
     """The message with name, type and size of each file that it names, and the ids of the files. Raises
-    InvalidInputError for a file that `owner` may not use."""
+    InvalidInputError for more than MESSAGE_FILES, and for a file that `owner` may not use."""
     payload = message.payload
-    if not isinstance(payload, ChatPayload) or not _named(payload.message.content):
+    if not isinstance(payload, ChatPayload) or not (names := list(_names(payload.message.content))):
         return message, []
+    if len(names) > MESSAGE_FILES:
+        raise InvalidInputError(f"input: a message has at most {MESSAGE_FILES} files, not {len(names)}", field="input")
+    rows = _rows(names, owner)
     blocks = list(payload.message.content)
     ids: list[UUID] = []
     for index, block in enumerate(blocks):
         if (name := getattr(block, "file", None)) is None:
             continue
-        row = _find(name, owner)
+        row = rows.get(name)
         if row is None:
             raise InvalidInputError(f"input.{index}.file: there is no file {name!r:.60} of yours", field="input")
         if block.type != kind_of(row.type):
@@ -131,68 +140,89 @@ def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any,
         return run
 
 
-def _named(blocks: Sequence[ContentBlock]) -> bool:
-    return any(
-        _named(block.content) if isinstance(block, ToolResultBlock) else getattr(block, "file", None)
-        for block in blocks
-    )
+def _names(blocks: Sequence[ContentBlock]) -> Iterator[str]:
+    """Of the files, also in tool results."""
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            yield from _names(block.content)
+        elif name := getattr(block, "file", None):
+            yield name
 
 
-def _find(name: str, owner: Any) -> RaviFile | None:
-    """A file of `owner`, or of a run that they may read; without an owner any file."""
-    try:
-        wanted = UUID(name)
-    except ValueError:
-        return None
+def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
+    """By name, the files of `owner` and of the runs that they may read; without an owner any files."""
+    ids: dict[str, UUID] = {}
+    for name in names:
+        with suppress(ValueError):
+            ids[name] = UUID(name)
     rows = RaviFile.objects.all() if owner is None else RaviFile.objects.for_user(owner)
-    found: RaviFile | None = rows.filter(id=wanted).first()
-    return found
+    found = rows.in_bulk(set(ids.values()))
+    return {name: found[id] for name, id in ids.items() if id in found}
 
 
 # -------------------------------------------------------------------------------------------------- for a model
 
 
 def are_named(messages: Sequence[ChatMessage]) -> bool:
-    return any(_named(message.content) for message in messages)
+    return any(name for message in messages for name in _names(message.content))
 
 
 def loaded(messages: Sequence[ChatMessage], run: Run) -> list[ChatMessage]:
-    """The messages with the content of the files that they name. Called on a thread of the tools: a storage may be
-    slow. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if the
+    """The messages with the content of the newest files that they name. Called on a thread of the tools: a storage may
+    be slow. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if the
     storage or the database fails."""
     try:
-        return [
-            message.model_copy(update={"content": _loaded(message.content, run)})
-            if _named(message.content)
-            else message
-            for message in messages
+        names = {name for message in messages for name in _names(message.content)}
+        loading = _Loading(_rows(names, run.owner), max(CALL_BYTES, max_bytes()))
+        found = [
+            message.model_copy(update={"content": loading.blocks(message.content)}) for message in reversed(messages)
         ]
+        return found[::-1]
+    except ModelError:
+        raise
+    except Exception as error:
+        log.exception("files of run %s cannot be read", run.id, extra={"action": "files.unreadable"})
+        raise TransientError("the storage of files failed", type=type(error).__name__) from None
     finally:
         connections.close_all()  # the thread lives long
 
 
-def _loaded(blocks: Sequence[ContentBlock], run: Run) -> list[ContentBlock]:
-    found: list[ContentBlock] = []
-    for block in blocks:
+class _Loading:
+    """Adds content to blocks, the newest first. A block without content is sent as text with the file's name."""
+
+    def __init__(self, rows: dict[str, RaviFile], most: int) -> None:
+        self._rows, self._left = rows, most
+        self._read: dict[str, str] = {}
+
+    def blocks(self, blocks: Sequence[ContentBlock]) -> list[ContentBlock]:
+        return [self._block(block) for block in reversed(blocks)][::-1]
+
+    def _block(self, block: ContentBlock) -> ContentBlock:
         if isinstance(block, ToolResultBlock):
-            block = block.model_copy(update={"content": _loaded(block.content, run)})
-        elif name := getattr(block, "file", None):
-            block = block.model_copy(update={"data": _content(name, run), "url": None})
-        found.append(block)
-    return found
+            return block.model_copy(update={"content": self.blocks(block.content)})
+        if not (name := getattr(block, "file", None)):
+            return block
+        row = self._rows.get(name)
+        if row is None:
+            raise _gone(name)
+        data = None
+        if row.size <= self._left:
+            self._left -= row.size
+            data = self._read[name] = self._read.get(name) or _content(name, row)
+        return block.model_copy(update={"data": data, "url": None, "name": row.name})
 
 
-def _content(name: str, run: Run) -> str:
+def _content(name: str, row: RaviFile) -> str:
     try:
-        if (row := _find(name, run.owner)) is None:
-            raise FileNotFoundError
         with row.content.open("rb") as file:
             return base64.b64encode(file.read()).decode()
     except FileNotFoundError:
-        words = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
-        raise ModelError(words, type="FileNotFoundError") from None
-    except Exception as error:
-        raise TransientError(f"file {name} cannot be read: {error}", type=type(error).__name__) from error
+        raise _gone(name) from None
+
+
+def _gone(name: str) -> ModelError:
+    words = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
+    return ModelError(words, type="FileNotFoundError")
 
 
 # ------------------------------------------------------------------------------------------------------ deletion

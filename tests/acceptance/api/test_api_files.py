@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.core.checks import run_checks
 from django.core.files.base import ContentFile
+from django.core.files.storage import FileSystemStorage
 from django.db.models import F
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -18,7 +21,7 @@ from rest_framework.test import APIClient
 import ravi_django
 from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import AgentId, ChatMessage, ImageBlock, InvalidInputError, Role
-from ravi_django.models import RaviFile, Run, Session
+from ravi_django.models import JournalEntry, RaviFile, Run, Session
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import AGENT, drive, error_of, make_agent
 from tests.support import world
@@ -148,6 +151,31 @@ def test_code_cannot_give_a_model_the_file_of_another_user(client: APIClient, us
     assert drive_run(make_run(owner=user)).output == "a cat"
     refused = drive_run(make_run(owner=stranger))
     assert refused.status == "failed" and "belongs to another user" in refused.error["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_model_call_reads_few_files(client: APIClient, user: Any, monkeypatch: Any, caplog: Any) -> None:
+    old, new = uploaded(client), uploaded(client, CONTENTS["image/gif"])
+    refused = start(client, *[new] * 21)
+    assert (refused.status_code, error_of(refused)["field"]) == (400, "input")
+    RaviFile.objects.update(size=20 * 1024 * 1024)
+    images = [ImageBlock(file=name) for name in (old, old, new, new)]
+    model = ScriptedModel(["two cats"])
+
+    async def look(ctx: Any, inbox: Any) -> str:
+        return str((await ctx.llm([ChatMessage(role=Role.USER, content=[image]) for image in images])).text)
+
+    code(look, model=model)
+    assert drive_run(make_run(owner=user)).output == "two cats"
+    sent = [message.content[0] for message in model.calls[0].messages]
+    gif = base64.b64encode(CONTENTS["image/gif"]).decode()
+    assert [(block.name, block.data) for block in sent] == [("a.bin", None)] * 2 + [("a.bin", gif)] * 2
+
+    monkeypatch.setattr(FileSystemStorage, "open", Mock(side_effect=OSError("/srv/secret is full")))
+    drive_run(make_run(owner=user))
+    stored = str([*Run.objects.values(), *JournalEntry.objects.values()])
+    assert "the storage of files failed" in stored
+    assert "secret" in caplog.text and "secret" not in stored
 
 
 @pytest.mark.django_db(transaction=True)
