@@ -28,9 +28,13 @@ class FileQuerySet(OwnedQuerySet):
     def for_user(self, user: Any) -> Self:
         """The user's own files, and those of the conversations that the user may read."""
         if not getattr(user, "is_authenticated", False) or getattr(user, "is_superuser", False):
-            return super().for_user(user)
+            return super().for_user(user).present()
         sessions = Session.objects.for_user(user).filter(files=OuterRef("pk"))
-        return self.filter(Q(owner=user) | Exists(sessions))
+        return self.filter(Q(owner=user) | Exists(sessions)).present()
+
+    def present(self) -> Self:
+        """Without the files that wait for their deletion."""
+        return self.exclude(owner=None, unused_until__isnull=False)
 
 
 class RaviFile(Owned):

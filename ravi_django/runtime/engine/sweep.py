@@ -71,7 +71,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     _each(lambda _: relay.sweep(), "the event bus")
     _each(lambda _: counting.sweep(), "the rollups")
     _each(lambda _: erasing.sweep(), "the erasures")
-    _each(lambda _: files.sweep(), "the files")
+    _each(lambda _: files.delete_unused(), "the files")
     workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     workers.swept()
     hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed

@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.core.files.base import ContentFile, File
 from django.db import connections
 from django.db.models import QuerySet, Sum
-from django.db.models.signals import post_delete, pre_delete
+from django.db.models.signals import pre_delete
 
 from ravi_django.db import transaction
 from ravi_django.kernel import (
@@ -30,6 +29,7 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.models import RaviFile, Run, Session
+from ravi_django.models.files import path_of
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.files.types import kind_of, setting, type_of
 
@@ -39,23 +39,20 @@ MB = 1024 * 1024
 MESSAGE_FILES = 20  # that one message may name
 CALL_BYTES = 50 * MB  # of files that one model call sends
 UNUSED_S = 24 * 3600.0  # life of a file that no run refers to
+SLICE = 100  # files deleted in one transaction
 
 
 def connect() -> None:
-    """Once per process: files go with their conversations, and the content of a file after its row."""
-    post_delete.connect(_deleted, sender=RaviFile, dispatch_uid="ravi.file_deleted")
+    """Once per process: files go with their conversations."""
     pre_delete.connect(_deleting_session, sender=Session, dispatch_uid="ravi.files_of_session")
-
-
-def _deleted(sender: Any, instance: RaviFile, **more: Any) -> None:
-    stored: Any = instance.content
-    transaction.on_commit(partial(stored.storage.delete, stored.name), robust=True)
 
 
 def _deleting_session(sender: Any, instance: Session, **more: Any) -> None:
     if ids := list(instance.files.values_list("id", flat=True)):  # type: ignore[attr-defined]
+        rows = RaviFile.objects.filter(id__in=ids)
+        list(rows.select_for_update(no_key=True).order_by("id"))  # another conversation may get one
         instance.files.clear()  # type: ignore[attr-defined]
-        RaviFile.objects.filter(id__in=ids, sessions=None).delete()
+        forget(rows.filter(sessions=None))
 
 
 # ---------------------------------------------------------------------------------------------------- upload
@@ -77,21 +74,26 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
         raise InvalidInputError(f"the content is {found or 'of no known type'}; allowed: {allowed}", field="file")
     row = RaviFile(owner=user, name=given.name or found, type=found, size=len(content))
     row.sha256 = hashlib.sha256(content).hexdigest()
+    row.content = path_of(row, row.name)
+    with transaction.atomic():
+        # Concurrent uploads of the user wait here, so that all of them count.
+        list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
+        used = RaviFile.objects.filter(owner=user).aggregate(used=Sum("size"))["used"] or 0
+        if used + row.size > setting("user_mb") * MB:
+            words = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
+            raise InputTooLargeError(words, field="file")
+        row.unused_until = clock.after(UNUSED_S)
+        clock.stamp(row).save(force_insert=True)
+    mine = RaviFile.objects.present().filter(id=row.id)
     stored: Any = row.content
-    stored.save(row.name, ContentFile(content), save=False)
     try:
-        with transaction.atomic():
-            # Concurrent uploads of the user wait here, so that all of them count.
-            list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
-            used = RaviFile.objects.filter(owner=user).aggregate(used=Sum("size"))["used"] or 0
-            if used + row.size > setting("user_mb") * MB:
-                words = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
-                raise InputTooLargeError(words, field="file")
-            row.unused_until = clock.after(UNUSED_S)
-            clock.stamp(row).save(force_insert=True)
+        name = stored.storage.save(stored.name, ContentFile(content))
     except BaseException:
-        stored.storage.delete(stored.name)
+        forget(mine)
         raise
+    if not mine.update(content=name):
+        stored.storage.delete(name)
+        raise InvalidInputError("the user was erased during the upload", field="file")
     return row
 
 
@@ -132,7 +134,7 @@ def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any,
         return write(*args, **more)
     with transaction.atomic():
         if (run := write(*args, **more)) is not None:
-            kept = RaviFile.objects.select_for_update(no_key=True).filter(id__in=ids).order_by("id")
+            kept = RaviFile.objects.present().select_for_update(no_key=True).filter(id__in=ids).order_by("id")
             if len(kept) < len(set(ids)):
                 raise InvalidInputError("input: a file was deleted; upload it again", field="input")
             kept.update(unused_until=None)
@@ -155,7 +157,7 @@ def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     for name in names:
         with suppress(ValueError):
             ids[name] = UUID(name)
-    rows = RaviFile.objects.all() if owner is None else RaviFile.objects.for_user(owner)
+    rows = RaviFile.objects.present() if owner is None else RaviFile.objects.for_user(owner)
     found = rows.in_bulk(set(ids.values()))
     return {name: found[id] for name, id in ids.items() if id in found}
 
@@ -228,10 +230,30 @@ def _gone(name: str) -> ModelError:
 # ------------------------------------------------------------------------------------------------------ deletion
 
 
+def forget(rows: QuerySet[Any]) -> None:
+    """In the caller's transaction: from now on nobody can read the files. The sweep deletes them."""
+    RaviFile.sessions.through.objects.filter(ravifile__in=rows).delete()
+    rows.update(owner=None, unused_until=clock.now())
+
+
 def unused() -> QuerySet[RaviFile]:
-    """Files that no run has referred to within a day of their upload."""
+    """Files that were forgotten, or that no run has referred to within a day of their upload."""
     return RaviFile.objects.filter(unused_until__lte=clock.now())
 
 
-def sweep() -> None:
-    unused().delete()
+def delete_unused() -> int:
+    """Delete at most SLICE unused files, each content before its row; returns how many. A file stays while a message
+    that names it is written, and if its storage fails."""
+    with transaction.atomic():
+        deleted = [row.id for row in unused().select_for_update(skip_locked=True)[:SLICE] if _is_deleted(row)]
+        RaviFile.objects.filter(id__in=deleted).delete()
+    return len(deleted)
+
+
+def _is_deleted(row: RaviFile) -> bool:
+    try:
+        row.content.storage.delete(row.content.name or "")
+    except Exception:
+        log.exception("the content of file %s was not deleted", row.id, extra={"action": "files.undeleted"})
+        return False
+    return True

@@ -19,6 +19,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry
 from ravi_django.models.schedules import SESSION_GONE
+from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
 from ravi_django.runtime.lifecycle import cancel, erasure_rows, names
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
@@ -46,6 +47,8 @@ def erase_user(user: Any) -> bool:
     with transaction.atomic():
         erasure_rows.begin(user)
     work()
+    while files.delete_unused():
+        pass
     return not Erasure.objects.filter(user=str(user.pk)).exists()  # an earlier one may wait for live runs
 
 

@@ -25,6 +25,7 @@ from ravi_django.models.session import Session
 from ravi_django.models.site import Erasure
 from ravi_django.models.social import Publication
 from ravi_django.runtime.db import clock
+from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows
 from ravi_django.runtime.lifecycle.names import BEGUN
@@ -50,6 +51,7 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
     erasure.save(force_insert=True)
     if not keeps:
         Session.objects.filter(owner=user).update(erasure=erasure, owner=None)
+        files.forget(RaviFile.objects.filter(owner=user))
     return erasure
 
 
@@ -155,6 +157,8 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
             return 0
         if table.stays:
             _reduce(these, pseudonym)
+        elif table.model is RaviFile:
+            files.forget(these)
         elif table.model._meta.related_objects or table.model._meta.many_to_many:
             if table.model is Run:
                 _to_erase(these.filter(archive__isnull=False).values_list("archive_id", flat=True))

@@ -84,7 +84,7 @@ def prune(keep_s: dict[str, float], *, dry_run: bool = False) -> dict[str, int]:
             removed[kind] = _OTHERS[kind](keep_s[kind], dry_run)
     removed["blobs"] = _prune_blobs(dry_run)
     removed["accounts"] = _prune(accounts.old_accounts(), dry_run)
-    removed["files"] = _prune(files.unused(), dry_run, cascades=True)
+    removed["files"] = files.unused().count() if dry_run else _until_none(files.delete_unused)
     removed["tickets"] = _prune(prune_rows.expired_tickets(), dry_run)
     return removed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from django.core.checks import run_checks
 from django.core.files.base import ContentFile
 from django.core.files.storage import FileSystemStorage
+from django.core.management import call_command
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -26,7 +29,8 @@ from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import AGENT, drive, error_of, make_agent
 from tests.support import world
 from tests.support.docs import Page
-from tests.support.runs import code, drive as drive_run, make_run
+from tests.support.patience import BOUND_S
+from tests.support.runs import code, drive as drive_run, in_background, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db
 
@@ -188,7 +192,7 @@ def test_a_message_into_an_answer_refers_to_its_file(client: APIClient) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(
-    client: APIClient, stored: Callable[[], int]
+    client: APIClient, stored: Callable[[], int], monkeypatch: Any
 ) -> None:
     unused, used, shared = uploaded(client), uploaded(client), uploaded(client)
     run = start(client, used, shared).json()
@@ -203,10 +207,46 @@ def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(
     assert not RaviFile.objects.filter(id=unused).exists()
     assert RaviFile.objects.count() == stored() == 2
 
-    Session.objects.get(id=run["session"]).delete()
-    assert [str(file.id) for file in RaviFile.objects.all()] == [shared]
-    Session.objects.get(id=other["session"]).delete()
-    assert not RaviFile.objects.exists() and not stored()
+    for conversation, left in ((run, [shared]), (other, [])):
+        Session.objects.get(id=conversation["session"]).delete()
+        assert [str(file.id) for file in RaviFile.objects.present()] == left
+    assert (client.get(f"/ravi/files/{shared}/").status_code, start(client, shared).status_code) == (404, 400)
+    for fault in (OSError("away"), KeyboardInterrupt):  # a row stays until its content is deleted
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(FileSystemStorage, "delete", Mock(side_effect=fault))
+            world.delete_unused()
+        assert RaviFile.objects.count() == stored() == 2
+    assert world.prune({})["files"] == 2 and not stored()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_row_of_an_upload_is_there_before_its_content(
+    client: APIClient, user: Any, stored: Callable[[], int], monkeypatch: Any
+) -> None:
+    save, rows = FileSystemStorage.save, []
+
+    def erased_meanwhile(storage: Any, name: str, content: Any) -> str:
+        rows.append(RaviFile.objects.filter(content=name, unused_until__isnull=False).count())
+        call_command("ravi_erase", user.username)
+        return save(storage, name, content)
+
+    monkeypatch.setattr(FileSystemStorage, "save", erased_meanwhile)
+    assert post(client, PNG).status_code == 400
+    monkeypatch.setattr(FileSystemStorage, "save", Mock(side_effect=OSError("full")))
+    failed = post(client, PNG)
+    assert failed.status_code == 500 and "full" not in str(failed.json())
+    assert rows == [1] and not stored() and not RaviFile.objects.present().exists()
+
+
+@on_postgresql
+@pytest.mark.django_db(transaction=True)
+def test_a_sweep_deletes_a_hundred_files_and_none_that_a_message_gets(user: Any) -> None:
+    rows = [RaviFile(owner=user, size=1, content=f"ravi/{n}", unused_until=timezone.now()) for n in range(102)]
+    RaviFile.objects.bulk_create(rows)
+    with transaction.atomic():
+        RaviFile.objects.filter(id=rows[0].id).update(unused_until=None)
+        deleted = [in_background(world.delete_unused).result(BOUND_S) for _ in range(3)]
+    assert deleted == [100, 1, 0] and RaviFile.objects.get() == rows[0]
 
 
 def test_the_page_of_the_docs(client: APIClient, user: Any, settings: Any) -> None:

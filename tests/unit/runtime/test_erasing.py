@@ -26,6 +26,7 @@ from ravi_django.models import (
     JournalEntry,
     OutboxEvent,
     Publication,
+    RaviFile,
     Reservation,
     Run,
     Schedule,
@@ -115,7 +116,9 @@ def test_what_is_exported_is_what_is_erased(clock: FakeClock, by: str) -> None:
             get_user_model().objects.filter(pk=key).delete()
         case "command":
             call_command("ravi_erase", "owner")
+    assert not RaviFile.objects.present().exists()
     door.erasing_sweep()
+    door.delete_unused()
     clock.advance(door.BODIES_S + 1)
     door.erasing_sweep()
     after = everything()
