@@ -6,7 +6,7 @@ of the assistant count: those of the user are the input of a run, those of a too
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from django.db.models import Q
 from pydantic_core import from_json
 
 from ravi_django import access, limits
-from ravi_django.kernel import AgentId, InvalidInputError, Priority
+from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
@@ -114,11 +114,12 @@ def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Inpu
     whole = hidden.sees(user)
     if not found.answers:
         try:
-            run, is_new = submit(user, agent, found.blocks, session=session, **options)
+            run, is_new = submit(user, agent, found.blocks, before=_check_answered, session=session, **options)
         except IntegrityError:
             if not isinstance(session, Session):
                 raise
-            run, is_new = submit(user, agent, found.blocks, session=session.id, **options)  # another call has begun it
+            options = {**options, "session": session.id, "before": _check_answered}
+            run, is_new = submit(user, agent, found.blocks, **options)  # another call has begun it
         is_first = is_new or _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_first else newest(run.tree_id), whole)
     access.find(user, agent, session.id if isinstance(session, Session) else session)
@@ -141,8 +142,11 @@ def session_for(user: Any, agent: AgentId, session_id: UUID | None, found: Input
     return Session(id=session_id, owner=user, tenant=tenant, agent=str(agent), title=" ".join(text.split())[:80])
 
 
-def submit(user: Any, agent: AgentId, input: Any, **options: Any) -> tuple[Run, bool]:
-    """`submit` with the user's rights and limits; also returns whether the run is new."""
+def submit(
+    user: Any, agent: AgentId, input: Any, *, before: Callable[[Any, Any], None] | None = None, **options: Any
+) -> tuple[Run, bool]:
+    """`submit` with the user's rights and limits; also returns whether the run is new. `before` is called with the user
+    and the session's id if the run is no repeat."""
     session = options.get("session")
     if session:
         limits.check_queued(user)
@@ -152,25 +156,58 @@ def submit(user: Any, agent: AgentId, input: Any, **options: Any) -> tuple[Run, 
     session_id = session.id if isinstance(session, Session) else session
 
     def find(address: AgentId) -> Any:
-        return access.find(user, address, session_id)
+        found = access.find(user, address, session_id)
+        if before is not None:
+            before(user, session_id)
+        return found
 
     return say(agent, input, user=user, tenant=tenant, find=find, **options)
 
 
 def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int]:
-    rows = {str(row.id): row for row in _pending(session)} if session else {}
-    given = []
+    """Checks all answers before it writes the first. An answer that was given before counts as given: if all were, the
+    exchange continues where its run has paused last."""
+    given, roots = [], []
     for sent in found.answers:
-        if sent.answers not in rows:
-            text = f"{sent.answers!r:.50} is not the id of an open request of this session"
-            raise InvalidInputError(text, field=found.field)
-        given.append((rows[sent.answers], _answer_of(rows[sent.answers], sent.content)))
-    asking = Run.objects.select_related("root").get(id=given[0][0].run_id)
-    root = asking.root or asking
-    after = newest(root.id)
+        row = _request(sent.answers)
+        root = (row.run.root or row.run) if row else None
+        if row is None or root is None or session is None or root.session_id != session.id:
+            raise _not_open(sent, found)
+        roots.append(root)
+        said = _answer_of(row, sent.content)
+        new = answers.Given(**{name: value for name, value in said.items() if name != "version"})
+        if row.status == HumanRequest.Status.PENDING:
+            answers.check(row, new, user)
+            given.append((row, said))
+        elif row.answered_by_id != user.pk or answers.checked(row, new) != _kept(row):
+            raise _not_open(sent, found)
+    after = newest(roots[0].id, bool if given else waits)
     for row, said in given:
         answers.answer(row, by=user, **said)
-    return root, after
+    return roots[0], after
+
+
+def _request(id: str) -> HumanRequest | None:
+    try:
+        return answers.find(id)
+    except NotFoundError:
+        return None
+
+
+def _not_open(sent: Sent, found: Input) -> InvalidInputError:
+    return InvalidInputError(
+        f"{sent.answers!r:.50} is not the id of an open request of this session", field=found.field
+    )
+
+
+def _kept(row: HumanRequest) -> dict[str, Any]:
+    """The content of an answer."""
+    return {name: value for name, value in (row.answer or {}).items() if name not in ("by", "instead_of")}
+
+
+def waits(frame: dict[str, Any]) -> bool:
+    """Whether a run may have asked."""
+    return bool(frame["type"] == "stream.gap" or (frame["type"] == "progress" and frame["step"] == "paused"))
 
 
 def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
@@ -208,5 +245,14 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
 
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
     """The open requests of the session that the user may answer, as REST shows them."""
-    rows = marked(_pending(exchange.run.session_id), exchange.user)
-    return [dict(RequestSerializer(row).data) for row in rows if row.may_answer]
+    return [dict(RequestSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
+
+
+def _open(user: Any, session: UUID | None) -> list[HumanRequest]:
+    return [row for row in marked(_pending(session), user) if row.may_answer] if session else []
+
+
+def _check_answered(user: Any, session: UUID | None) -> None:
+    """A message to a run that waits for its user would wait behind it, with nobody to answer."""
+    if rows := _open(user, session):
+        raise ConflictError(f"answer request {rows[0].id} of this conversation first, then send the message")

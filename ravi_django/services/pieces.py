@@ -14,7 +14,7 @@ from ravi_django.models import Run, Status
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.streams.buffer import POLL_S
 from ravi_django.runtime.streams.reading import follow, with_pauses
-from ravi_django.services.exchanges import Exchange, asked
+from ravi_django.services.exchanges import Exchange, asked, waits
 
 LOOK_S = 5.0  # requests are escalated, reassigned and become due without a frame
 
@@ -161,7 +161,7 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
         async for frame in frames:
             for piece in reader.of(frame) if frame else ():
                 yield piece
-            if (frame is None or _waits(frame)) and (found := await readers().call(asked, exchange)):
+            if (frame is None or waits(frame)) and (found := await readers().call(asked, exchange)):
                 yield Asked(found)
                 return
             if frame and _is_blocked(frame, str(tree)):
@@ -170,10 +170,6 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
     if run.status == Status.COMPLETED and run.output and run.output.strip() != reader.last.strip():
         yield Text(f"{tree}/output", run.output)
     yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens))
-
-
-def _waits(frame: dict[str, Any]) -> bool:
-    return bool(frame["type"] == "stream.gap" or (frame["type"] == "progress" and frame["step"] == "paused"))
 
 
 def _is_blocked(frame: dict[str, Any], tree: str) -> bool:

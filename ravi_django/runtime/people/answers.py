@@ -231,13 +231,7 @@ def answer(
     ConflictError when it is answered, closed, expired or changed.
     """
     row = find(request)
-    authority = rights.check(by, row)
-    if row.status != HumanRequest.Status.PENDING:
-        raise people_rows.conflict(row.id)
-    given = Given(action, text, values, arguments, outcome, result, sticky, reason)
-    kept = {**checked(row, given), **_signed(authority)}
-    if "arguments" in kept and kept["action"] != "deny":
-        rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
+    kept = check(row, Given(action, text, values, arguments, outcome, result, sticky, reason), by)
     seen = row.version if version is None else version
     if top_ups.is_top_up(row):
         for run_id in top_ups.answer_top_up(row, kept, kept["arguments"], by=by, version=seen):
@@ -247,6 +241,17 @@ def answer(
         woke = people_rows.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
         hints.on_commit(row.run_id, None if woke else wake)
     return row.run_id
+
+
+def check(row: HumanRequest, given: Given, by: Any) -> dict[str, Any]:
+    """What `answer` would keep. Writes nothing, and raises the same errors."""
+    authority = rights.check(by, row)
+    if row.status != HumanRequest.Status.PENDING:
+        raise people_rows.conflict(row.id)
+    kept = {**checked(row, given), **_signed(authority)}
+    if "arguments" in kept and kept["action"] != "deny":
+        rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
+    return kept
 
 
 def cancel(request: HumanRequest | UUID | str, *, reason: str = "", by: Any = None, version: int | None = None) -> UUID:

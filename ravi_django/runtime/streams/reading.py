@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -126,12 +126,13 @@ def run_of_topic(topic: TopicId, run: str | None) -> UUID:
         raise InvalidInputError(f"{field} must have the id of a run, not {wanted!r:.100}", field=field) from None
 
 
-def newest(tree: UUID | str) -> int:
-    """The number of the newest frame; 0 if there is none."""
-    after = 0
+def newest(tree: UUID | str, wanted: Callable[[dict[str, Any]], bool] = bool) -> int:
+    """The number of the newest frame that is `wanted`; 0 if there is none."""
+    after = last = 0
     while found := _read(tree, after, PAGE):
         after = int(found[-1]["seq"])
-    return after
+        last = max((int(frame["seq"]) for frame in found if wanted(frame)), default=last)
+    return last
 
 
 async def follow(

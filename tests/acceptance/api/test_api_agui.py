@@ -115,6 +115,8 @@ def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
     events = agui.run("react/payer", thread, resume=answers)
 
     assert (text_of(events), events[-1].outcome.type, PAID) == ("done", "success", [5])
+    assert text_of(agui.run("react/payer", thread, resume=answers)) == "done"
+    answers[1] = {**answers[0], "interruptId": asked[1].id}
     assert agui.post("react/payer", thread, resume=answers).json()["error"]["field"] == "resume"
 
 

@@ -79,8 +79,27 @@ def test_the_client_answers_approvals_by_tool_messages(ai: openai.OpenAI, worker
     done = ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
 
     assert (done.choices[0].message.content, PAID) == ("done", [5])
+    again = ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
+    assert (again.id, again.choices[0].message.content, PAID) == (first.id, "done", [5])
+    messages[-1]["content"] = "approve"
     with pytest.raises(openai.BadRequestError, match="not the id of an open request"):
         ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
+
+
+def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, worker: None) -> None:
+    first = ai.chat.completions.create(model="react/payer", messages=ASK)
+    calls = first.choices[0].message.tool_calls
+    where = {"model": "react/payer", "metadata": session_of(first)}
+    words = zip(calls, ("approve", "perhaps"), strict=True)
+
+    with pytest.raises(openai.BadRequestError, match="perhaps"):
+        ai.chat.completions.create(
+            messages=[{"role": "tool", "tool_call_id": call.id, "content": word} for call, word in words], **where
+        )
+    with pytest.raises(openai.ConflictError, match=f"answer request {calls[0].id} .* first"):
+        ai.chat.completions.create(messages=ASK, **where)
+
+    assert (HumanRequest.objects.filter(status="pending").count(), Run.objects.count()) == (2, 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
