@@ -17,11 +17,12 @@ from ravi_django import limits
 from ravi_django.api import sse
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
+from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
 from ravi_django.services.exchanges import Exchange
 from ravi_django.services.fields import IdField
-from ravi_django.services.pieces import Piece, pieces
+from ravi_django.services.pieces import Ended, Piece, pieces
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
 LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
@@ -50,11 +51,16 @@ class _AnyAccept(DefaultContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
+class _LongParser(StrictJSONParser):
+    times = 10  # clients send their whole conversation
+
+
 @non_atomic  # no transaction stays open behind a stream or a wait
 class ExchangeView(ApiView):
     """Also takes `Authorization: Bearer`, with the tokens that `Token` takes."""
 
     content_negotiation_class = _AnyAccept
+    parser_classes = [_LongParser]
     _exchange: Exchange | None = None  # once its run is submitted
 
     def get_authenticators(self) -> list[Any]:
@@ -119,14 +125,17 @@ async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
 
 
 async def _gather(exchange: Exchange, form: Format, within_s: float) -> bool:
-    """Whether the last piece came in time."""
+    """Whether the last piece came in time. Of a completed run the format has the output alone."""
     try:
         async with asyncio.timeout(within_s), aclosing(pieces(exchange, LOOK_S)) as found:
-            async for piece in found:
-                for _ in form.add(piece):
-                    pass
+            came = [piece async for piece in found]
     except TimeoutError:
         return False
+    if isinstance(came[-1], Ended) and came[-1].output:
+        came = [came[-1].output, came[-1]]
+    for piece in came:
+        for _ in form.add(piece):
+            pass
     return True
 
 

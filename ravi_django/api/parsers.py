@@ -24,11 +24,12 @@ class StrictJSONParser(BaseParser):
     be an object. DRF's own parser reads a body of any size."""
 
     media_type = "application/json"
+    times = 1  # of `max_body`
 
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        limit = max_body()
+        limit = self.times * max_body()
         body = stream.read(limit + 1)
         if len(body) > limit:
             raise InputTooLargeError(f"the body has more than {limit} bytes")

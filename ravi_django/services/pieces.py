@@ -65,6 +65,7 @@ class Ended:
     status: str
     error: dict[str, Any]  # type and message; empty if it has completed
     usage: tuple[int, int]  # tokens: input, output
+    output: Text | None = None  # of a completed run: the whole answer, without what its agent said before
 
 
 Piece: TypeAlias = Text | Call | Result | Task | Asked | Ended
@@ -167,9 +168,10 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
             if frame and _is_blocked(frame, str(tree)):
                 break
     run = await readers().call(Run.objects.get, id=tree)
-    if run.status == Status.COMPLETED and run.output and run.output.strip() != reader.last.strip():
-        yield Text(f"{tree}/output", run.output)
-    yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens))
+    output = Text(f"{tree}/output", run.output) if run.status == Status.COMPLETED and run.output else None
+    if output and output.text.strip() != reader.last.strip():
+        yield output
+    yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens), output)
 
 
 def _is_blocked(frame: dict[str, Any], tree: str) -> bool:

@@ -13,7 +13,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
-from ravi_django.kernel import ModelError, ToolUseBlock, Usage
+from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock, Usage
 from ravi_django.models import (
     Follow,
     HumanRequest,
@@ -115,8 +115,10 @@ def registered(key: str, script: list[Any], **options: Any) -> str:
 
 def register_payers() -> list[str]:
     PAID.clear()
+    final = ToolUseBlock(tool_name="final_result", arguments={"people": 3}, call_id="f")
     return [
         registered("payer", [[call(5), call(6)], "done"], tools=[pay]),
         registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"}),
+        registered("typed", [[TextBlock(text="I look it up."), final]], result_model=dict[str, int]),
         registered("broken", [ModelError("no such model")]),
     ]

@@ -16,6 +16,7 @@ from rest_framework.authtoken.models import Token
 from project.process import wait_until
 from ravi_django import people
 from ravi_django.api import exchange, sse
+from ravi_django.api.parsers import max_body
 from ravi_django.models import HumanRequest, Run, Session
 from ravi_django.services import pieces
 from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
@@ -100,6 +101,14 @@ def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, work
         ai.chat.completions.create(messages=ASK, **where)
 
     assert (HumanRequest.objects.filter(status="pending").count(), Run.objects.count()) == (2, 1)
+
+
+def test_a_typed_agent_answers_with_json_and_a_long_history_is_read(ai: openai.OpenAI, worker: None) -> None:
+    said = [{"role": "user", "content": "x" * max_body()}, {"role": "assistant", "content": "Yes?"}, *ASK]
+    chat = ai.chat.completions.create(model="react/typed", messages=said)
+    response = ai.responses.create(model="react/typed", input="How many?")
+
+    assert json.loads(chat.choices[0].message.content) == json.loads(response.output_text) == {"people": 3}
 
 
 @pytest.mark.parametrize("stream", [False, True])
