@@ -1,11 +1,14 @@
-"""Upload a file, and read it again."""
+"""Upload, list, read and delete files."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpResponse
+from django.core.handlers.asgi import ASGIRequest
+from django.http import StreamingHttpResponse
 from django.utils.http import content_disposition_header
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.exceptions import NotFound
@@ -13,7 +16,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
-from ravi_django.api.base import ApiViewSet
+from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import InputTooLargeError
 from ravi_django.models import RaviFile
@@ -21,6 +24,7 @@ from ravi_django.runtime.files import files
 from ravi_django.services import shapes
 
 ENVELOPE_BYTES = 64 * 1024  # of the body, besides the file
+CHUNK = 64 * 1024  # bytes
 
 
 class _Content(BaseRenderer):
@@ -30,13 +34,14 @@ class _Content(BaseRenderer):
     format = ""
 
 
+@non_atomic  # the row of an upload is committed before its content is stored
 class FileViewSet(ApiViewSet):
     queryset = RaviFile.objects.all()
     serializer_class = shapes.FileSerializer
     parser_classes = [MultiPartParser]
     limit = "files"
 
-    def get_renderers(self) -> list[Any]:
+    def get_renderers(self) -> Any:
         return [_Content() if self.action == "retrieve" else JSONRenderer()]
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -44,6 +49,16 @@ class FileViewSet(ApiViewSet):
         if int(request.META.get("CONTENT_LENGTH") or 0) > files.max_bytes() + ENVELOPE_BYTES:
             raise InputTooLargeError(f"a file has at most {files.max_bytes()} bytes", field="file")
         super().initial(request, *args, **kwargs)
+
+    def get_queryset(self) -> Any:
+        """Of the user alone, except to read a content."""
+        rows = super().get_queryset()
+        return rows if self.action == "retrieve" else rows.filter(owner=self.request.user)
+
+    @documented("files_list", ok={200: shapes.FileSerializer(many=True)}, errors=[400])
+    def list(self, request: Any) -> Response:
+        """Files of the user, newest first."""
+        return self.page(self.get_queryset())
 
     @documented(
         "files_create", request={"multipart/form-data": shapes.UploadSerializer}, ok={201: shapes.FileSerializer}
@@ -57,14 +72,31 @@ class FileViewSet(ApiViewSet):
         return self.shown(files.upload(request.user, given["file"]), 201)
 
     @documented("files_read", ok={(200, "*/*"): OpenApiTypes.BINARY}, errors=[404], media_type="application/json")
-    def retrieve(self, request: Any, id: UUID) -> HttpResponse:
+    def retrieve(self, request: Any, id: UUID) -> StreamingHttpResponse:
         """The content of a file, as an attachment. For its owner and those who may read a conversation with it."""
         row = self.get_object()
         try:
-            with row.content.open("rb") as content:
-                response = HttpResponse(content.read(), content_type=row.type)
+            content = row.content.open("rb")
         except FileNotFoundError:
             raise NotFound(f"the content of file {id} is gone") from None
+        chunks = (
+            _chunks(content) if isinstance(request._request, ASGIRequest) else iter(lambda: content.read(CHUNK), b"")
+        )
+        response = StreamingHttpResponse(chunks, content_type=row.type)
+        response._resource_closers.append(content.close)  # type: ignore[attr-defined]
+        response["Content-Length"] = row.size
         response["Content-Disposition"] = content_disposition_header(True, row.name)
         response["X-Content-Type-Options"] = "nosniff"
+        response["Cache-Control"] = "private, max-age=31536000, immutable"  # an id has the same content for ever
         return response
+
+    @documented("files_delete", ok={204: None}, errors=[403, 404, 409])
+    def destroy(self, request: Any, id: UUID) -> Response:
+        """Delete a file of the user. 409 while a conversation has it."""
+        files.delete(self.get_object())
+        return Response(status=204)
+
+
+async def _chunks(content: Any) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(content.read, CHUNK):
+        yield chunk

@@ -20,6 +20,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
+    ConflictError,
     ContentBlock,
     InputTooLargeError,
     InvalidInputError,
@@ -234,6 +235,16 @@ def forget(rows: QuerySet[Any]) -> None:
     """In the caller's transaction: from now on nobody can read the files. The sweep deletes them."""
     RaviFile.sessions.through.objects.filter(ravifile__in=rows).delete()
     rows.update(owner=None, unused_until=clock.now())
+
+
+def delete(row: RaviFile) -> None:
+    """Raises ConflictError while a conversation has the file."""
+    with transaction.atomic():
+        rows = RaviFile.objects.filter(id=row.id)
+        list(rows.select_for_update(no_key=True))  # a message that names it may be written
+        if row.sessions.exists():
+            raise ConflictError(f"file {row.id} is in a conversation: delete the conversation")
+        forget(rows)
 
 
 def unused() -> QuerySet[RaviFile]:

@@ -1,4 +1,4 @@
-"""POST files/, GET files/{id}/, and files in the input of runs."""
+"""files/, files/{id}/, and files in the input of runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.checks import run_checks
 from django.core.files.base import ContentFile
 from django.core.files.storage import FileSystemStorage
 from django.core.management import call_command
 from django.db import transaction
 from django.db.models import F
+from django.test import AsyncClient
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -72,6 +74,35 @@ def start(client: APIClient, *files: str, kind: str = "image", **more: Any) -> A
     return client.post("/ravi/runs/", {"agent": AGENT, "input": said, **more}, format="json")
 
 
+def status_of(response: Any) -> int:
+    assert response.getvalue()  # to the end, which closes the file
+    return int(response.status_code)
+
+
+async def read(user: Any, file: str) -> tuple[list[int], str]:
+    client = AsyncClient()
+    await client.aforce_login(user)
+    answer = await client.get(f"/ravi/files/{file}/")
+    return [len(chunk) async for chunk in answer], answer["Content-Length"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_asgi_server_streams_the_content(client: APIClient, user: Any) -> None:
+    file = uploaded(client, PNG.ljust(150_000))
+    assert async_to_sync(read)(user, file) == ([65536, 65536, 18928], "150000")
+
+
+def test_a_user_lists_and_deletes_their_files(client: APIClient, strange_client: APIClient, user: Any) -> None:
+    uploaded(strange_client)
+    used, unused = uploaded(client), uploaded(client)
+    assert start(client, used).status_code == 201
+    page = client.get("/ravi/files/?limit=1").json()
+    assert [file["id"] for file in page["results"]] == [unused] and page["next"]
+    assert strange_client.delete(f"/ravi/files/{unused}/").status_code == 404
+    assert [client.delete(f"/ravi/files/{file}/").status_code for file in (used, unused, unused)] == [409, 204, 404]
+    assert [str(file.id) for file in RaviFile.objects.filter(owner=user)] == [used]  # the quota's files
+
+
 @pytest.mark.parametrize("media_type", CONTENTS)
 def test_the_type_is_found_by_the_content_and_the_file_is_an_attachment(client: APIClient, media_type: str) -> None:
     content = CONTENTS[media_type]
@@ -84,7 +115,8 @@ def test_the_type_is_found_by_the_content_and_the_file_is_an_attachment(client: 
 
     read = client.get(f"/ravi/files/{found['id']}/", HTTP_ACCEPT="image/*")
 
-    assert (read.status_code, read.content, read["Content-Type"]) == (200, content, media_type)
+    assert (read.status_code, read.getvalue(), read["Content-Type"]) == (200, content, media_type)
+    assert read["Cache-Control"] == "private, max-age=31536000, immutable"
     assert read["Content-Disposition"] == "attachment; filename*=utf-8''%C3%BCber.svg"
     assert read["X-Content-Type-Options"] == "nosniff"
 
@@ -122,10 +154,10 @@ def test_a_run_may_name_only_files_of_its_owner(
     session = Session.objects.get()
     assert start(client, file, idempotency_key="k").status_code == 200
     for reader, status in ((client, 200), (strange_client, 404), (anonymous, 401)):
-        assert reader.get(f"/ravi/files/{file}/").status_code == status
+        assert status_of(reader.get(f"/ravi/files/{file}/")) == status
     session.owner = stranger  # who may read a conversation may read its files
     session.save()
-    assert strange_client.get(f"/ravi/files/{file}/").status_code == 200
+    assert status_of(strange_client.get(f"/ravi/files/{file}/")) == 200
 
 
 @pytest.mark.django_db(transaction=True)

@@ -59,7 +59,10 @@ export class Attachments {
       const { id, name, type, size } = await this.api.post("files/", form);
       const [kind] = type.split("/");
       item.block = { type: ["image", "audio", "video"].includes(kind) ? kind : "document", file: id, name, size };
-      const remove = button("✕", gone);
+      const remove = button("✕", () => {
+        gone();
+        this.api.delete(`files/${id}/`).catch(() => {}); // else it is deleted after a day
+      });
       remove.setAttribute("aria-label", t("Remove %s", name));
       item.chip.replaceChildren(shown(this.api, item.block), remove);
       this.on.files();
