@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 from django.contrib.auth.mixins import UserPassesTestMixin
+from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views import View as ClassView
@@ -33,7 +34,7 @@ WORKER = os.environ.get("DEMO_WORKER", "")  # the worker's pid file, of `make de
 
 def tour(request: HttpRequest) -> dict[str, Any]:
     """For templates: whether the user may kill the demo's worker."""
-    user = request.user
+    user = getattr(request, "user", AnonymousUser())  # none on the page of an early error
     return {"may_kill_worker": bool(WORKER) and (user.is_staff or user.get_username() == "demo")}
 
 

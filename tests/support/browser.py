@@ -108,7 +108,8 @@ def looks(page: Any, *widths: int, part: str = "html") -> Iterator[tuple[str, in
             page.set_viewport_size({"width": width, "height": 900})
             page.evaluate("Promise.allSettled(document.getAnimations().map(change => change.finished))")
             yield scheme, width
-        assert findings(page, part) == [], scheme
+        found = findings(page, part)
+        assert not found, f"{scheme}: {found}"
 
 
 def findings(page: Any, part: str = "html") -> list[str]:

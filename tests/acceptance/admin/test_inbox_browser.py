@@ -158,7 +158,7 @@ def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page: Any, fay: Any, 
     page = open_page(fay, page_of(request_))
     page.wait_for_selector("#ravi-badge")
 
-    for scheme, width in looks(page, 1280, 400):
+    for scheme, width in looks(page, 1280, 400, part="#result_list"):
         assert page.evaluate("document.documentElement.scrollWidth") <= width + 1, (scheme, width)
 
 
@@ -169,7 +169,7 @@ def test_all_of_a_row_is_within_what_one_sees(open_page: Any, fay: Any) -> None:
     page = open_page(fay, INBOX)
     page.wait_for_selector("#ravi-badge")
 
-    for _, width in looks(page, 1280, 400):
+    for _, width in looks(page, 1280, 400, part="#result_list"):
         _assert_within(page, width)
 
 

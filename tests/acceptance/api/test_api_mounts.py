@@ -32,7 +32,8 @@ def test_every_address_answers_as_below_a_plain_prefix(client: APIClient, user: 
     def codes(prefix: str) -> dict[str, int]:
         run = submit(AGENT, "hi", user=user)
         follow, _ = ravi_django.follow(AGENT, "news/sport", user=user)
-        found = addresses(run.id, run.session_id, asked_by(run, to="owner").id, follow.pk)
+        rows = {"session": run.session_id, "request": asked_by(run, to="owner").id, "follow": follow.pk}
+        found = addresses(run.id, **rows)
         call = getattr(client, method)
         return {name: call(place.replace("/ravi/", prefix, 1)).status_code for name, place in found.items()}
 
