@@ -87,7 +87,7 @@ def test_the_client_answers_approvals_by_tool_messages(ai: openai.OpenAI, worker
         ai.chat.completions.create(model="react/payer", messages=messages, metadata=session_of(first))
 
 
-def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, worker: None) -> None:
+def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, worker: None, user: Any) -> None:
     first = ai.chat.completions.create(model="react/payer", messages=ASK)
     calls = first.choices[0].message.tool_calls
     where = {"model": "react/payer", "metadata": session_of(first)}
@@ -99,6 +99,10 @@ def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, work
         )
     with pytest.raises(openai.ConflictError, match=f"answer request {calls[0].id} .* first"):
         ai.chat.completions.create(messages=ASK, **where)
+    other = {"session": str(world.create_session(Session(owner=user)).id)}
+    answer: Any = [{"role": "tool", "tool_call_id": calls[0].id, "content": "approve"}]
+    with pytest.raises(openai.BadRequestError, match="not the id of an open request"):
+        ai.chat.completions.create(model="react/payer", messages=answer, metadata=other)
 
     assert (HumanRequest.objects.filter(status="pending").count(), Run.objects.count()) == (2, 1)
 
