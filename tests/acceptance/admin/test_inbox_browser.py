@@ -158,7 +158,7 @@ def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page: Any, fay: Any, 
     page = open_page(fay, page_of(request_))
     page.wait_for_selector("#ravi-badge")
 
-    for scheme, width in looks(page, 1280, 400, part="#result_list"):
+    for scheme, width in looks(page, 1280, 400):
         assert page.evaluate("document.documentElement.scrollWidth") <= width + 1, (scheme, width)
 
 
