@@ -257,6 +257,8 @@ def test_requests_to_others_are_waited_for(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ai.chat.completions.create, model="react/careful", messages=ASK)
         assert wait_until(lambda: HumanRequest.objects.filter(status="pending").exists(), BOUND_S)
+        session = {"session": str(Session.objects.get().id)}
+        ai.chat.completions.create(model="react/careful", messages=ASK, metadata=session, stream=True).close()
         for request in HumanRequest.objects.all():
             people.reassign(request, "owner") if is_moved else people.answer(request, "approve")
         answer = waiting.result(BOUND_S)
