@@ -50,7 +50,7 @@ runtime.db.threads: CLOSE_S DatabaseThreads forget_readers DATABASE_REPEAT_S=REP
     with_retry
 runtime.engine.context: DurableContext
 runtime.engine.drive: Active
-runtime.engine.engine: Engine EnginePublisher=Publisher
+runtime.engine.engine: Engine ENGINE_END_S=END_S EnginePublisher=Publisher
 runtime.engine.health: ANSWER_S Check check_all event_bus health_events=events LIMIT_S health_sweep=sweep Unhealthy
     health_worker=worker
 runtime.engine.heartbeat: Heartbeat

@@ -33,6 +33,7 @@ from ravi_django.runtime.streams.publisher import Publisher
 log = logging.getLogger("ravi.engine")
 
 BATCH = 16  # runs of one claim, at most
+END_S = 5.0  # for leases to end once they are told to
 
 
 class Engine(Driver):
@@ -237,7 +238,10 @@ class Engine(Driver):
             active.effects.gives_up = True
             active.cancel_task()
         if self._leases:
-            await asyncio.wait(self._leases, timeout=5)
+            await asyncio.wait(self._leases, timeout=END_S)
+        # One that is still being loaded must not begin its code: tasks have no paths from here on.
+        for task in self._leases:
+            task.cancel()
         self._restore_task_factory()
         if self._owns_database:
             self.appender.close()

@@ -69,6 +69,36 @@ def test_a_stolen_run_is_dropped_by_the_next_heartbeat():
     assert not JournalEntry.objects.filter(kind__in=["tool.call", "run.completed"]).exists()
 
 
+def test_a_run_that_is_still_being_loaded_when_its_engine_ends_does_not_begin(monkeypatch):
+    """Its tasks would have no paths: their calls would not be those that the journal has."""
+    began, loading, held, load = [], threading.Event(), threading.Event(), world.load_with_facts
+
+    def slowly(*args):
+        loading.set()
+        assert held.wait(BOUND_S)
+        return load(*args)
+
+    async def story(ctx, inbox):
+        began.append(ctx.run_id)
+
+    async def main():
+        engine = Engine()
+        restore = engine._restore_task_factory
+        engine._restore_task_factory = lambda: (restore(), held.set())
+        engine.hint(run.id)
+        assert await asyncio.to_thread(loading.wait, BOUND_S)
+        await engine.close(drain_s=0)
+
+    world.patch(monkeypatch, "load_with_facts", slowly)
+    world.patch(monkeypatch, "ENGINE_END_S", 0.01)
+    code(story)
+    run = make_run()
+    asyncio.run(main())
+
+    run.refresh_from_db()
+    assert (began, run.status) == ([], Status.RUNNING), "another worker takes it over"
+
+
 def test_no_effect_begins_on_a_lease_that_was_not_renewed_for_long(clock, ran, step):
     async def story(ctx, inbox):
         await ctx.tool("step", name="fresh")
