@@ -93,7 +93,7 @@ class FileViewSet(ApiViewSet):
     @documented("files_delete", ok={204: None}, errors=[403, 404, 409])
     def destroy(self, request: Any, id: UUID) -> Response:
         """Delete a file of the user. 409 while a conversation has it."""
-        files.delete(self.get_object())
+        files.discard(self.get_object())
         return Response(status=204)
 
 

@@ -237,7 +237,7 @@ def forget(rows: QuerySet[Any]) -> None:
     rows.update(owner=None, unused_until=clock.now())
 
 
-def delete(row: RaviFile) -> None:
+def discard(row: RaviFile) -> None:
     """Raises ConflictError while a conversation has the file."""
     with transaction.atomic():
         rows = RaviFile.objects.filter(id=row.id)
