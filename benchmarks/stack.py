@@ -23,7 +23,7 @@ class Stack:
     folder: Path
     database_url: str
     redis_url: str
-    valkey: Valkey
+    valkey: Valkey | None = None
 
     def child(self, name: str, *command: str, **env: str) -> Child:
         """A Python process of the site."""
