@@ -33,7 +33,7 @@ from ravi_django.runtime.streams.publisher import Publisher
 log = logging.getLogger("ravi.engine")
 
 BATCH = 16  # runs of one claim, at most
-END_S = 5.0  # for leases to end once they are told to
+END_S = 5.0  # for leases to end after they were stopped
 
 
 class Engine(Driver):

@@ -121,8 +121,8 @@ def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
         if block.type != kind_of(row.type):
             words = f"input.{index}.type is {block.type!r}; the file is {row.type}, which is {kind_of(row.type)!r}"
             raise InvalidInputError(words, field="input")
-        told = {"file": str(row.id), "name": row.name, "size": row.size, "mime_type": row.type}
-        blocks[index] = block.model_copy(update={**told, "url": None, "data": None})
+        facts = {"file": str(row.id), "name": row.name, "size": row.size, "mime_type": row.type}
+        blocks[index] = block.model_copy(update={**facts, "url": None, "data": None})
         ids.append(row.id)
     said = payload.message.model_copy(update={"content": blocks})
     return message.model_copy(update={"payload": payload.model_copy(update={"message": said})}), ids
@@ -255,9 +255,11 @@ def unused() -> QuerySet[RaviFile]:
 def delete_unused() -> int:
     """Delete at most SLICE unused files, each content before its row; returns how many. A file stays while a message
     that names it is written, and if its storage fails."""
-    with transaction.atomic():
-        deleted = [row.id for row in unused().select_for_update(skip_locked=True)[:SLICE] if _is_deleted(row)]
-        RaviFile.objects.filter(id__in=deleted).delete()
+    with transaction.atomic():  # not open while a storage deletes
+        rows = list(unused().select_for_update(skip_locked=True).order_by("unused_until")[:SLICE])
+        forget(RaviFile.objects.filter(id__in=[row.id for row in rows]))
+    deleted = [row.id for row in rows if _is_deleted(row)]
+    RaviFile.objects.filter(id__in=deleted).delete()
     return len(deleted)
 
 
