@@ -252,8 +252,8 @@ def _readable(block: ContentBlock) -> str:
             return _decoded(data)
         case ImageBlock(alt=str() as alt):
             return f"[image: {alt}]"
-        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if told := _told(block):
-            return f"[{block.type}: {told}]"
+        case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
+            return f"[{block.type}: {words}]"
         case UnknownBlock(type="redacted_thinking"):
             return ""
         case _:
@@ -271,7 +271,7 @@ def _address(block: ImageBlock, form: Form) -> str | None:
     return block.url if block.url and _passes(block.url, form) else None
 
 
-def _told(block: ImageBlock | VideoBlock | DocumentBlock | AudioBlock) -> str:
+def _words(block: ImageBlock | VideoBlock | DocumentBlock | AudioBlock) -> str:
     """The address of media, else their name."""
     if block.url:
         return "" if block.url.startswith("data:") else block.url

@@ -3,7 +3,7 @@
 import { t, took } from "./words.js";
 
 export class Status {
-  // `staff` are told of a site without live text.
+  // On a site without live text `staff` see a hint.
   constructor(root, staff) {
     [this.line, this.time, this.banner, this.heard] = ["status", "elapsed", "banner", "announce"].map((id) => root.getElementById(id));
     this.staff = staff;
