@@ -28,7 +28,7 @@ from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import AgentId, ChatMessage, ImageBlock, InvalidInputError, Role
 from ravi_django.models import JournalEntry, RaviFile, Run, Session
 from ravi_django.testing import ScriptedModel
-from tests.acceptance.api.api_support import AGENT, drive, error_of, make_agent
+from tests.acceptance.api.api_support import AGENT, client_of, drive, error_of, make_agent
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
@@ -92,13 +92,16 @@ def test_an_asgi_server_streams_the_content(client: APIClient, user: Any) -> Non
     assert async_to_sync(read)(user, file) == ([65536, 65536, 18928], "150000")
 
 
-def test_a_user_lists_and_deletes_their_files(client: APIClient, strange_client: APIClient, user: Any) -> None:
+def test_a_user_lists_and_deletes_their_files(
+    client: APIClient, strange_client: APIClient, user: Any, root: Any
+) -> None:
     uploaded(strange_client)
     used, unused = uploaded(client), uploaded(client)
     assert start(client, used).status_code == 201
     page = client.get("/ravi/files/?limit=1").json()
     assert [file["id"] for file in page["results"]] == [unused] and page["next"]
-    assert strange_client.delete(f"/ravi/files/{unused}/").status_code == 404
+    for other in (strange_client, client_of(root)):  # who may read all deletes none
+        assert other.delete(f"/ravi/files/{unused}/").status_code == 404
     assert [client.delete(f"/ravi/files/{file}/").status_code for file in (used, unused, unused)] == [409, 204, 404]
     assert [str(file.id) for file in RaviFile.objects.filter(owner=user)] == [used]  # the quota's files
 

@@ -85,7 +85,9 @@ def test_a_run_that_is_still_being_loaded_when_its_engine_ends_does_not_begin(mo
         engine = Engine()
         restore = engine._restore_task_factory
         engine._restore_task_factory = lambda: (restore(), held.set())
-        engine.hint(run.id)
+        close, ended = engine._close_threads, threading.Event()
+        engine._close_threads = lambda: (ended.wait(BOUND_S), close())  # the database's stay up until the lease is over
+        engine.hint(run.id).add_done_callback(lambda task: ended.set())
         assert await asyncio.to_thread(loading.wait, BOUND_S)
         await engine.close(drain_s=0)
 
