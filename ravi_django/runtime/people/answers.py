@@ -247,7 +247,7 @@ def check(row: HumanRequest, given: Given, by: Any) -> dict[str, Any]:
     """What `answer` would keep. Writes nothing, and raises the same errors."""
     authority = rights.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        raise people_rows.conflict(row.id)
+        raise people_rows.conflict(row)
     kept = {**checked(row, given), **_signed(authority)}
     if "arguments" in kept and kept["action"] != "deny":
         rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
@@ -273,7 +273,7 @@ def reassign(
     row = find(request)
     right = escalation.check(by, row)
     if row.status != HumanRequest.Status.PENDING:
-        raise people_rows.conflict(row.id)
+        raise people_rows.conflict(row)
     address = escalation.address_for(row, to, by, right)
     words = text_of("reason", reason).strip()
     name = "" if by is None else str(by.get_username())

@@ -83,7 +83,7 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
     with transaction.atomic():
         request: HumanRequest = HumanRequest.objects.select_related("run").get(id=request_id)
         if request.status != HumanRequest.Status.PENDING:
-            raise conflict(request.id)
+            raise conflict(request)
         check_in_time(request, request.run.status)
         before, request.version = request.to, version
         request.asked_at = present()
@@ -91,7 +91,8 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
         steps[request.level]["to"] = to
         request.steps, request.to, request.notified = steps, to, request.level - 1
         if not _changed(request, "steps", "to", "notified", "asked_at"):
-            raise conflict(request.id)
+            request.refresh_from_db()
+            raise conflict(request)
         forget_links([request.id], request.level)
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})
         words = f"Reassigned from {before or 'staff'} to {to}"

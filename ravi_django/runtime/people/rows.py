@@ -153,7 +153,7 @@ def answer_request(
         if request is None:
             raise NotFoundError(_("There is no request %(id)s.") % {"id": request_id})
         if request.status != HumanRequest.Status.PENDING:  # final: late answers need no lock
-            raise conflict(request.id)
+            raise conflict(request)
         if request.not_before is not None and present() < request.not_before:
             raise ConflictError(
                 _(
@@ -171,16 +171,17 @@ def answer_request(
         pending = HumanRequest.objects.filter(
             id=request.id, status=HumanRequest.Status.PENDING, version=request.version if version is None else version
         )
-        if not pending.update(
+        changed = pending.update(
             status=HumanRequest.Status.ANSWERED,
             answer=answer,
             answered_by=by,
             answered_at=clock.now(),
             version=F("version") + 1,
             woke=not inside,
-        ):
-            raise conflict(request.id)
+        )
         request.refresh_from_db()
+        if not changed:
+            raise conflict(request)
         if sticky is not None:
             stick(sticky)
         if request.signal:
@@ -214,9 +215,8 @@ def check_in_time(request: HumanRequest, run_status: str) -> None:
         )
 
 
-def conflict(request_id: UUID) -> ConflictError:
-    """Why a change of the request came too late: it is answered, closed or changed."""
-    request = HumanRequest.objects.select_related("answered_by").get(id=request_id)
+def conflict(request: HumanRequest) -> ConflictError:
+    """Why a change of the request came too late, by its present row: it is answered, closed or changed."""
     if request.status == HumanRequest.Status.PENDING:
         return ConflictError(
             _("Request %(id)s has changed since you opened it. It now has version %(version)d. Load it again.")
