@@ -1,6 +1,6 @@
 """The data of the run page: the runs of a tree, their journals without bodies, the matches of a search, one entry.
 
-A reader finds and reads only what the REST API shows them of an entry.
+A reader finds and reads only what the REST API shows them of an entry, and what the admin shows them of instructions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -19,17 +20,26 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import ngettext
 
+from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
+from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
-from ravi_django.models import JournalEntry, Run
-from ravi_django.runtime.journal.entries import internalize
+from ravi_django.models import Blob, InboxMessage, JournalEntry, Run
+from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import hidden
 from ravi_django.services.shapes import EntrySerializer
 
 ROWS = 20_000  # of one tree
 MATCHES = 2_000  # of one search
 SHOWN = 100_000  # characters of a value on the page; the export has all
-OPEN = 2  # levels of JSON that are open at first
+MEMBERS = 200  # of one object or list on the page
+LINE = 80  # characters of a folded value
+LONG = 4_000  # characters: a longer text is folded at first
+SHORT = 1_000  # characters: shorter JSON is open at first, at all levels
+ADDED = 50  # entries and messages between two model calls
+COMPARED = 500  # lines of each side
+_ADDS = ("llm.call", "tool.call", "ask", "ask_human", "signal")  # an agent may put their results into its next prompt
 # The kinds whose result says where a bar ends, or which run it is about.
 _ABOUT = ("run.started", "run.resumed", "run.suspended", "child.spawned", "run.handoff")
 
@@ -147,33 +157,119 @@ def _without_arguments(call: Any) -> Any:
 
 
 def difference(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Lines of JSON as (`del`, `ins` or "", text)."""
-    tags = {"- ": "del", "+ ": "ins", "  ": ""}
+    """Lines of JSON, or of texts, as (`del`, `ins` or "", line)."""
     old, new = _lines(before), _lines(after)
-    if max(len(old), len(new)) > 500:  # the comparison is quadratic
+    if max(len(old), len(new)) > COMPARED:  # the comparison is quadratic
         return [("del", f"- {line}") for line in old] + [("ins", f"+ {line}") for line in new]
-    return [(tags[line[:2]], line) for line in difflib.ndiff(old, new) if line[:2] in tags]
+    found: list[tuple[str, str]] = []
+    for tag, *places in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        begin, end, new_begin, new_end = places
+        if tag == "equal":
+            found += [("", f"  {line}") for line in old[begin:end]]
+            continue
+        found += [("del", f"- {line}") for line in old[begin:end]]
+        found += [("ins", f"+ {line}") for line in new[new_begin:new_end]]
+    return found
 
 
 def _lines(value: Any) -> list[str]:
     if value is None:
         return []
-    return visible(json.dumps(value, indent=2, ensure_ascii=False))[:SHOWN].splitlines()
+    return visible((value if isinstance(value, str) else _pretty(value))[:SHOWN]).splitlines()
 
 
-def folded(value: Any, depth: int = 0) -> SafeString:
-    """JSON whose objects and lists fold."""
+# ------------------------------------------------------------------------------------------------------ prompts
+
+
+def new_since(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict[str, Any] | None:
+    """What a model call was sent that the one before it in the run was not. None if it is the first one.
+
+    The journal has no prompts. It has their parts: the number of messages, digests of instructions and tools, and the
+    results and messages between the two calls.
+    """
+    ours = JournalEntry.objects.filter(run=call.run_id, generation=call.generation, seq__lt=call.seq)
+    calls = ours.filter(kind="llm.call").exclude(path=call.path).exclude(path__contains=SUMMARY_SCOPE)
+    if call.kind != "llm.call" or (before := calls.order_by("-seq").first()) is None:
+        return None
+    instructions = _bodies("instructions", before, call)
+    tools = [{tool.get("name", "") for tool in body or ()} for body in _bodies("tools", before, call)]
+    return {
+        "before": before,
+        "messages": [(one.request or {}).get("messages", 0) for one in (before, call)],
+        "is_instructed_anew": instructions[0] != instructions[1],
+        "instructions": difference(*map(_text_of, instructions)) if with_instructions else [],
+        "tools": [f"+ {name}" for name in sorted(tools[1] - tools[0])]
+        + [f"- {name}" for name in sorted(tools[0] - tools[1])],
+        "added": [*_results(ours.filter(seq__gte=before.seq), user), *_received(before, call, user)],
+    }
+
+
+def _bodies(part: str, *calls: JournalEntry) -> list[Any]:
+    """The stored instructions or tools of each call."""
+    names = [(call.digests or {}).get(part, "") for call in calls]
+    kept = {blob.id: blob_value(blob) for blob in Blob.objects.filter(id__in=names)}
+    return [kept.get(name) for name in names]
+
+
+def _text_of(instructions: Any) -> str | None:
+    return None if instructions is None else ChatMessage.model_validate(instructions).text
+
+
+def _results(rows: Any, user: Any) -> list[dict[str, Any]]:
+    found = list(rows.filter(kind__in=_ADDS, result__isnull=False).order_by("seq")[:ADDED])
+    internalize(found)
+    shown = EntrySerializer(found, many=True, context={"user": user}).data
+    return [{"seq": one["seq"], "name": one["name"] or one["kind"], "shown": folded(one["result"])} for one in shown]
+
+
+def _received(before: JournalEntry, call: JournalEntry, user: Any) -> list[dict[str, Any]]:
+    """The chat messages that the agent received between the two calls."""
+    places = {"id__gt": before.inbox_upto or 0, "id__lte": call.inbox_upto or 0}
+    found = InboxMessage.objects.filter(run=call.run_id, **places).order_by("id")[:ADDED]
+    said = [(one.body["payload"].get("message") or {}).get("content") for one in found]
+    return [{"shown": folded(content if hidden.sees(user) else hidden.blocks(content))} for content in said if content]
+
+
+# --------------------------------------------------------------------------------------------------------- JSON
+
+
+def copied(value: Any) -> str:
+    """JSON for the clipboard; none that would make the page slow."""
+    text = _pretty(value)
+    return text if len(text) <= 10 * SHOWN else ""
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def folded(value: Any, depth: int = 0, is_open: bool = True) -> SafeString:
+    """JSON whose objects, lists and long texts fold to one line. Open: the outermost one and what is alone in it."""
     text = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or not value or len(text) > SHOWN or depth > 20:
-        if isinstance(value, str) and len(value) > SHOWN:
-            text = f"{value[:SHOWN]}…"
-        return format_html("<span>{}</span>", visible(text[:SHOWN]))
+        return _leaf(value if isinstance(value, str) and "\n" in value else text)
     pairs: Collection[tuple[Any, Any]] = value.items() if isinstance(value, dict) else [*enumerate(value)]
     inner = format_html_join(
         "",
         "<li><b>{}</b> {}</li>",
-        ((visible(str(name)), folded(one, depth + 1)) for name, one in pairs),
+        (
+            (visible(str(name)), folded(one, depth + 1, is_open and (len(pairs) == 1 or len(text) < SHORT)))
+            for name, one in islice(pairs, MEMBERS)
+        ),
     )
+    if len(pairs) > MEMBERS:
+        inner += format_html("<li>… +{}</li>", len(pairs) - MEMBERS)
     count = f"{{{len(value)}}}" if isinstance(value, dict) else f"[{len(value)}]"
-    is_open = SafeString(" open" if depth < OPEN and len(text) < 4_000 else "")
-    return format_html("<details{}><summary>{}</summary><ul>{}</ul></details>", is_open, count, inner)
+    return _fold(count, text, format_html("<ul>{}</ul>", inner), is_open)
+
+
+def _leaf(text: str) -> SafeString:
+    inner = format_html("<span>{}</span>", visible(text[:SHOWN]) + ("…" if len(text) > SHOWN else ""))
+    count = ngettext("%(count)s character", "%(count)s characters", len(text)) % {"count": f"{len(text):,}"}
+    return inner if len(text) <= LONG else _fold(count, text, inner, is_open=False)
+
+
+def _fold(count: str, text: str, inner: SafeString, is_open: bool) -> SafeString:
+    line = visible(" ".join(text[: 2 * LINE].split())[:LINE]) + ("…" if len(text) > LINE else "")
+    opened = SafeString(" open" if is_open else "")
+    return format_html("<details{}><summary>{} <i>{}</i></summary>{}</details>", opened, count, line, inner)

@@ -28,6 +28,7 @@ from ravi_django.runtime.budgets.usage import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import links, rights
+from ravi_django.runtime.streams import hidden
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
@@ -99,13 +100,15 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
             **entry,
             "took": show.between(entry["row"].started_at, entry["row"].finished_at),
             "edited": [] if entry["is_said"] else journal.edited(entry),
-            "shown": [(name, journal.folded(entry[name])) for name in _bodies(entry)],
+            "shown": [(name, journal.folded(entry[name]), journal.copied(entry[name])) for name in _bodies(entry)],
         }
         for entry in rows
     ]
     address = urlencode({"entry": f"{found.id}.{rows[0]['seq']}"})
+    is_admin = hidden.sees(request.user) and permits(request.user, "ravi.view_run")
     return {
         "run": found,
+        "new": journal.new_since(rows[-1]["row"], request.user, with_instructions=is_admin),
         "first": bodies[0],
         "rows": bodies,
         "before": int(rows[0]["seq"]) - 1,

@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
-from ravi_django.models import Run, Status
+from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from tests.acceptance.api.api_support import AGENT, client_of, permit
 from tests.support.inbox import logged_in
 from tests.support.journals import long, rows_of
@@ -140,6 +140,55 @@ def test_a_blocked_run_shows_what_was_recorded_against_what_was_asked(user: Any)
         page = html.unescape(read(user, run))
         assert '<del>-   "name": "find"' in page and '<ins>+   "name": "finds"' in page
         assert ("sesame" in page) is is_shown
+
+
+def test_a_model_call_shows_what_the_call_before_was_not_sent(user: Any, root: Any) -> None:
+    run = submit(AGENT, "hi", user=user)
+    said = InboxMessage.objects.create(
+        run=run, message_id="2", body={"payload": {"message": {"content": [{"type": "text", "text": "Be brief."}]}}}
+    )
+    for name, body in (
+        ("i1", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Monday."}]}),
+        ("i2", {"role": "system", "content": [{"type": "text", "text": "You help.\nToday is Tuesday."}]}),
+        ("t1", [{"name": "find"}, {"name": "old"}]),
+        ("t2", [{"name": "find"}, {"name": "pay"}]),
+    ):
+        Blob.objects.create(id=name, body=json.dumps(body).encode(), size=1)
+    model = {"kind": "llm.call", "name": "gpt"}
+    rows_of(
+        run,
+        (0, 1, {**model, "path": "1", "request": {"messages": 2}, "digests": {"instructions": "i1", "tools": "t1"}}),
+        (1, 2, {**CALL, "path": "2", "request": SECRET, "result": {"content": "sesame"}}),
+        (2, 3, {**CALL, "path": "3", "name": "find", "result": {"content": [{"text": "Order 7 left."}]}}),
+        (3, 4, {**model, "path": "4", "request": {"messages": 6}, "digests": {"instructions": "i2", "tools": "t2"}}),
+    )
+    JournalEntry.objects.filter(run=run, seq=4).update(inbox_upto=said.id)
+    JournalEntry.objects.filter(run=run, seq=1).update(inbox_upto=said.id - 1)
+
+    first, shown, whole = (
+        read(reader, run, f"?part=detail&entry={run.id}.{seq}") for reader, seq in ((user, 1), (user, 4), (root, 4))
+    )
+
+    assert "New since" not in first
+    assert all(words in shown for words in ("New since", "2 → 6", "+ pay, - old", "Order 7 left.", "Be brief."))
+    assert "sesame" not in shown and "Tuesday" not in shown
+    assert "sesame" in whole and "<ins>+ Today is Tuesday.\n</ins>" in whole and "  You help." in whole
+
+
+def test_json_folds_to_one_line_whatever_its_size(user: Any) -> None:
+    run = make_run(AGENT, owner=user)
+    text = "One line.\nAnother one. " * 400
+    rows = [{"id": number, "note": "x" * 60} for number in range(900)]
+    other = [{"id": -number, "note": f"{number}" * 20} for number in range(200)]
+    request = {"arguments": rows, "ran_with": other}
+    rows_of(run, (0, 1, {**CALL, "request": request, "result": {"text": text, "few": {"a": 1}, "many": rows}}))
+
+    page = read(user, run, f"?part=detail&entry={run.id}.1")
+
+    assert page.count("<details open>") == 2  # request and result
+    assert "<details><summary>9,200 characters <i>One line. Another one." in page
+    assert "<details><summary>[900] <i>[{&quot;id&quot;: 0, " in page and "<li>… +700</li>" in page
+    assert page.count("<li>") < 2_000
 
 
 OWN = {"cancel", "export"}

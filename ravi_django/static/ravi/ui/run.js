@@ -269,7 +269,7 @@ page.addEventListener("click", (event) => {
     fault(dialog.querySelector(".fault"), "");
     dialog.showModal();
   } else if (button && "copy" in button.dataset) {
-    const texts = [...$("detail").querySelectorAll(".json")].map((one) => one.textContent);
+    const texts = [...$("detail").querySelectorAll("[data-json]")].map((one) => one.dataset.json);
     navigator.clipboard?.writeText(texts.join("\n")).then(() => (button.textContent = t("Copied")));
   }
 });
