@@ -47,6 +47,45 @@ def test_the_panel_is_for_who_may_run_the_agent(demo: Any, settings: Any) -> Non
 
 
 @pytest.mark.full
+def test_escape_closes_the_panel_and_asks_first_while_an_answer_is_written(
+    server: Any, worker: Any, paced: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "admin/base_site.html").write_text(BASE.replace("react/assistant", "react/paced"))
+    (engine,) = settings.TEMPLATES
+    settings.TEMPLATES = [{**engine, "DIRS": [tmp_path, *engine["DIRS"]]}]
+    page = new_page(server.url, elsewhere(lambda: person("boss", superuser=True)))
+    page.goto("/admin/project/invoice/")
+    page.click("ravi-panel #open")
+    page.wait_for_selector("ravi-chat:defined")
+    page.focus("#searchbar")
+    page.keyboard.press("Escape")  # of the page's own field
+    assert page.is_visible("ravi-panel dialog")
+    page.click("ravi-panel h2")  # the focus is nowhere
+    page.keyboard.press("Escape")
+    page.wait_for_selector("ravi-panel #open:visible")
+
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.click("ravi-panel #open")
+        page.fill("ravi-chat #text", "hi")
+        page.press("ravi-chat #text", "Enter")
+        paced.let(2)
+        page.wait_for_selector("ravi-chat .answer.live")
+        page.focus("ravi-panel #close")
+        page.keyboard.press("Escape")
+        assert page.is_visible("ravi-panel #asks")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("ravi-panel #open:visible")
+        page.click("ravi-panel #open")
+        page.press("ravi-chat #text", "Escape")  # stops
+        page.wait_for_selector("ravi-chat .answer:last-child .note:has-text('Stopped.')")
+        assert page.is_visible("ravi-panel dialog") and not page.is_visible("ravi-panel #asks")
+        page.click("ravi-panel #close")
+    assert (page.errors, page.console) == ([], [])
+
+
+@pytest.mark.full
 @pytest.mark.gate
 def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_next_page(
     server: Any, worker: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path

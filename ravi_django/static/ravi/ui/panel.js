@@ -7,18 +7,16 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 class RaviPanel extends HTMLElement {
   connectedCallback() {
-    [this.button, this.dialog, this.full] = ["open", "panel", "full"].map((id) => this.shadowRoot.getElementById(id));
+    [this.button, this.dialog, this.full, this.asks] = ["open", "panel", "full", "asks"].map((id) => this.shadowRoot.getElementById(id));
     this.button.onclick = () => this.open();
     this.shadowRoot.getElementById("close").onclick = () => this.close();
-    this.dialog.oncancel = (event) => {
-      event.preventDefault();
-      this.close();
-    };
-    this.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !event.defaultPrevented) this.close(); // else it has stopped an answer
-    });
+    this.dialog.oncancel = (event) => this.#escape(event); // a phone's button Back
+    document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
     this.addEventListener("ravi-moved", (event) => this.#moved(event.detail));
-    this.addEventListener("ravi-works", (event) => this.#keep({ run: event.detail }));
+    this.addEventListener("ravi-works", (event) => {
+      this.#keep({ run: event.detail });
+      this.asks.hidden = true;
+    });
     this.addEventListener("ravi-news", () => this.dialog.open || this.#news(true));
     this.#theme();
     new MutationObserver(() => this.#theme()).observe(document.documentElement, { attributes: true });
@@ -49,6 +47,16 @@ class RaviPanel extends HTMLElement {
     this.button.focus();
   }
 
+  // Close the panel, or ask first while an answer is written. An Escape in a field of the page around is for that field,
+  // and the chat has used one that stopped an answer.
+  #escape(event) {
+    const place = document.activeElement;
+    if (!this.dialog.open || event.defaultPrevented || (place !== document.body && !this.contains(place))) return;
+    event.preventDefault();
+    if (this.#kept().run && this.asks.hidden) this.asks.hidden = false;
+    else this.close();
+  }
+
   // Before the chat is loaded: whether the run that an earlier page left at work has ended.
   async #look() {
     const { run } = this.#kept();
@@ -69,6 +77,7 @@ class RaviPanel extends HTMLElement {
 
   #shown(on) {
     this.button.hidden = on;
+    this.asks.hidden = true;
     if (on) this.#news(false);
     this.#keep({ open: on });
   }
