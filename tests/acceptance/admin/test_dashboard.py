@@ -114,7 +114,8 @@ def test_the_admin_leads_to_it(operator: Callable[..., Any], root: Any) -> None:
 @pytest.mark.full
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    ("name", "scheme", "width"), [("light", "light", 1360), ("dark", "dark", 1360), ("phone", "light", 390)]
+    ("name", "scheme", "width"),
+    [("light", "light", 1360), ("dark", "dark", 1360), ("phone", "light", 390), ("dark-phone", "dark", 390)],
 )
 def test_it_fits_the_screen_under_a_strict_policy(
     live_server: Any, new_page: Any, tmp_path: Path, name: str, scheme: str, width: int

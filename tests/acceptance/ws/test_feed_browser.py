@@ -12,7 +12,7 @@ from project import feeds
 from ravi_django import emit, follow, submit
 from ravi_django.models import Follow, Run
 from tests.acceptance.api.api_support import permit
-from tests.support.browser import elsewhere
+from tests.support.browser import elsewhere, findings, looks
 from tests.support.curated import curated
 from tests.support.runs import until
 
@@ -270,6 +270,19 @@ def test_a_page_whose_user_is_logged_out_says_so_and_is_never_anothers(demo, str
     page.context.add_cookies([{"name": name, "value": value, "url": page.url}])
     page.click(f"[id='follow-{TOPIC}']")
     page.wait_for_selector(".who:text-is('stranger')")
+
+
+def test_the_page_has_no_serious_finding_in_either_scheme(demo, feed_of) -> None:
+    page = feed_of(demo)
+    follows(page)
+    elsewhere(lambda: curated(demo, ["kept"]))
+    elsewhere(lambda: curated(demo, ["skipped"], keep=False))
+    page.reload()
+    page.wait_for_selector("#items .skipped")
+    for _scheme, width in looks(page, 1280, 390):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("#open-side")
+    assert findings(page) == []
 
 
 def test_the_page_of_staff_on_a_phone_has_room_for_their_links(demo, feed_of) -> None:
