@@ -37,7 +37,7 @@ class ChatView(Page):
         mount = request.path[: request.path.rindex("ui/chat/")]
         context = context_of(user, mount, session=id, chosen=request.GET.get("agent", ""))
         context["layout"] = "ravi/ui/base.html"
-        return with_policy(render(request, "ravi/ui/chat.html", context), links.socket("runs"))
+        return with_policy(render(request, "ravi/ui/chat.html", context), links.socket())
 
 
 def context_of(

@@ -54,7 +54,7 @@ class RunView(Page):
             entry = _entry(request, run) if is_readable else None
             return render(request, "ravi/ui/run_entry.html", {"entry": entry, "run": run})
         context = _Shown(request, run, is_readable).context()
-        return with_policy(render(request, "ravi/ui/run.html", context), links.socket("runs"))
+        return with_policy(render(request, "ravi/ui/run.html", context), links.socket())
 
 
 class ExportView(Page):

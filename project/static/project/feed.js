@@ -1,14 +1,14 @@
 // The feed page: the topics that a person follows, what they care about, and what their agent makes of the news.
 
-import { Api } from "../ravi/ui/api.js";
+import { Client } from "../ravi/ravi-client.js";
 import { element } from "../ravi/ui/element.js";
 import { itemRow, sourceOf } from "./feed_item.js";
 import { SessionHints } from "./session.js";
 import { visible } from "../ravi/ui/visible.js";
 
 const { api: apiBase, page: pageBase, reader, user } = document.querySelector("script[data-api]").dataset;
-const api = new Api(apiBase);
-const page = new Api(pageBase);
+const api = new Client(apiBase);
+const page = new Client(pageBase);
 const $ = (id) => document.getElementById(id);
 const DIGESTS = [[0, "at once"], [60, "every minute"], [300, "every 5 min"], [3600, "every hour"]];
 const GATHER = 120; // ms: of several hints one question is made
@@ -91,7 +91,7 @@ function watch() {
   if (hints?.session === session) return;
   hints?.close();
   let timer = 0;
-  hints = new SessionHints(session, {
+  hints = new SessionHints(api, session, {
     hint: () => {
       timer ||= setTimeout(() => {
         timer = 0; // not put off by the next hint: a long burst of them is looked at all along

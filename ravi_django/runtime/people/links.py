@@ -36,9 +36,10 @@ def path_to(name: str, **kwargs: Any) -> str:
     return reverse(f"ravi:{name}", kwargs={**conf.URL_KWARGS, **kwargs})
 
 
-def socket(name: str) -> str:
-    """The path of one of the app's sockets, for a page that is being served."""
-    return urljoin(get_script_prefix(), f"{conf.SOCKET_PATH.rstrip('/')}/{name}/")
+def socket(name: str = "") -> str:
+    """The path of one of the app's sockets, or of all of them, for a page that is being served."""
+    path = f"{conf.SOCKET_PATH.rstrip('/')}/"
+    return urljoin(get_script_prefix(), f"{path}{name}/" if name else path)
 
 
 def token_of(link: RequestLink) -> str:

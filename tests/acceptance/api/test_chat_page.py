@@ -78,7 +78,7 @@ def test_a_site_without_pages_has_the_api_alone(settings: Any) -> None:
 
 
 def test_each_text_of_the_scripts_has_a_german_one(browser: Client) -> None:
-    scripts = Path(ravi_django.__file__).parent.glob("static/ravi/ui/*.js")
+    scripts = Path(ravi_django.__file__).parent.glob("static/ravi/**/*.js")
     said = {text for script in scripts for text in re.findall(r'\bt\("([^"]+)"', script.read_text())}
 
     with translation.override("de"):

@@ -52,18 +52,14 @@ export class Attachments {
   async #upload(file) {
     const item = { chip: element("li", "chip", t("Uploading %s", file.name)) };
     this.#keep([...this.items, item]);
-    const form = new FormData();
-    form.append("file", file);
     const gone = () => this.#keep(this.items.filter((other) => other !== item));
     try {
-      const { id, name, type, size } = await this.api.post("files/", form);
-      const [kind] = type.split("/");
-      item.block = { type: ["image", "audio", "video"].includes(kind) ? kind : "document", file: id, name, size };
+      item.block = await this.api.upload(file);
       const remove = button("✕", () => {
         gone();
-        this.api.delete(`files/${id}/`).catch(() => {}); // else it is deleted after a day
+        this.api.delete(`files/${item.block.file}/`).catch(() => {}); // else it is deleted after a day
       });
-      remove.setAttribute("aria-label", t("Remove %s", name));
+      remove.setAttribute("aria-label", t("Remove %s", item.block.name));
       item.chip.replaceChildren(shown(this.api, item.block), remove);
       this.on.files();
     } catch (error) {

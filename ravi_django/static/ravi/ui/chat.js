@@ -1,13 +1,12 @@
 // <ravi-chat>: a person, the agents that they may run, their conversations. Its shadow root comes from the server.
 
-import { Api } from "./api.js";
+import { Client, newKey } from "../ravi-client.js";
 import { said } from "./attachments.js";
 import { Board } from "./board.js";
 import { Composer } from "./composer.js";
 import { element } from "./element.js";
-import { newKey, showFoot, usageInWords } from "./foot.js";
+import { showFoot, usageInWords } from "./foot.js";
 import { Status } from "./status.js";
-import { RunStream } from "./stream.js";
 import { Talks } from "./talks.js";
 import { Answer, blocksOf } from "./transcript.js";
 import { setWords, statusInWords, stepInWords, t } from "./words.js";
@@ -18,7 +17,7 @@ const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
 class RaviChat extends HTMLElement {
   #session = null; // id of the open conversation; null for one that has not begun
-  #live = null; // { run, stream } during an answer
+  #live = null; // { run, answer, clock, stop } during an answer
   #opened = 0; // rises with each opening: a slow response for another conversation is dropped
   #following = true; // the reader is at the end: growing text is scrolled to
   #unsent = null; // { sent, key } of a message that the server may not have
@@ -26,7 +25,8 @@ class RaviChat extends HTMLElement {
   connectedCallback() {
     this.root = this.shadowRoot;
     setWords(JSON.parse(this.querySelector("script")?.textContent ?? "{}"));
-    this.api = new Api(this.dataset.api, this.dataset.csrf);
+    const { api, csrf, sockets } = this.dataset;
+    this.api = new Client(api, { csrf, sockets, t });
     if (!this.#$("composer")) return; // no agent to run
     this.status = new Status(this.root, this.hasAttribute("data-staff"));
     this.talks = new Talks(this.api, this.root, {
@@ -90,10 +90,10 @@ class RaviChat extends HTMLElement {
     const input = this.#input(text);
     const sent = JSON.stringify(input);
     if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
-    const body = { agent: this.#$("agent").value, input, idempotency_key: this.#unsent.key };
+    const options = { idempotency_key: this.#unsent.key, ...(this.#session && { session: this.#session }) };
+    if (this.#live) options.on_busy = this.#$("busy").value;
     try {
-      const how = this.#live && { on_busy: this.#$("busy").value };
-      const run = await this.api.post("runs/", { ...body, ...how, ...(this.#session && { session: this.#session }) });
+      const run = await this.api.submit(this.#$("agent").value, input, options);
       this.#unsent = null;
       const steered = run.id === this.#live?.run; // the run at work has the message
       this.composer.sent(text, [].concat(input));
@@ -138,30 +138,36 @@ class RaviChat extends HTMLElement {
     answer.live(true);
     this.composer.busy(true);
     this.status.say(statusInWords(run));
+    const clock = setInterval(() => this.status.elapsed(Date.now() - Date.parse(run.created_at)), 1000);
+    this.#live = { run: run.id, answer, clock, stop: new AbortController() };
+    this.#read(run.id, answer, this.#live.stop.signal);
+    this.#tell("ravi-works", run.id);
+  }
+
+  async #read(run, answer, signal) {
     const used = { tokens: 0, cost: 0 };
-    const stream = new RunStream(this.api, this.dataset.sockets, run.id, {
-      frame: (frame) => {
+    let problem = "";
+    try {
+      for await (const frame of this.api.events(run, { signal, state: (state) => this.status.connection(state) })) {
         answer.take(frame);
         if (frame.type === "board") this.#board(answer.root, frame.task);
         const word = stepInWords(frame);
         if (word) this.status.say(word);
         if (frame.type === "request") this.#asked(frame);
-        if (frame.type !== "completion") return;
+        if (frame.type !== "completion") continue;
         used.tokens += (frame.usage?.input_tokens ?? 0) + (frame.usage?.output_tokens ?? 0);
         used.cost = frame.cost === null || used.cost === null ? null : used.cost + frame.cost;
         this.#$("usage").textContent = usageInWords(used.tokens, used.cost);
-      },
-      state: (state) => this.status.connection(state),
-      end: (problem) => this.#finish(run.id, answer, problem),
-    });
-    const clock = setInterval(() => this.status.elapsed(Date.now() - Date.parse(run.created_at)), 1000);
-    this.#live = { run: run.id, stream, clock, answer };
-    this.#tell("ravi-works", run.id);
+      }
+    } catch (error) {
+      problem = error.message;
+    }
+    if (!signal.aborted) this.#finish(run, answer, problem);
   }
 
   // Stop to follow, whether or not the answer has ended.
   #leave() {
-    this.#live?.stream.close();
+    this.#live?.stop.abort();
     clearInterval(this.#live?.clock);
     this.#live = null;
     this.status.elapsed(0);
@@ -206,7 +212,7 @@ class RaviChat extends HTMLElement {
     this.#$("cancel").disabled = true;
     this.status.say(t("Stopping"));
     try {
-      await this.api.post(`runs/${this.#live.run}/cancel/`);
+      await this.api.cancel(this.#live.run);
     } catch (error) {
       this.#$("cancel").disabled = false;
       this.status.say(error.message, "fault");

@@ -1,5 +1,6 @@
 // Below an ended answer: what its reader may do next, and what it has used.
 
+import { newKey } from "../ravi-client.js";
 import { button, copyButton, element } from "./element.js";
 import { textOf } from "./transcript.js";
 import { t, took } from "./words.js";
@@ -99,8 +100,4 @@ function action(text, className, on, act) {
 export function usageInWords(tokens, cost) {
   const price = cost === null ? "–" : cost === 0 ? t("no cost") : `$${Number(cost.toPrecision(2))}`;
   return `${t("%s tokens", tokens.toLocaleString())} · ${price}`;
-}
-
-export function newKey() {
-  return crypto.randomUUID?.() ?? String(Math.random()); // a page of plain http has no randomUUID
 }

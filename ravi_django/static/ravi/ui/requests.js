@@ -137,7 +137,7 @@ export class RequestCard {
   async #answer(answer) {
     for (const button of this.controls.querySelectorAll("button")) button.disabled = true;
     try {
-      await this.api.post(`requests/${this.asked.id}/answer/`, { ...answer, version: this.row.version });
+      await this.api.answer(this.asked.id, answer.action, { ...answer, version: this.row.version });
     } catch (error) {
       this.#fault(error.message);
       for (const button of this.controls?.querySelectorAll("button") ?? []) button.disabled = false;

@@ -1,8 +1,7 @@
 // The run page: the server has rendered it. Here it follows the run, opens entries in place, and acts by the REST API.
 
-import { Api } from "./api.js";
+import { Client, newKey } from "../ravi-client.js";
 import { RequestCard } from "./requests.js";
-import { RunStream } from "./stream.js";
 import { setWords, t } from "./words.js";
 
 const PAUSE = 700; // ms at least between two looks at the server
@@ -17,8 +16,8 @@ const STATES = {
 const page = document.getElementById("viewer");
 const $ = (id) => document.getElementById(id);
 setWords(JSON.parse($("words").textContent));
-const api = new Api(page.dataset.api);
-let stream = null;
+const api = new Client(page.dataset.api, { sockets: page.dataset.sockets, t });
+let following = false;
 let due = 0;
 let doing = "";
 let agent = "";
@@ -156,20 +155,20 @@ function live() {
   return $("head").dataset.live === "yes";
 }
 
-function follow() {
-  if (stream || !live()) return;
-  stream = new RunStream(api, page.dataset.sockets, page.dataset.run, {
-    frame: (frame) => {
+async function follow() {
+  if (following || !live()) return;
+  following = true;
+  try {
+    for await (const frame of api.events(page.dataset.run, { state: (state) => say(t(STATES[state] ?? "")) })) {
       if (!QUIET.has(frame.type)) look();
       now(frame);
-    },
-    state: (state) => say(t(STATES[state] ?? "")),
-    end: (problem) => {
-      say(problem);
-      look();
-      if (!problem) setTimeout(() => (stream = null), PAUSE); // a retry begins a new one
-    },
-  });
+    }
+    say("");
+    setTimeout(() => (following = false), PAUSE); // a retry begins a new stream
+  } catch (error) {
+    say(error.message);
+  }
+  look();
 }
 
 // What the run does now, in words, and for how long.
@@ -235,8 +234,8 @@ async function act(name, run, body, place, button) {
 function bodyOf(name, form) {
   const given = Object.fromEntries(new FormData(form));
   if (name === "cancel") return given.reason.trim() ? { reason: given.reason.trim() } : {};
-  if (name === "signals") return { name: given.name, payload: payloadOf(given.payload), idempotency_key: key() };
-  return { after_seq: Number(form.dataset.after), idempotency_key: key() };
+  if (name === "signals") return { name: given.name, payload: payloadOf(given.payload), idempotency_key: newKey() };
+  return { after_seq: Number(form.dataset.after), idempotency_key: newKey() };
 }
 
 function payloadOf(text) {
@@ -245,10 +244,6 @@ function payloadOf(text) {
   } catch {
     return text;
   }
-}
-
-function key() {
-  return crypto.randomUUID?.() ?? String(Math.random());
 }
 
 page.addEventListener("click", (event) => {

@@ -134,7 +134,7 @@ export class Answer {
 
   #say(kind, frame) {
     const call = this.#call(frame);
-    if (call.attempt !== frame.attempt || frame.again) {
+    if (call.attempt !== frame.attempt) {
       // An attempt is "lease" or "lease.repeat": another lease continues a lost one.
       if (parseInt(call.attempt) < parseInt(frame.attempt)) this.#aside(call, t("The worker stopped. Another one continues; recorded steps are not repeated."));
       call.attempt = frame.attempt;

@@ -1,0 +1,297 @@
+// A client of ravi_django, for pages and for Node 20 or newer: run agents, follow them, answer requests, upload files.
+// It imports nothing. See docs/programs.md.
+
+const FIRST_PAUSE = 500; // ms before the first try after a failure; doubles
+const LONGEST_PAUSE = 10_000;
+const CALL_TRIES = 4;
+const POLL = 1000; // ms between two looks at the JSON page
+const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
+const REFUSED = {
+  4400: "The server refused the request of this page. Reload the page.",
+  4401: "You are logged out.",
+  4403: "You may not see this conversation.",
+  4404: "There is no such conversation.",
+};
+
+/** @typedef {{seq?: number, type: string, run: string, agent: string, [name: string]: any}} Frame */
+/** @typedef {"live" | "lost" | "polled"} State "polled": by HTTP, once a second */
+/** @typedef {{signal?: AbortSignal, state?: (state: State) => void}} Following `signal` ends it early */
+
+/** An error of the site, a site that cannot be reached, or a run that did not complete. */
+export class ApiError extends Error {
+  /** @param {number} status of HTTP; 0: no answer. 500 of `run`: the run has failed or was cancelled
+   *  @param {string} code such as "invalid_input"; "unreachable": no answer
+   *  @param {string} message @param {string | null} field the part of the request to fix */
+  constructor(status, code, message, field = null) {
+    super(message);
+    Object.assign(this, { name: "ApiError", status, code, field });
+  }
+}
+
+export class Client {
+  #token;
+  #csrf;
+  #t;
+
+  /** @param {string | URL} url the mount of ravi_django @param {object} [options]
+   *  @param {string} [options.token] without it the browser's session is used
+   *  @param {string} [options.csrf] for a site whose CSRF cookie scripts cannot read
+   *  @param {string | URL} [options.sockets] the address of the sockets
+   *  @param {(text: string, ...values: unknown[]) => string} [options.t] translates the client's own messages */
+  constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t = filled } = {}) {
+    this.base = new URL(String(url).replace(/\/*$/, "/"), globalThis.location?.href);
+    this.sockets = new URL(sockets, this.base);
+    this.sockets.protocol = this.sockets.protocol.replace("http", "ws");
+    this.#token = token && !token.includes(" ") ? `Token ${token}` : token;
+    this.#csrf = csrf;
+    this.#t = t;
+  }
+
+  /** Submit, wait for the end, and return the run. Throws ApiError also if the run fails or is cancelled.
+   *  @param {string} agent @param {string | object[]} input @param {object} [options] see `submit` */
+  async run(agent, input, options) {
+    const { id } = await this.submit(agent, input, options);
+    for await (const _ of this.events(id));
+    const run = await this.get(`runs/${id}/`);
+    if (run.status !== "completed") throw new ApiError(500, run.status, run.error?.message ?? run.status);
+    return run;
+  }
+
+  /** Submit a run and return it. Repeats after a connection error: the idempotency key makes the site submit once.
+   *  @param {string} agent @param {string | object[]} input a text or content blocks
+   *  @param {object} [options] other fields of `POST runs/`, such as session and on_busy */
+  async submit(agent, input, options = {}) {
+    const body = { agent, input, idempotency_key: newKey(), ...options };
+    for (let tries = 1; ; tries++) {
+      try {
+        return await this.post("runs/", body);
+      } catch (error) {
+        if (!AWAY.has(error.status) || tries === CALL_TRIES) throw error;
+        await sleep(FIRST_PAUSE * 2 ** (tries - 1));
+      }
+    }
+  }
+
+  /** Submit, and follow the run as `events` does.
+   *  @param {string} agent @param {string | object[]} input @param {object} [options] see `submit`
+   *  @param {Following} [following] @returns {AsyncGenerator<Frame>} */
+  async *stream(agent, input, options, following) {
+    yield* this.events((await this.submit(agent, input, options)).id, following);
+  }
+
+  /** The frames of a run's tree above the number `after`, each once and without gaps, until the run has ended. By a
+   *  websocket, which is opened again when it breaks; where there are none, by the JSON page.
+   *  @param {string} run @param {Following & {after?: number}} [following] @returns {AsyncGenerator<Frame>} */
+  async *events(run, { after = 0, signal, state = () => {} } = {}) {
+    const place = new Place(after);
+    const path = () => `runs/${run}/?after=${place.seq}`;
+    const isEnd = () => place.isEnd;
+    for (let page = null; ; ) {
+      for await (const frame of this.socket(path, { signal, state, isEnd, once: true })) {
+        const fresh = place.take(frame);
+        if (fresh) yield fresh;
+      }
+      if (place.isEnd || signal?.aborted) return;
+      try {
+        do {
+          page = await this.get(`runs/${run}/events/?after=${place.seq}`);
+          state("polled");
+          for (const frame of page.results) {
+            const fresh = place.take(frame);
+            if (signal?.aborted) return;
+            if (fresh) yield fresh;
+          }
+          if (page.done) return;
+          await sleep(POLL, signal);
+        } while (!signal?.aborted);
+      } catch (error) {
+        if (!AWAY.has(error.status)) throw error;
+        state("lost");
+        await sleep(5 * POLL, signal);
+      }
+    }
+  }
+
+  /** The frames of a socket, which is opened again when it breaks. Ends when the server closes it while `isEnd()`, and with
+   *  `once` if the first one was never open.
+   *  @param {() => string} path of the next socket, below the address of the sockets
+   *  @param {Following & {isEnd?: () => boolean, once?: boolean}} [following] @returns {AsyncGenerator<Frame>} */
+  async *socket(path, { signal, state = () => {}, isEnd = () => false, once = false } = {}) {
+    let opened = false;
+    for (let pause = FIRST_PAUSE; globalThis.WebSocket && !signal?.aborted; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      let code = 0;
+      try {
+        for await (const news of newsOf(await this.#address(path()), signal)) {
+          if (signal?.aborted) return;
+          if (news.frame) {
+            pause = FIRST_PAUSE;
+            yield news.frame;
+          } else if (news.open) {
+            opened = true;
+            state("live");
+          } else code = news.code;
+        }
+      } catch (error) {
+        if (!AWAY.has(error.status)) throw error; // no ticket
+      }
+      if (REFUSED[code]) throw new ApiError(code - 4000, "refused", this.#t(REFUSED[code]));
+      if (signal?.aborted || (once && !opened) || (code === 1000 && isEnd())) return;
+      state("lost");
+      await sleep(pause * (0.5 + Math.random() / 2), signal);
+    }
+  }
+
+  /** Request the cancellation of a run. @param {string} run */
+  cancel(run) {
+    return this.post(`runs/${run}/cancel/`);
+  }
+
+  /** The pending requests that the user may answer or, without `may_answer`, read. */
+  requests() {
+    return this.all("requests/?status=pending");
+  }
+
+  /** Answer a request. The first answer counts: a later one is a 409.
+   *  @param {string} request @param {string} action approve, deny, edit, answer, skip, cancel or resolve
+   *  @param {object} [fields] of the action, such as text and reason */
+  answer(request, action, fields = {}) {
+    return this.post(`requests/${request}/answer/`, { action, ...fields });
+  }
+
+  /** Upload a file, and return it as a content block for `input`.
+   *  @param {Blob & {name?: string}} file @param {string} [name] of a blob that is no File */
+  async upload(file, name = file.name) {
+    const form = new FormData();
+    form.append("file", file, name);
+    const row = await this.post("files/", form);
+    const [kind] = row.type.split("/");
+    const type = ["image", "audio", "video"].includes(kind) ? kind : "document";
+    return { type, file: row.id, name: row.name, size: row.size };
+  }
+
+  // --- any call, by its path below the mount
+
+  get = (path) => this.#call("GET", path);
+  post = (path, body = {}) => this.#call("POST", path, body);
+  put = (path, body) => this.#call("PUT", path, body);
+  patch = (path, body) => this.#call("PATCH", path, body);
+  delete = (path) => this.#call("DELETE", path);
+
+  /** The rows of all pages of a list. */
+  async all(path) {
+    const [list] = path.split("?");
+    const rows = [];
+    while (path) {
+      const { results, next } = await this.get(path);
+      rows.push(...results);
+      path = next && list + new URL(next, this.base).search; // behind a proxy the rest of the address may be wrong
+    }
+    return rows;
+  }
+
+  async #call(method, path, body) {
+    const headers = { Accept: "application/json" };
+    const isForm = body instanceof FormData; // the browser sets its type
+    if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
+    if (this.#token) headers.Authorization = this.#token;
+    else if (method !== "GET") headers["X-CSRFToken"] = globalThis.document?.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? this.#csrf;
+    const credentials = this.#token ? "omit" : "include";
+    let response;
+    try {
+      response = await fetch(new URL(path, this.base), { method, headers, credentials, body: body === undefined || isForm ? body : JSON.stringify(body) });
+    } catch {
+      throw new ApiError(0, "unreachable", this.#t("The server cannot be reached."));
+    }
+    const answer = await response.json().catch(() => null);
+    if (!response.ok) {
+      const { code = "", message = this.#t("The server answered with status %s.", response.status), field } = answer?.error ?? {};
+      throw new ApiError(response.status, code, message, field);
+    }
+    return answer;
+  }
+
+  async #address(path) {
+    const url = new URL(path, this.sockets);
+    if (this.#token) url.searchParams.set("ticket", (await this.post("tickets/")).ticket);
+    return url;
+  }
+}
+
+// The place in a run's stream.
+class Place {
+  isEnd = false; // a retry may follow
+  #call = "";
+  #sizes = []; // of the last texts of one call: [number, length]
+
+  constructor(after) {
+    this.seq = after;
+  }
+
+  // The frame, or null for a known one. The site's archive has the text of a call as one frame, `from_seq` to `seq`: the
+  // part that is known is cut off.
+  take(frame) {
+    if (!frame.seq) return frame;
+    if (frame.seq <= this.seq) return null;
+    const call = [frame.type, frame.run, frame.call, frame.attempt].join();
+    if (call !== this.#call) [this.#call, this.#sizes] = [call, []];
+    if (frame.from_seq <= this.seq) {
+      const known = this.#sizes.filter(([seq]) => seq >= frame.from_seq).reduce((sum, [, size]) => sum + size, 0);
+      if (known) frame = { ...frame, from_seq: this.seq + 1, text: frame.text.slice(known) };
+    }
+    [this.seq, this.isEnd] = [frame.seq, frame.type === "stream.done"];
+    this.#sizes.push([frame.seq, frame.text?.length ?? 0]);
+    return frame;
+  }
+}
+
+// What a socket says: {open}, any number of {frame}, and {code} when it is closed.
+async function* newsOf(url, signal) {
+  const news = [];
+  let wake = () => {};
+  const put = (one) => {
+    news.push(one);
+    wake();
+  };
+  const stop = () => put({ code: 0 });
+  const back = (event) => event.persisted && stop(); // from the browser's back and forward cache
+  const socket = new WebSocket(url);
+  socket.onopen = () => put({ open: true });
+  socket.onmessage = ({ data }) => put({ frame: JSON.parse(data) });
+  socket.onclose = ({ code }) => put({ code });
+  signal?.addEventListener("abort", stop);
+  globalThis.addEventListener?.("pageshow", back);
+  try {
+    while (true) {
+      while (!news.length) await new Promise((resolve) => (wake = resolve));
+      const one = news.shift();
+      yield one;
+      if ("code" in one) return;
+    }
+  } finally {
+    signal?.removeEventListener("abort", stop);
+    globalThis.removeEventListener?.("pageshow", back);
+    socket.close();
+  }
+}
+
+/** An idempotency key. */
+export function newKey() {
+  return crypto.randomUUID?.() ?? String(Math.random()); // a page of plain http has no randomUUID
+}
+
+function sleep(ms, signal) {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    signal?.addEventListener("abort", end);
+  });
+}
+
+// `%s` are filled in with the values, in their order.
+function filled(text, ...values) {
+  return text.replace(/%s/g, () => String(values.shift()));
+}
