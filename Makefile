@@ -66,7 +66,7 @@ test-sites:
 test-clients:
 	@$(PY) .ci/install dev
 	@$(NPM_CI)
-	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py $(ARGS)
+	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
 
 test-llm:
 	@$(PY) .ci/install dev local

@@ -17,7 +17,7 @@ class Page:
         self.text = (ROOT / self.name).read_text()
 
     def code(self, name: str, language: str = "python") -> str:
-        found = re.search(rf"```{language}\n# {re.escape(name)}\n(.*?)```", self.text, re.DOTALL)
+        found = re.search(rf"```{language}\n(?:#|//) {re.escape(name)}\n(.*?)```", self.text, re.DOTALL)
         assert found, f"{self.name} has no block {name}"
         return found.group(1)
 

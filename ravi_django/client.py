@@ -1,0 +1,334 @@
+"""A client for programs elsewhere that run the agents of a site. See docs/programs.md.
+
+    with Client("https://example.com/ravi/", token) as client:
+        print(client.run("react/assistant", "What is 6 * 7?")["output"])
+
+`AsyncClient` has the same methods, to be awaited. They are written once, as coroutines. Input and output of `Client`
+block, so its coroutines never suspend. The module needs no settings of Django and imports nothing else of the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlencode, urlsplit
+from uuid import uuid4
+
+import httpx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Json = dict[str, Any]
+
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # a silent stream has a comment every 15 s
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+CALL_S = 3.0  # how long a call is repeated, in pauses
+STREAM_S = 300.0  # how long a stream that was open is reconnected
+POLL_S = 1.0
+AWAY = (0, 429, 500, 502, 503, 504)  # statuses that may be different soon
+
+
+class ApiError(Exception):
+    """An error of the site, a site that cannot be reached, or a run that did not complete."""
+
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status  # of HTTP; 0: no answer. 500 of `run`: the run has failed or was cancelled
+        self.code = code  # such as "invalid_input"; "unreachable": no answer; "": an answer of another server
+        self.message = message
+        self.field = field  # the part of the request to fix
+
+
+class AsyncClient(AbstractAsyncContextManager[Any]):
+    def __init__(self, url: str, token: str) -> None:
+        """`url` is the mount of ravi_django. `token` is sent as `Token …`; one with a space, as in `Bearer …`, is sent
+        as it is."""
+        authorization = token if " " in token else f"Token {token}"
+        self._http: Any = self._connections(
+            base_url=url if url.endswith("/") else f"{url}/",
+            headers={"Authorization": authorization, "Accept": "application/json"},
+            timeout=TIMEOUT,
+        )
+
+    async def run(self, /, agent: str, input: Any, **options: Any) -> Json:
+        """Submit, wait for the end, and return the run; its `output` is a text. Waits as long as the run works or waits
+        for people. Raises ApiError also if the run fails or is cancelled."""
+        run = await self.submit(agent, input, **options)
+        async for _ in self.events(run["id"]):
+            pass
+        run = dict(await self.call("GET", f"runs/{run['id']}/"))
+        if run["status"] != "completed":
+            problem = "{type}: {message}".format(**run["error"]) if run["error"] else "without an error"
+            raise ApiError(500, run["status"], f"run {run['id']} has ended as {run['status']}: {problem}")
+        return run
+
+    async def submit(self, /, agent: str, input: Any, *, idempotency_key: str | None = None, **options: Any) -> Json:
+        """Submit a run and return it. `input` is a text or content blocks; `options` are other fields of `POST runs/`,
+        such as `session` and `on_busy`. Repeats after a connection error: the idempotency key, by default a new one,
+        makes the site submit once."""
+        body = {"agent": agent, "input": input, "idempotency_key": idempotency_key or str(uuid4()), **options}
+        return dict(await self.call("POST", "runs/", body, repeat=True))
+
+    async def stream(self, /, agent: str, input: Any, **options: Any) -> AsyncGenerator[Json]:
+        """Submit, and yield the frames of the run as `events` does."""
+        run = await self.submit(agent, input, **options)
+        async with aclosing(self.events(run["id"])) as frames:
+            async for frame in frames:
+                yield frame
+
+    async def events(self, run: str, after: int = 0) -> AsyncGenerator[Json]:
+        """The frames of a run's tree above the number `after`, each once and without gaps, until the run has ended.
+        Reconnects after a broken connection. Without a stream, as under WSGI, it reads pages."""
+        place, pauses, streams = _Place(after), _pauses(CALL_S), True
+        while True:
+            try:
+                found = self._streamed(run, place) if streams else self._pages(run, place)
+                async with aclosing(found) as frames:
+                    async for frame in frames:
+                        pauses = _pauses(STREAM_S)
+                        if frame and (fresh := place.take(frame)):
+                            yield fresh
+                if place.is_end:
+                    return
+                pause = FIRST_PAUSE_S  # a server that stops has ended the stream
+            except ApiError as error:
+                if error.status == 406 and streams:
+                    streams = False
+                    continue
+                pause = _pause_after(error, pauses)
+            await self._sleep(pause)
+
+    async def _streamed(self, run: str, place: _Place) -> AsyncGenerator[Json]:
+        """The frames of one connection, and {} for a sign of life."""
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(place.seq)}
+        request = self._http.build_request("GET", f"runs/{run}/events/", headers=headers)
+        buffer = b""
+        async with aclosing(self._chunks(request)) as chunks:
+            async for chunk in chunks:  # not by lines: httpx also breaks lines at U+2028
+                *events, buffer = (buffer + chunk).split(b"\n\n")
+                for event in events:
+                    _, _, data = event.partition(b"\ndata: ")
+                    yield json.loads(data or b"{}")
+
+    async def _pages(self, run: str, place: _Place) -> AsyncGenerator[Json]:
+        while True:
+            page = await self.call("GET", f"runs/{run}/events/?after={place.seq}")
+            for frame in page["results"]:
+                yield frame
+            if page["done"]:
+                return
+            if not page["results"]:
+                yield {}
+                await self._sleep(POLL_S)
+
+    async def cancel(self, run: str, reason: str = "") -> Json:
+        """Request the cancellation of a run, and return the run."""
+        return dict(await self.call("POST", f"runs/{run}/cancel/", {"reason": reason} if reason else {}))
+
+    async def requests(self, /, **filters: Any) -> list[Json]:
+        """The pending requests that the user may answer or, without `may_answer`, read. `filters` are those of
+        `GET requests/`, such as `run` and `status`."""
+        rows: list[Json] = []
+        query = urlencode({"status": "pending", **filters})
+        while query:
+            page = await self.call("GET", f"requests/?{query}")
+            rows += page["results"]
+            query = urlsplit(page["next"] or "").query  # behind a proxy the rest of the address may be wrong
+        return rows
+
+    async def answer(self, /, request: str, action: str, **fields: Any) -> Json:
+        """Answer a request, and return it. `action` is approve, deny, edit, answer, skip, cancel or resolve; `fields`
+        are those of the action, such as `text` and `reason`. The first answer counts: a later one is a 409."""
+        return dict(await self.call("POST", f"requests/{request}/answer/", {"action": action, **fields}))
+
+    async def upload(self, path: str | Path, content: bytes | None = None) -> Json:
+        """Upload a file, and return it as a content block for `input`. Without `content` the file is read."""
+        content = Path(path).read_bytes() if content is None else content
+        row = await self.call("POST", "files/", files={"file": (Path(path).name, content)})
+        kind = row["type"].partition("/")[0]
+        block = {"type": kind if kind in ("image", "audio", "video") else "document", "file": row["id"]}
+        return {**block, "name": row["name"], "size": row["size"]}
+
+    async def call(self, method: str, path: str, body: Any = None, *, repeat: bool = False, files: Any = None) -> Any:
+        """Any call of the REST API, with a path below the mount: the response as Python values. A GET, and with
+        `repeat` any call, is repeated after a connection error."""
+        pauses = _pauses(CALL_S if repeat or method == "GET" else 0)
+        while True:
+            request = self._http.build_request(method, path, json=body, files=files)
+            try:
+                content = b"".join([chunk async for chunk in self._chunks(request)])
+                return json.loads(content) if content else None
+            except ValueError:
+                raise _error_of(request, 200, content) from None
+            except ApiError as error:
+                pause = _pause_after(error, pauses)
+            await self._sleep(pause)
+
+    _connections: Any = httpx.AsyncClient
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def _chunks(self, request: httpx.Request) -> AsyncGenerator[bytes]:
+        with _reaching(request):
+            response = await self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise _error_of(request, response.status_code, await response.aread())
+                async for chunk in response.aiter_bytes():
+                    yield chunk
+            finally:
+                await response.aclose()
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Blocking(AsyncClient):
+    """Its input and output block, so that no coroutine of it suspends."""
+
+    _connections = httpx.Client
+
+    async def close(self) -> None:
+        self._http.close()
+
+    async def _chunks(self, request: httpx.Request) -> AsyncGenerator[bytes]:
+        with _reaching(request):
+            response = self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise _error_of(request, response.status_code, response.read())
+                for chunk in response.iter_bytes():
+                    yield chunk
+            finally:
+                response.close()
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _result(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a coroutine of a blocking client has suspended")
+
+
+def _call(method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Client, P], T]:
+    @wraps(method)
+    def called(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
+        return _result(method(self._blocking, *args, **options))
+
+    return called
+
+
+def _iterator(
+    method: Callable[Concatenate[AsyncClient, P], AsyncGenerator[T]],
+) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    @wraps(method)
+    def iterated(self: Client, /, *args: P.args, **options: P.kwargs) -> Iterator[T]:
+        found = method(self._blocking, *args, **options)
+        try:
+            while True:
+                try:
+                    yield _result(found.__anext__())
+                except StopAsyncIteration:
+                    return
+        finally:
+            _result(found.aclose())
+
+    return iterated
+
+
+class Client(AbstractContextManager[Any]):
+    def __init__(self, url: str, token: str) -> None:
+        """See AsyncClient."""
+        self._blocking = _Blocking(url, token)
+
+    run = _call(AsyncClient.run)
+    submit = _call(AsyncClient.submit)
+    stream = _iterator(AsyncClient.stream)
+    events = _iterator(AsyncClient.events)
+    cancel = _call(AsyncClient.cancel)
+    requests = _call(AsyncClient.requests)
+    answer = _call(AsyncClient.answer)
+    upload = _call(AsyncClient.upload)
+    call = _call(AsyncClient.call)
+
+    def close(self) -> None:
+        _result(self._blocking.close())
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Place:
+    """The place in a run's stream."""
+
+    def __init__(self, after: int) -> None:
+        self.seq = after
+        self.is_end = False  # a retry may follow on the same connection
+        self._call: list[Any] = []
+        self._sizes: dict[int, int] = {}  # of the last texts of one call, by number
+
+    def take(self, frame: Json) -> Json | None:
+        """The frame, or None for a known one. The site's archive has the text of a call as one frame, `from_seq` to
+        `seq`: the part that is known is cut off."""
+        if frame["seq"] <= self.seq:
+            return None
+        call = [frame.get(key) for key in ("type", "run", "call", "attempt")]
+        if call != self._call:
+            self._call, self._sizes = call, {}
+        first: int = frame.get("from_seq") or frame["seq"]
+        if first <= self.seq and (known := sum(size for seq, size in self._sizes.items() if seq >= first)):
+            frame = {**frame, "from_seq": self.seq + 1, "text": frame["text"][known:]}
+        self.seq, self.is_end = frame["seq"], frame["type"] == "stream.done"
+        self._sizes[self.seq] = len(frame.get("text") or "")
+        return frame
+
+
+def _pauses(total_s: float) -> Iterator[float]:
+    pause, waited = FIRST_PAUSE_S, 0.0
+    while waited < total_s:
+        yield pause * random.uniform(0.5, 1)  # noqa: S311 - spreads clients
+        waited += pause
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def _pause_after(error: ApiError, pauses: Iterator[float]) -> float:
+    """How long to wait before the next try. Raises the error if it is the last one."""
+    pause = next(pauses, None) if error.status in AWAY else None
+    if pause is None:
+        raise error
+    return pause
+
+
+@contextmanager
+def _reaching(request: httpx.Request) -> Iterator[None]:
+    try:
+        yield
+    except httpx.TransportError as error:
+        problem = str(error) or type(error).__name__
+        raise ApiError(0, "unreachable", f"{request.url} cannot be reached: {problem}") from error
+
+
+def _error_of(request: httpx.Request, status: int, content: bytes) -> ApiError:
+    try:
+        error = json.loads(content)["error"]
+        message = f"{request.url} refuses the token: {error['message']}" if status == 401 else error["message"]
+        return ApiError(status, error["code"], message, error.get("field"))
+    except (ValueError, TypeError, KeyError):
+        message = f"{request.url} answered with {status}, and not as ravi_django does: is this the URL of its mount?"
+        return ApiError(status, "", message)

@@ -1,0 +1,287 @@
+"""Programs elsewhere run the agents of a real site: by `ravi_django.client`, and by `ravi-client.js` in Node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+from django.core.wsgi import get_wsgi_application
+from django.template import engines
+from rest_framework.authtoken.models import Token
+
+import ravi_django
+from project.process import wait_until
+from project.services import free_port
+from ravi_django.capabilities.tools import CalculatorTool
+from ravi_django.client import ApiError, AsyncClient, Client
+from ravi_django.kernel import AgentId
+from ravi_django.models import Run
+from tests.acceptance.api.api_support import PAID, SCRIPT, call, pay, register_payers, registered
+from tests.support import world
+from tests.support.docs import ROOT, Page
+from tests.support.network import Proxy
+from tests.support.patience import BOUND_S
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
+
+FILE = Path(ravi_django.__file__).parent / "static/ravi/ravi-client.js"
+LEFT = "It left.\u2028Today."  # httpx and others break lines there
+SITE = "https://example.com/ravi/"  # of the docs
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
+
+
+@pytest.fixture
+def key(demo: Any) -> str:
+    return str(Token.objects.create(user=demo).key)
+
+
+@pytest.fixture
+def url(server: Any, worker: Any) -> Iterator[str]:
+    refund = lambda messages, options: [call(5)] if "Refund" in str(messages[-1]) else LEFT  # noqa: E731
+    made = [*register_payers(), registered("counts", SCRIPT, tools=[CalculatorTool()])]
+    made.append(registered("shop", [refund, LEFT], tools=[pay]))
+    yield f"{server.url}/ravi/"
+    for agent in made:
+        world.unregister(AgentId.parse(agent))
+
+
+# ------------------------------------------------------------------------------- one program in each of the clients
+
+
+def in_python(url: str, token: str, agent: str, frames: list[Any]) -> None:
+    with Client(url, token) as client:
+        for frame in client.stream(agent, "6 * 7?"):
+            frames.append(frame)
+            if frame["type"] == "request":
+                client.answer(frame["id"], "approve")
+
+
+def in_asyncio(url: str, token: str, agent: str, frames: list[Any]) -> None:
+    async def main() -> None:
+        async with AsyncClient(url, token) as client:
+            async for frame in client.stream(agent, "6 * 7?"):
+                frames.append(frame)
+                if frame["type"] == "request":
+                    await client.answer(frame["id"], "approve")
+
+    asyncio.run(main())
+
+
+def in_node(url: str, token: str, agent: str, frames: list[Any], sockets: bool = True) -> None:
+    with TemporaryDirectory() as folder:
+        said = {"url": url, "token": token, "agent": agent, "input": "6 * 7?", "sockets": sockets}
+        said["module"] = str(shutil.copy(FILE, f"{folder}/ravi-client.mjs"))
+        with node(ROOT / "tests/clients/ravi.mjs", json.dumps(said)) as process:
+            for line in process.stdout or ():
+                if "type" in (one := json.loads(line)):
+                    frames.append(one)
+                elif one["error"]:
+                    raise ApiError(*one["error"])
+
+
+def in_node_by_pages(*args: Any) -> None:
+    in_node(*args, sockets=False)
+
+
+def node(*argv: object) -> subprocess.Popen[str]:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node is missing: install Node 20 or newer")
+    command = [found, "--experimental-websocket", "--no-warnings", *map(str, argv)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(params=[pytest.param(in_python, marks=pytest.mark.gate), in_asyncio, in_node, in_node_by_pages])
+def play(request: pytest.FixtureRequest, key: str) -> Iterator[Callable[..., tuple[Future[Any], list[Any]]]]:
+    """`play(url, agent)`: the program, which runs on a thread, and the frames that it has."""
+    with ThreadPoolExecutor() as threads:
+
+        def played(url: str, agent: str, token: str = key) -> tuple[Future[Any], list[Any]]:
+            frames: list[Any] = []
+            return threads.submit(request.param, url, token, agent, frames), frames
+
+        yield played
+
+
+def text_of(frames: list[Any]) -> str:
+    return "".join(frame["text"] for frame in frames if frame["type"] == "text.delta")
+
+
+def is_whole(frames: list[Any]) -> bool:
+    """No gap, none twice, and an end."""
+    numbers = [(frame.get("from_seq", frame["seq"]), frame["seq"]) for frame in frames]
+    follows = all(first == last + 1 for (_, last), (first, _) in pairwise([(0, 0), *numbers]))
+    return follows and frames[-1]["type"] == "stream.done"
+
+
+def test_text_streams_after_a_tool(url: str, play: Any) -> None:
+    program, frames = play(url, "react/counts")
+    program.result(BOUND_S)
+
+    results = [frame["content"]["text"] for frame in frames if frame.get("step") == "tool_result"]
+    assert (results, text_of(frames), is_whole(frames)) == (["42"], "It is 42.", True)
+
+
+def test_requests_are_answered_by_the_program(url: str, play: Any) -> None:
+    program, frames = play(url, "react/payer")
+    program.result(BOUND_S)
+
+    assert (sorted(PAID), text_of(frames), is_whole(frames)) == ([5, 6], "done", True)
+
+
+def test_a_broken_connection_is_opened_again_where_it_was(url: str, server: Any, paced: Any, play: Any) -> None:
+    with Proxy("127.0.0.1", server.port) as proxy:
+        program, frames = play(f"http://127.0.0.1:{proxy.port}/ravi", "react/paced")
+        for cut in range(1, 4):
+            paced.let(3)
+            assert wait_until(lambda: text_of(frames).count("w") == 3 * cut, BOUND_S)
+            proxy.stall(BOUND_S if cut == 3 else 0)
+            proxy.cut()
+        paced.let_all()
+        assert wait_until(lambda: Run.objects.exclude(archive=None).exists(), BOUND_S)
+        world.get_buffer().forget([str(Run.objects.get().id)])  # the archive has the text as one frame
+        proxy.heal()
+        program.result(BOUND_S)
+
+    assert (text_of(frames), is_whole(frames)) == ("".join(paced.words), True)
+    assert Run.objects.count() == 1
+
+
+def test_an_error_is_that_of_the_site(url: str, play: Any) -> None:
+    for agent, token, expected in (
+        ("react/nobody", {}, (404, "not_found")),
+        ("react/counts", {"token": "x"}, (401, "unauthenticated")),
+    ):
+        with pytest.raises(ApiError) as refused:
+            play(url, agent, **token)[0].result(BOUND_S)
+        assert (refused.value.status, refused.value.code) == expected
+        assert ("react/nobody" if expected[0] == 404 else "oken") in refused.value.message
+
+
+# ------------------------------------------------------------------------------------------------- in Python alone
+
+
+def test_a_submit_whose_answer_is_lost_is_submitted_once(url: str, server: Any, key: str, monkeypatch: Any) -> None:
+    with Proxy("127.0.0.1", server.port) as proxy:
+        send = world.dispatch_send
+
+        def sent(run: Any) -> None:  # it is committed, and its response is not sent yet
+            proxy.cut()
+            send(run)
+
+        world.patch(monkeypatch, "dispatch_send", sent)
+        with Client(f"http://127.0.0.1:{proxy.port}/ravi/", key) as client:
+            assert client.run("react/counts", "6 * 7?")["output"] == "It is 42."
+
+    assert (Run.objects.count(), proxy.accepted >= 2) == (1, True)
+
+
+def test_what_is_wrong_is_said(url: str, server: Any, key: str) -> None:
+    def problem(base: str, do: Callable[[Client], Any]) -> tuple[int, str, str | None, str]:
+        with Client(base, key) as client, pytest.raises(ApiError) as found:
+            do(client)
+        return found.value.status, found.value.code, found.value.field, found.value.message
+
+    status, code, _, message = problem(f"http://127.0.0.1:{free_port()}/ravi/", lambda client: client.cancel("x"))
+    assert (status, code) == (0, "unreachable") and "/ravi/runs/x/cancel/ cannot be reached" in message
+    status, code, _, message = problem(f"{server.url}/nothing/", lambda client: client.requests())
+    assert (status, code) == (404, "") and "the URL of its mount?" in message
+    assert problem(url, lambda client: client.submit("react/counts", ""))[:3] == (400, "invalid_input", "input")
+    status, code, _, message = problem(url, lambda client: client.run("react/broken", "Hello."))
+    assert (status, code) == (500, "failed") and "ModelError: no such model" in message
+
+
+def test_requests_are_listed_over_all_pages(url: str, key: str) -> None:
+    with Client(url, key) as client:
+        runs = [client.submit("react/payer", "Pay.")["id"] for _ in range(2)]
+        assert wait_until(lambda: len(client.requests()) == 4, BOUND_S)
+        assert [row["id"] for row in client.requests(limit=1)] == [row["id"] for row in client.requests()]
+        assert {client.cancel(run, "enough")["error"]["message"] for run in runs} == {"enough"}
+        assert client.requests() == []
+
+
+def test_a_wsgi_site_is_read_in_pages(url: str, key: str) -> None:
+    """As gunicorn serves it. What the worker writes does not depend on the web server."""
+    django = get_wsgi_application()
+
+    class Silent(WSGIRequestHandler):
+        def log_message(self, *args: Any) -> None: ...
+
+    def application(environ: Any, start: Any) -> Any:
+        return django({**environ, "SERVER_SOFTWARE": "gunicorn"}, start)
+
+    with make_server("127.0.0.1", 0, application, handler_class=Silent) as wsgi:
+        thread = threading.Thread(target=wsgi.serve_forever, args=[0.02])
+        thread.start()
+        with Client(f"http://127.0.0.1:{wsgi.server_port}/ravi/", key) as client:
+            frames = list(client.stream("react/counts", "6 * 7?"))
+        wsgi.shutdown()
+        thread.join()
+
+    assert (text_of(frames), is_whole(frames)) == ("It is 42.", True)
+
+
+def test_the_module_needs_no_django() -> None:
+    program = "import sys, ravi_django.client; print([name for name in sys.modules if name.startswith('django')])"
+
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={}, capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "[]\n"
+
+
+# -------------------------------------------------------------------------------------------------- what docs show
+
+
+def shown(name: str, url: str, language: str = "python") -> str:
+    return Page("programs").code(name, language).replace(SITE, url)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with a receipt."""
+    monkeypatch.chdir(tmp_path)
+    Path("receipt.png").write_bytes(PNG)
+    return tmp_path
+
+
+def test_the_python_programs_of_the_docs(url: str, key: str, folder: Path, capsys: Any) -> None:
+    for name, printed in (("ask.py", f"{LEFT}\n{LEFT}\n"), ("watch.py", LEFT), ("files.py", f"{LEFT}\n")):
+        exec(compile(shown(name, url), name, "exec"), {"token": key})
+        assert (name, capsys.readouterr().out) == (name, printed)
+    names: dict[str, Any] = {"token": key}
+    exec(compile(shown("many.py", url), "many.py", "exec"), names)
+    assert asyncio.run(names["ask"](["One?", "Two?"])) == [LEFT, LEFT]
+    assert PAID == [5]
+
+
+def test_the_program_of_the_docs_for_node(url: str, key: str, folder: Path) -> None:
+    shutil.copy(FILE, folder / "ravi-client.mjs")
+    (folder / "watch.mjs").write_text(f'const token = "{key}";{shown("watch.mjs", url, "js")}')
+
+    with node("watch.mjs") as process:
+        assert process.communicate(timeout=BOUND_S)[0] == f"{LEFT}{LEFT}\n"
+    assert PAID == [5]
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # of the static files' middleware
+def test_the_page_of_the_docs(url: str, server: Any, demo: Any, new_page: Callable[..., Any]) -> None:
+    html = engines["django"].from_string(Page("programs").text.split("```html\n")[1].partition("```")[0]).render()
+    page = new_page(server.url, demo)
+    page.context.add_cookies([{"name": "csrftoken", "value": "a" * 32, "url": server.url}])
+    page.goto("/ravi/agents/")
+    page.set_content(f"<!doctype html>{html}")
+
+    page.wait_for_selector("#answer:has-text('It left.')")
+    assert page.errors + page.console == []
