@@ -7,10 +7,12 @@ from typing import Any
 
 from django.apps import apps
 from django.utils.module_loading import import_string
-from rest_framework.authentication import SessionAuthentication
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.settings import api_settings
 
 from ravi_django.conf import conf
+from ravi_django.services import tickets
 from ravi_django.services.openings import Credential
 
 TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
@@ -37,6 +39,19 @@ def credential_of(request: Any) -> Credential:
     if isinstance(request.successful_authenticator, SessionAuthentication):
         return Credential.of_session(getattr(request._request, "session", None), request.user)
     return Credential.of_token(request.auth)
+
+
+class TicketAuthentication(BaseAuthentication):
+    """`?ticket=` in the address of an event stream: a browser's EventSource sends no headers."""
+
+    def authenticate(self, request: Any) -> tuple[Any, Any] | None:
+        ticket = request.query_params.get("ticket")
+        if ticket is None:
+            return None
+        found = tickets.take(ticket, request.parser_context["view"].run_id)
+        if found is None:
+            raise AuthenticationFailed("the ticket was used, has expired or is unknown")
+        return found.user, found
 
 
 @cache

@@ -20,7 +20,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
-from ravi_django.models import Run
+from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, page, run_of_topic
 from ravi_django.services import shapes
@@ -48,6 +48,15 @@ class EventViewSet(ApiViewSet):
     queryset = Run.objects.all()
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 
+    def get_authenticators(self) -> list[Any]:
+        return [auth.TicketAuthentication(), *super().get_authenticators()]
+
+    @property
+    def run_id(self) -> UUID:
+        """The run in the address. Raises InvalidInputError."""
+        named: UUID | None = self.kwargs.get("id")
+        return named or run_of_topic(TopicId(**self.kwargs), self.request.query_params.get("run"))
+
     @documented(
         "runs_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
@@ -62,7 +71,8 @@ class EventViewSet(ApiViewSet):
         """The events of the run's whole tree.
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
-        stream.done; comments keep the connection open. With `Accept: application/json` one page of the same frames.
+        stream.done; comments keep the connection open. A `ticket` opens the events of one run, and opens them again
+        until 60 s after its last connection ended. With `Accept: application/json` one page of the same frames.
         A WSGI server has only the pages: there a stream is a 406.
         """
         agent = request.query_params.get("agent")
@@ -79,13 +89,12 @@ class EventViewSet(ApiViewSet):
 
         `agent.stream/{agent key}` has the text of one agent, `agent.progress/{run id}` the steps of the whole tree.
         """
-        topic = TopicId(type, source, namespace)
-        self.kwargs["id"] = run_of_topic(topic, request.query_params.get("run"))
-        return self._answer(request, Only(topic=topic))
+        return self._answer(request, Only(topic=TopicId(type, source, namespace)))
 
     def _answer(self, request: Any, only: Only) -> Any:
         after = _after(request)
         limit = limit_of(request, default=PAGE, most=PAGE)
+        self.kwargs["id"] = self.run_id
         run = self.get_object()
         if isinstance(request.accepted_renderer, JSONRenderer):
             frames, done = page(run.tree_id, after, limit, whole=hidden.sees(request.user))
@@ -99,6 +108,8 @@ def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | St
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
     opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
+    if isinstance(request.auth, Ticket):
+        opening.ticket = request.auth.id
     stream = sse.stream if is_asgi else sse.stream_for_a_while
     return streaming(stream(run.tree_id, after, opening))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal
 
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.settings import patched_settings
@@ -73,6 +74,14 @@ def documented(
         )(method)
 
     return decorate
+
+
+class TicketScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "ravi_django.api.auth.TicketAuthentication"
+    name = "ticketAuth"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "query", "name": "ticket"}
 
 
 RETRY_AFTER = OpenApiParameter("Retry-After", int, "header", description="Seconds", response=[429])

@@ -12,9 +12,8 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from ravi_django import limits
 from ravi_django.runtime.streams.reading import follow, page, with_pauses
-from ravi_django.services.openings import Opening, watched
+from ravi_django.services.openings import Opening, release, watched
 
 log = logging.getLogger("ravi.sse")
 
@@ -82,7 +81,7 @@ def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[byt
     try:
         yield from _for_a_while(tree, after, opening)
     finally:
-        limits.close_one(opening.place)
+        release(opening)
 
 
 def _for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:

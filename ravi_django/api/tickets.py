@@ -1,4 +1,4 @@
-"""Tickets, with which a program with a token opens a websocket."""
+"""Tickets, with which a program with a token opens a websocket or an event stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TicketsView(ApiView):
 
     @documented("tickets_create", request=shapes.EmptySerializer, ok={201: shapes.TicketSerializer})
     def post(self, request: Any) -> Response:
-        """Create a ticket, which opens one websocket."""
+        """Create a ticket, which opens one websocket, or the event stream of one run and that stream again."""
         self.given(shapes.EmptySerializer)
         ticket, expires_at = tickets.issue(request.user, auth.credential_of(request))
         return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)

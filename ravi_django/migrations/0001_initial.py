@@ -556,6 +556,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.CharField(help_text='SHA-256 of the ticket', max_length=64, primary_key=True, serialize=False)),
                 ('credential', models.JSONField(help_text="The owner's credential; the socket closes when it ends", null=True)),
+                ('run', models.UUIDField(help_text='The run whose event stream it opens; null: not used yet', null=True)),
                 ('expires_at', models.DateTimeField(db_index=True)),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],

@@ -36,11 +36,13 @@ class SweepState(models.Model):
 
 
 class Ticket(models.Model):
-    """Lets a program without cookies open one websocket. Only the hash is stored; using the ticket deletes the row."""
+    """Lets a program without cookies open one websocket, or the event stream of one run. Only the hash is stored. A
+    socket deletes the row. A stream sets `run`, and `expires_at` anew while it is open."""
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     credential = models.JSONField(null=True, help_text="The owner's credential; the socket closes when it ends")
+    run = models.UUIDField(null=True, help_text="The run whose event stream it opens; null: not used yet")
     expires_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

@@ -29,7 +29,9 @@ from django.utils.crypto import constant_time_compare
 
 from ravi_django import limits
 from ravi_django.db import alias
+from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, Only
@@ -37,6 +39,7 @@ from ravi_django.runtime.streams.reading import EVERY, Only
 log = logging.getLogger("ravi.openings")
 
 LOOK_S = 30.0
+AGAIN_S = 60.0  # for this time after a stream's end, its ticket opens it again
 LOGGED_OUT, NOT_ALLOWED = 4401, 4403  # close codes of sockets
 
 
@@ -55,7 +58,10 @@ class Credential(NamedTuple):
 
     @classmethod
     def of_token(cls, token: Any) -> Credential:
-        """`token` is the authentication class's result; only a row can be looked up."""
+        """`token` is the authentication class's result; only a row can be looked up. A ticket has the credential that
+        requested it."""
+        if isinstance(token, Ticket):
+            return cls(*token.credential or ())
         return cls(token._meta.label_lower, str(token.pk)) if isinstance(token, Model) else cls()
 
 
@@ -72,6 +78,7 @@ class Opening:
     reads: Owned | None = None  # the row that the user must be allowed to read; None: the surface checks
     whole: bool = False  # shows values that are hidden from owners
     only: Only = EVERY  # the requested frames
+    ticket: str = ""  # the id of its Ticket row, for a stream that a ticket opened
     revoked: bool = False
     on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
 
@@ -99,8 +106,14 @@ async def watched(opening: Opening) -> AsyncIterator[Opening]:
         openings.discard(opening)
         if not openings and (task := _checks.pop(loop, None)) is not None:
             task.cancel()
-        if opening.place:
-            await readers().call(limits.close_one, opening.place)
+        if opening.place or opening.ticket:
+            await readers().call(release, opening)
+
+
+def release(opening: Opening) -> None:
+    """It has ended. On a database thread."""
+    limits.close_one(opening.place)
+    _keep_tickets([opening], AGAIN_S)
 
 
 async def _look_repeatedly(openings: Collection[Opening]) -> None:
@@ -113,10 +126,17 @@ async def _look_repeatedly(openings: Collection[Opening]) -> None:
 
 
 async def look(openings: Collection[Opening]) -> None:
-    """Renew the places, and end openings that have lost their right."""
+    """Renew the places and tickets, and end openings that have lost their right."""
     await readers().call(limits.keep_open, [opening.place for opening in openings])
+    await readers().call(_keep_tickets, openings, LOOK_S + AGAIN_S)
     for opening, why in (await readers().call(lost, openings)).items():
         opening.revoke(*why)
+
+
+def _keep_tickets(openings: Collection[Opening], seconds: float) -> None:
+    """A killed process renews no ticket: it expires."""
+    if ids := [opening.ticket for opening in openings if opening.ticket]:
+        Ticket.objects.filter(id__in=ids).update(expires_at=clock.after(seconds))
 
 
 def lost(openings: Collection[Opening]) -> dict[Opening, tuple[int, str]]:

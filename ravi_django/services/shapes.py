@@ -337,7 +337,7 @@ class FileSerializer(Shown[Any]):
 
 
 class TicketSerializer(Shown[Any]):
-    ticket = serializers.CharField(help_text="Opens one websocket, as ?ticket=")
+    ticket = serializers.CharField(help_text="Opens one websocket, or the event stream of one run, as ?ticket=")
     expires_at = TimeField()
 
 

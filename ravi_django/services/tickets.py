@@ -1,4 +1,8 @@
-"""One-use tickets, with which a program without cookies opens a websocket."""
+"""Tickets, with which a program without cookies opens one websocket, or the event stream of one run.
+
+A socket uses its ticket up. An event stream keeps it: a browser's EventSource reconnects with the same address. It
+expires AGAIN_S after the stream's last connection ended, and LOOK_S later if a process was killed.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import hashlib
 import secrets
 from datetime import datetime
 from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
 
 from ravi_django.conf import conf
 from ravi_django.models import Ticket
 from ravi_django.runtime.db import clock
-from ravi_django.services.openings import Credential, is_gone
+from ravi_django.services.openings import AGAIN_S, LOOK_S, Credential, is_gone
 
 
 def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
-    """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. The socket that it
-    opens belongs to `credential`, which requested it."""
+    """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
+    belongs to `credential`, which requested it."""
     Ticket.objects.filter(expires_at__lte=clock.now()).delete()
     ticket = secrets.token_urlsafe(32)
     row = Ticket(id=_hash(ticket), user=user, credential=credential, expires_at=clock.after(conf.TICKET_S))
@@ -24,14 +31,19 @@ def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetim
     return ticket, row.expires_at
 
 
-def take(ticket: str) -> tuple[Any, Credential] | None:
-    """Use a ticket: its active user and the credential that requested it; None for an unknown, used or expired one."""
+def take(ticket: str, run: UUID | None = None) -> Ticket | None:
+    """Use a ticket for a socket, or for the event stream of `run`. Returns its row with the active user; None for an
+    unknown or expired one, and for one that was used for something else."""
     row = Ticket.objects.select_related("user").filter(id=_hash(ticket), expires_at__gt=clock.now()).first()
     if row is None:
         return None
-    deleted, _ = Ticket.objects.filter(id=row.id).delete()  # of two concurrent calls, one deletes the row
-    credential = Credential(*row.credential or ())
-    return (row.user, credential) if deleted and row.user.is_active and not is_gone(credential, row.user) else None
+    unused = Q(id=row.id, run=None)
+    if run is None:
+        used, _ = Ticket.objects.filter(unused).delete()  # of two concurrent calls, one deletes the row
+    else:
+        rows = Ticket.objects.filter(unused | Q(id=row.id, run=run))
+        used = rows.update(run=run, expires_at=clock.after(LOOK_S + AGAIN_S))
+    return row if used and row.user.is_active and not is_gone(Credential.of_token(row), row.user) else None
 
 
 def _hash(ticket: str) -> str:

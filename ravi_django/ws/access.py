@@ -38,7 +38,7 @@ async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
         found = await readers().call(tickets.take, ticket)
         if found is None:
             raise Refused(UNKNOWN_USER, "the ticket was used, has expired or is unknown")
-        return found
+        return found.user, Credential.of_token(found)
     user = scope.get("user")  # None on a site without AuthMiddleware, where only tickets work
     if user is None or not user.is_authenticated or not user.is_active:
         raise Refused(UNKNOWN_USER, "log in, or use a ticket")

@@ -14,9 +14,11 @@ from rest_framework.test import APIClient
 from ravi_django import urls
 from tests.acceptance.access.world import AGENT, PEOPLE, World, make, misfits
 from tests.acceptance.api.api_support import RUNSERVER
+from tests.support.world import tickets_issue
 
 pytestmark = pytest.mark.django_db
 
+BY_TICKET = "by ticket"
 TABLE = Path(__file__).with_name("rest_matrix.txt")
 BODIES: dict[str, Any] = {
     "POST run-list": {"agent": AGENT, "input": "hi"},
@@ -61,6 +63,8 @@ def calls() -> Iterator[tuple[str, str, Any]]:
         for method in list(methods):
             if method not in ("head", "options"):
                 yield f"{method.upper()} {pattern.name}", method, pattern
+                if pattern.name.endswith("-events"):
+                    yield f"{method.upper()} {pattern.name} {BY_TICKET}", method, pattern
 
 
 def address(pattern: Any, world: World) -> str:
@@ -83,13 +87,16 @@ def test_each_call_answers_each_person_as_the_table_says(settings: Any) -> None:
     for row, method, pattern in calls():
         for person in PEOPLE:
             client = APIClient(raise_request_exception=False, HTTP_ACCEPT="application/json, */*;q=0.1", **RUNSERVER)
-            if world.people[person] is not None:
-                client.force_authenticate(world.people[person])
+            user, where = world.people[person], address(pattern, world)
+            if row.endswith(BY_TICKET):
+                where += f"?ticket={tickets_issue(user)[0] if user else 'unknown'}"
+            elif user is not None:
+                client.force_authenticate(user)
             with transaction.atomic():
                 body = BODIES.get(row, {})
                 body = body(world) if callable(body) else body
                 form = "multipart" if "file" in body else "json"
-                response = getattr(client, method)(address(pattern, world), body, format=form)
+                response = getattr(client, method)(where, body, format=form)
                 if response.streaming:
                     response.getvalue()  # to the end, which closes the file
                 if response.status_code == 401:

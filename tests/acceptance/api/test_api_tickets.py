@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.utils import timezone
+from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from ravi_django.models import Ticket
-from tests.acceptance.api.api_support import error_of
+from ravi_django.models import Run, Ticket, uuid7
+from tests.acceptance.api.api_support import AGENT, client_of, error_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db
+JSON = {"Accept": "application/json"}
 
 
 def test_a_ticket_is_issued_for_a_minute_and_only_its_hash_kept(client: APIClient, user: Any, settings: Any) -> None:
@@ -57,13 +59,46 @@ def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None
     assert Ticket.objects.count() == 1
 
 
+def events(place: str, ticket: str, **query: Any) -> Any:
+    return client_of().get(f"/ravi/{place}/events/", {"ticket": ticket, **query}, headers=JSON)
+
+
+def test_for_events_it_opens_one_run_again_and_nothing_else(client: APIClient, user: Any, run: Run) -> None:
+    other = world.submit(AGENT, "hi", user=user)
+    ticket, late = (client.post("/ravi/tickets/").json()["ticket"] for _ in range(2))
+    mine = f"runs/{run.id}"
+
+    assert [events(mine, ticket).status_code for _ in range(2)] == [200, 200]
+    assert events("topics/agent.stream/api-helper", ticket, run=run.id).status_code == 200
+    for place in (f"runs/{other.id}", f"topics/agent.progress/{other.id}"):
+        refused = events(place, ticket)
+        assert (refused.status_code, error_of(refused)["code"]) == (401, "unauthenticated")
+    assert events("topics/agent.stream/api-helper", ticket).status_code == 400
+    assert client_of().get(f"/ravi/{mine}/", {"ticket": ticket}).status_code == 401
+    assert world.tickets_take(ticket) is None
+    assert world.tickets_take(late) and events(mine, late).status_code == 401
+    Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert events(mine, ticket).status_code == events(mine, "unknown").status_code == 401
+
+
+def test_for_events_it_goes_with_the_token_that_asked_for_it(user: Any, run: Run) -> None:
+    token = Token.objects.create(user=user)
+    ticket, _ = world.tickets_issue(user, world.Credential.of_token(token))
+    assert events(f"runs/{run.id}", ticket).status_code == 200
+
+    token.delete()
+
+    assert events(f"runs/{run.id}", ticket).status_code == 401
+
+
 @pytest.mark.django_db(transaction=True)
 @on_postgresql
-def test_of_two_that_take_it_at_once_one_gets_it(user: Any) -> None:
+@pytest.mark.parametrize("runs", [(None, None), (None, uuid7()), (uuid7(), uuid7())])
+def test_of_two_that_take_it_at_once_one_gets_it(user: Any, runs: Any) -> None:
     ticket, _ = world.tickets_issue(user)
     with transaction.atomic():  # both have read the row before either may delete it
         Ticket.objects.select_for_update().get()
-        taking = [in_background(world.tickets_take, ticket) for _ in range(2)]
+        taking = [in_background(world.tickets_take, ticket, run) for run in runs]
         until(lambda: waiting_for_locks() == 2)
 
     assert sorted(future.result(BOUND_S) is None for future in taking) == [False, True]

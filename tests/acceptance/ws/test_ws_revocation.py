@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from django.core.cache import caches
 from django.test import Client
+from django.utils import timezone
 from rest_framework.authtoken.models import Token
 from websockets.exceptions import ConnectionClosed
 
 from project.process import wait_until
 from ravi_django.api import sse
 from ravi_django.conf import DEFAULTS
-from ravi_django.models import Run, Session
+from ravi_django.models import Run, Session, Ticket
 from tests.support import world
 from tests.support.patience import BOUND_S
 
@@ -130,6 +132,23 @@ def test_an_event_stream_ends_with_the_session(server, run, demo, browser, monke
         looked(server)
 
         assert not any("stream.done" in line for line in lines)  # ends
+
+
+def test_a_ticket_lives_while_its_event_stream_is_open_and_a_minute_more(server, run, demo) -> None:
+    def left() -> float:
+        return (Ticket.objects.get().expires_at - timezone.now()).total_seconds()
+
+    address = f"{server.url}/ravi/runs/{run.id}/events/?ticket={world.tickets_issue(demo)[0]}"
+    with httpx.Client(timeout=BOUND_S, trust_env=False) as http:
+        for _ in range(2):
+            with http.stream("GET", address) as stream:
+                lines = stream.iter_lines()  # kept: letting go of it would close the connection
+                next(lines)
+                assert 60 < left() <= 90  # a killed process leaves it like this
+                Ticket.objects.update(expires_at=timezone.now() + timedelta(seconds=1))
+                looked(server)
+                assert 60 < left() <= 90
+            assert wait_until(lambda: left() <= 60, BOUND_S)
 
 
 def test_a_socket_too_many_says_so_and_a_closed_one_makes_room(server, run, demo, settings) -> None:
