@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic_core import to_json
 
 from ravi_django.runtime.streams.reading import follow, page, with_pauses
+from ravi_django.services import openings
 from ravi_django.services.openings import Opening, release, watched
 
 log = logging.getLogger("ravi.sse")
@@ -46,17 +47,41 @@ async def relay(
     found: AsyncGenerator[T], opening: Opening, encode: Callable[[T], bytes], fault: Callable[[], bytes] = bytes
 ) -> AsyncGenerator[bytes]:
     """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
-    a failure the stream ends with the result of `fault`."""
+    a failure the stream ends with the result of `fault`, also for a client that has taken nothing for SLOW_S."""
     try:
         async with watched(opening), aclosing(found), aclosing(with_pauses(found, KEEP_ALIVE_S)) as coming:
             yield OPENING
             async for one in coming:
                 if opening.revoked:
                     return
-                yield KEEP_ALIVE if one is None else encode(one)
+                with _closed_after(openings.SLOW_S, coming, found) as slow:
+                    yield KEEP_ALIVE if one is None else encode(one)
+                if slow:
+                    await slow[0]
+                    yield fault()
+                    return
     except Exception:
         log.exception("%r: its event stream failed", opening.reads, extra={"action": "sse.failed"})
         yield fault()
+
+
+@contextmanager
+def _closed_after(seconds: float, *found: AsyncGenerator[Any]) -> Iterator[list[asyncio.Task[None]]]:
+    """Close the generators, and so let go of what they have read, if the block takes too long. The block goes on: only
+    the server can end it."""
+
+    async def close() -> None:
+        log.info("an event stream: a slow client is cut", extra={"action": "sse.slow"})
+        for one in found:
+            await one.aclose()
+
+    closing: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, lambda: closing.append(loop.create_task(close())))
+    try:
+        yield closing
+    finally:
+        timer.cancel()
 
 
 def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:

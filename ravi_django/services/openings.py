@@ -39,6 +39,7 @@ from ravi_django.runtime.streams.reading import EVERY, Only
 log = logging.getLogger("ravi.openings")
 
 LOOK_S = 30.0
+SLOW_S = 30.0  # a client that takes no frame for so long is cut
 AGAIN_S = 60.0  # for this time after a stream's end, its ticket opens it again
 LOGGED_OUT, NOT_ALLOWED = 4401, 4403  # close codes of sockets
 

@@ -9,5 +9,9 @@ A refusal accepts the handshake and then closes, because browsers show the code 
           Later: the user may no longer read the run
     4404  the run or session does not exist, or belongs to another user
     4429  too many open sockets (`sockets` of RAVI["LIMITS"]); an `error` frame comes first
-    1013  the site's database or event buffer cannot be reached: reconnect with the last `seq`
+    1013  reconnect with the last `seq`: the site's database or event buffer cannot be reached, or the client has not
+          taken a frame for 30 s
+
+The server's own closes also mean reconnecting with the last `seq`: 1012 when it stops, 1011 or 1006 when the
+connection was lost.
 """

@@ -20,6 +20,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.lifecycle.cancel import cancel_for
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, reading
+from ravi_django.services import openings
 from ravi_django.services.openings import Opening, watched
 from ravi_django.ws import access, commands
 from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNKNOWN_USER, Refused
@@ -33,12 +34,17 @@ class ClientGone(Exception):
     """The connection is closed: nothing can be sent."""
 
 
+class SlowClient(ClientGone):
+    """The client has not taken a frame for SLOW_S."""
+
+
 class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Subclasses find the row (`find`), stream its frames (`stream`) and name the targets of commands (`cancelled`,
     `addressed`).
 
     A frame is read from the event buffer after the previous one was sent: for a slow client at most a page of frames
-    waits here (`reading.PAGE`).
+    waits here (`reading.PAGE`), for SLOW_S. Then only the close waits. The socket keeps its place until the client has
+    taken the close or is gone.
     """
 
     channel_layer_alias = None  # frames come from the event buffer, so that the channel layer may fail
@@ -105,7 +111,11 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _serve(self, opening: Opening) -> None:
         try:
             async with watched(opening):
-                await self.stream()
+                try:
+                    await self.stream()
+                except SlowClient:
+                    log.info("socket %s: a slow client is cut", self.scope["path"], extra={"action": "ws.slow"})
+                    await self._close(AWAY, "too slow: open it again with after= the last seq that you have")
             await self._close(DONE)
         except ClientGone:
             pass
@@ -163,7 +173,10 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _send(self, frame: dict[str, Any]) -> None:
         try:
-            await self.send(text_data=to_json(frame).decode())
+            async with asyncio.timeout(openings.SLOW_S):
+                await self.send(text_data=to_json(frame).decode())
+        except TimeoutError as error:
+            raise SlowClient from error
         except Exception as error:  # each server raises its own exception
             raise ClientGone from error
 
