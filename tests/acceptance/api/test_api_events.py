@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -19,14 +16,13 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from project.process import wait_until
-from project.services import free_port, port_is_free
 from ravi_django.api import sse
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.testing import warm
 from tests.acceptance.api.api_support import RUNSERVER, drive, error_of
-from tests.support import forks, world
+from tests.acceptance.ws.live_site import serving
+from tests.support import world
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import database_url
 from tests.support.world import DatabaseThreads, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -110,25 +106,11 @@ def test_a_bad_after_is_refused(client: APIClient, run: Run) -> None:
 # ---------------------------------------------------------------------------------------- a WSGI server's stream
 
 
-@contextmanager
-def wsgi_server(*command: str) -> Iterator[str]:
-    """`python *command` with the site's Django application on a free port, on the tests' database."""
-    port = free_port()
-    argv = [part.format(address=f"127.0.0.1:{port}") for part in command]
-    environment = {**os.environ, "DATABASE_URL": database_url()}
-    with forks.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            assert wait_until(lambda: not port_is_free("127.0.0.1", port), BOUND_S)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-
-
 @pytest.mark.full
 def test_a_stream_does_not_hold_gunicorns_only_worker(done: Run, user: Any) -> None:
     headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
-    sync_worker = ("-m", "gunicorn", "project.wsgi", "-w", "1", "-b", "{address}")
-    with wsgi_server(*sync_worker) as site, httpx.Client(base_url=site, headers=headers, trust_env=False) as web:
+    sync_worker = ("-m", "gunicorn", "project.wsgi", "-w", "1", "-b", "127.0.0.1:{port}")
+    with serving(*sync_worker) as (site, _), httpx.Client(base_url=site, headers=headers, trust_env=False) as web:
         for accept in ("text/event-stream", "*/*"):
             refused = web.get(address(done, "?after=2"), headers={"Accept": accept}, timeout=BOUND_S)
             assert refused.status_code == 406
@@ -141,7 +123,7 @@ def test_a_stream_does_not_hold_gunicorns_only_worker(done: Run, user: Any) -> N
 def test_runserver_streams(done: Run, user: Any) -> None:
     headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
     with (
-        wsgi_server("manage.py", "runserver", "--noreload", "{address}") as site,
+        serving("manage.py", "runserver", "--noreload", "127.0.0.1:{port}") as (site, _),
         httpx.Client(base_url=site, headers=headers, timeout=BOUND_S, trust_env=False) as web,
     ):
         assert follow(web, done)[-1]["type"] == "stream.done"

@@ -33,6 +33,20 @@ def paced() -> Iterator[PacedModel]:
 
 
 @pytest.fixture
+def thinker() -> Iterator[str]:
+    """The address of an agent whose model reasons, and calls a tool."""
+    from live_site import ThinkingModel
+
+    from ravi_django import register
+    from ravi_django.agents import ReActAgent
+    from ravi_django.capabilities.tools import CalculatorTool
+
+    agent = register(ReActAgent("thinker", model=ThinkingModel(), tools=[CalculatorTool()]))
+    yield str(agent.id)
+    world.unregister(agent.id)
+
+
+@pytest.fixture
 def demo(transactional_db: None) -> Any:
     from django.contrib.auth import get_user_model
 

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
 from project.process import wait_until
-from project.services import free_port
-from ravi_django.kernel import ChatMessage, GenerationOptions, ModelEvent, ModelResponse, RunMeta, TextBlock, TextDelta
+from project.services import free_port, port_is_free
+from ravi_django.kernel import (
+    ChatMessage,
+    GenerationOptions,
+    ModelEvent,
+    ModelResponse,
+    ReasoningDelta,
+    Role,
+    RunMeta,
+    TextBlock,
+    TextDelta,
+    ToolUseBlock,
+)
+from tests.support import forks
 from tests.support.patience import BOUND_S, seconds
+from tests.support.runs import database_url
 
 
 class PacedModel:
@@ -39,6 +55,26 @@ class PacedModel:
                 await asyncio.sleep(0.01)
             yield TextDelta(text=word)
         yield ModelResponse.of([TextBlock(text="".join(self.words))])
+
+
+class ThinkingModel:
+    """Reasons, speaks and calls a tool; then reasons and speaks."""
+
+    name = "thinking"
+
+    async def stream(
+        self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> AsyncIterator[ModelEvent]:
+        is_first = messages[-1].role == Role.USER
+        for word in ("I ", "multiply." if is_first else "read."):
+            yield ReasoningDelta(text=word)
+        words = ("I ", "look."), ("It ", "is ", "42.")
+        for word in words[not is_first]:
+            yield TextDelta(text=word)
+        content: list[Any] = [TextBlock(text="".join(words[not is_first]))]
+        if is_first:
+            content.append(ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"))
+        yield ModelResponse.of(content)
 
 
 class Server:
@@ -76,3 +112,17 @@ class Server:
 
     def connect(self, path: str, **options: Any) -> ClientConnection:
         return connect(f"ws://127.0.0.1:{self.port}{path}", proxy=None, **options)
+
+
+@contextmanager
+def serving(*command: str) -> Iterator[tuple[str, Any]]:
+    """`python *command` with the site on a free port, on the tests' database; gives its URL and the process."""
+    port = free_port()
+    environment = {**os.environ, "DATABASE_URL": database_url()}
+    argv = [part.format(port=port) for part in command]
+    with forks.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert wait_until(lambda: not port_is_free("127.0.0.1", port), BOUND_S)
+            yield f"http://127.0.0.1:{port}", process
+        finally:
+            process.terminate()

@@ -1,19 +1,26 @@
-"""Run sockets on a real server: what is streamed, in which order, and what a reconnect brings."""
+"""Run sockets and event streams on a real server: what is streamed, in which order, and what a reconnect brings."""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection
+from itertools import islice
 from typing import Any
 
+import httpx
 import pytest
+from rest_framework.authtoken.models import Token
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection
+from websockets.sync.client import ClientConnection, connect
 
 from project.process import wait_until
 from ravi_django.models import Run
+from ravi_django.services import openings
+from tests.acceptance.ws.live_site import serving
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.world import Batch, Frame, Source, get_buffer
@@ -115,22 +122,31 @@ def test_a_killed_client_leaves_nothing_behind_and_the_run_goes_on(
     assert wait_until(lambda: Run.objects.get(id=run.id).status == "completed", BOUND_S)
 
 
-def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, demo, ticket, monkeypatch) -> None:
-    """40 MB are waiting; what a socket takes on is bounded by a page and the kernel's buffers."""
-    run = submitted(send=lambda run_id: None)
+def fill(run: Run, frames: int) -> None:
+    """Frames of 20 KB each."""
     source = Source.of(run)
-    for _ in range(20):
-        frames = [Frame(source, "text.delta", {"text": "x" * 20_000}) for _ in range(100)]
-        get_buffer().append([Batch(str(run.id), frames, mark=10**6, fresh=True)])
-    pages = []
-    real = world.events_page
-    world.patch(monkeypatch, "events_page", lambda *args, **more: (pages.append(args), real(*args, **more))[1])
+    for _ in range(0, frames, 100):
+        batch = [Frame(source, "text.delta", {"text": "x" * 20_000}) for _ in range(100)]
+        get_buffer().append([Batch(str(run.id), batch, mark=10**6, fresh=True)])
+
+
+def narrow_socket(server: Any) -> socket.socket:
     narrow = socket.socket()
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     narrow.connect(("127.0.0.1", server.port))
+    return narrow
+
+
+def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, demo, ticket, monkeypatch) -> None:
+    """40 MB are waiting; what a socket takes on is bounded by a page and the kernel's buffers."""
+    run = submitted(send=lambda run_id: None)
+    fill(run, 2000)
+    pages = []
+    real = world.events_page
+    world.patch(monkeypatch, "events_page", lambda *args, **more: (pages.append(args), real(*args, **more))[1])
     address = f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}"
 
-    with server.connect(address, sock=narrow, max_queue=1, max_size=None, compression=None) as client:
+    with server.connect(address, sock=narrow_socket(server), max_queue=1, max_size=None, compression=None) as client:
         assert json.loads(client.recv(timeout=BOUND_S))["seq"] == 1
         stalled = not wait_until(lambda: len(pages) > 2, 1.5)
         rest = [json.loads(client.recv(timeout=BOUND_S))["seq"] for _ in range(1999)]
@@ -138,6 +154,143 @@ def test_a_client_that_does_not_read_holds_the_reading_up(server, submitted, dem
     assert stalled
     assert rest == list(range(2, 2001))
     assert wait_until(lambda: server.streams() == 0, BOUND_S)
+
+
+def by_socket(server: Any, run: Run, ticket: str, after: int = 0) -> Iterator[dict[str, Any]]:
+    address = f"/ws/ravi/runs/{run.id}/?ticket={ticket}&after={after}"
+    with server.connect(address, sock=narrow_socket(server), max_queue=1, max_size=None, compression=None) as client:
+        try:
+            while True:
+                yield json.loads(client.recv(timeout=BOUND_S))
+        except ConnectionClosed:
+            assert client.close_code == 1013
+
+
+def by_events(server: Any, run: Run, ticket: str, after: int = 0) -> Iterator[dict[str, Any]]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND_S)
+    connection.sock = narrow_socket(server)
+    connection.request("GET", f"/ravi/runs/{run.id}/events/?ticket={ticket}", headers={"Last-Event-ID": str(after)})
+    with closing(connection):
+        yield from frames_of(connection.getresponse())
+
+
+def frames_of(lines: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The frames of an event stream."""
+    for line in lines:
+        name, _, data = (line.decode() if isinstance(line, bytes) else line).partition(": ")
+        if name == "data":
+            yield json.loads(data)
+
+
+@pytest.mark.parametrize("reading", [by_socket, by_events])
+def test_a_slow_client_is_cut_and_holds_up_no_other(
+    server, submitted, demo, ticket, monkeypatch, caplog, reading
+) -> None:
+    monkeypatch.setattr(openings, "SLOW_S", 1.0)
+    caplog.set_level("INFO", "ravi")
+    run, count = submitted(send=lambda run_id: None), 2000
+    fill(run, 100)
+    slow = reading(server, run, ticket(demo))
+    first = next(slow)
+    fill(run, count - 100)
+
+    everything = list(islice(by_socket(server, run, ticket(demo)), count))
+    assert wait_until(lambda: "a slow client is cut" in caplog.text, BOUND_S)
+    before = [first, *slow]
+    after = list(islice(reading(server, run, ticket(demo), before[-1]["seq"]), count - len(before)))
+
+    assert 1 < len(before) < count
+    assert before + after == everything
+    assert [frame["seq"] for frame in everything] == list(range(1, count + 1))
+
+
+UVICORN = (
+    *("-m", "uvicorn", "project.asgi:application", "--port", "{port}", "--lifespan", "off"),
+    *("--timeout-graceful-shutdown", "1"),
+)
+
+
+def test_a_web_process_that_stops_loses_no_frame(worker, paced, submitted, demo, ticket) -> None:
+    run, kept = submitted("react/paced"), ticket(demo)
+
+    def socket_at(site: str, after: int = 0) -> ClientConnection:
+        address = f"{site.replace('http', 'ws')}/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}&after={after}"
+        return connect(address, proxy=None)
+
+    def events_at(site: str, after: int = 0) -> Any:
+        address = f"{site}/ravi/runs/{run.id}/events/?ticket={kept}"
+        return httpx.stream("GET", address, headers={"Last-Event-ID": str(after)}, timeout=BOUND_S, trust_env=False)
+
+    with serving(*UVICORN) as (first, leaver), serving(*UVICORN) as (second, _):
+        with socket_at(first) as client, events_at(first) as response:
+            paced.let()
+            seen = read(client, until=has_text)
+            coming = frames_of(response.iter_lines())
+            heard = [next(coming)]
+            leaver.terminate()
+            seen += read(client)
+            with suppress(httpx.RemoteProtocolError):
+                heard += coming
+        assert (client.close_code, len(heard)) == (1012, len(seen))
+        assert leaver.wait(BOUND_S) is not None
+        paced.let_all()
+        with socket_at(second, seen[-1]["seq"]) as client, events_at(second, heard[-1]["seq"]) as response:
+            seen += read(client)
+            heard += frames_of(response.iter_lines())
+
+    assert client.close_code == 1000
+    assert seen == heard == world.events_page(run.id)[0]
+    assert "".join(frame["text"] for frame in seen if has_text(frame)) == "".join(paced.words)
+
+
+def test_a_run_is_one_sequence_by_socket_events_pages_and_agui(worker, server, thinker, demo, ticket) -> None:
+    headers = {"Authorization": f"Bearer {Token.objects.create(user=demo).key}"}
+    said = {"threadId": "", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "6 * 7?"}]}
+    body = {**said, "tools": [], "context": [], "state": None, "forwardedProps": None}
+    with httpx.Client(base_url=f"{server.url}/ravi/", timeout=BOUND_S, trust_env=False) as web:
+        answer = web.post(f"agui/{thinker}/", json=body, headers=headers)
+        agui = [*frames_of(answer.text.splitlines())]
+        path = f"runs/{agui[1]['snapshot']['run']}/"
+        opened = f"?ticket={ticket(demo)}"
+        pages: list[Any] = []
+        while not pages or not pages[-1]["done"]:
+            query = f"{opened}&limit=3&after={pages[-1]['next_after'] if pages else 0}"
+            pages.append(web.get(f"{path}events/{query}", headers={"Accept": "application/json"}).json())
+        heard = [*frames_of(web.get(f"{path}events/{opened}").text.splitlines())]
+    with server.connect(f"/ws/ravi/{path}?ticket={ticket(demo)}") as client:
+        seen = read(client)
+
+    assert seen == heard == [frame for page in pages for frame in page["results"]]
+    assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+    assert [*in_agui(agui)] == [*in_frames(seen)]
+
+
+def in_frames(frames: list[Any]) -> Iterator[tuple[str, str]]:
+    for frame in frames:
+        match frame:
+            case {"type": "text.delta" | "reasoning.delta" as kind, "text": text}:
+                yield kind.partition(".")[0], text
+            case {"type": "completion", "content": content}:
+                yield from (("call", block["call_id"]) for block in content if block["type"] == "tool_use")
+            case {"type": "progress", "step": "tool_result", "content": content}:
+                yield "result", content["text"]
+            case {"type": "stream.done", "reason": reason}:
+                yield "end", reason
+
+
+def in_agui(events: list[Any]) -> Iterator[tuple[str, str]]:
+    for event in events:
+        match event:
+            case {"type": "TEXT_MESSAGE_CONTENT", "delta": text}:
+                yield "text", text
+            case {"type": "REASONING_MESSAGE_CONTENT", "delta": text}:
+                yield "reasoning", text
+            case {"type": "TOOL_CALL_START", "toolCallId": call}:
+                yield "call", call
+            case {"type": "TOOL_CALL_RESULT", "content": text}:
+                yield "result", text
+            case {"type": "RUN_FINISHED"}:
+                yield "end", "completed"
 
 
 def cut(client: ClientConnection) -> None:
