@@ -94,7 +94,7 @@ def write_fork(
     a new session. Returns it, pending; the source stays as it is. A `message` replaces the one that the run began with.
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
-    replay writes again. Raises as `fork` does.
+    replay writes again. The new session keeps the files that these name. Raises as `fork` does.
     """
     with transaction.atomic():
         source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
@@ -133,6 +133,7 @@ def write_fork(
         claim_order.stamp(new).save(force_insert=True)
         inbox = _copy_inbox(source, new, point, message)
         _copy_journal(past, new, inbox)
+        _copy_files(source, new)
         result = {"run": str(source.id), "seq": point, "origins": _origins(source, point)}
         write_row(new, Entry("run.forked", f"@forked.{epoch}", result=result), epoch, seq=point + 1)
         Run.objects.filter(id=new.id).update(**_sums(new))
@@ -239,7 +240,6 @@ def _copy_session(source: Run, point: int, title: str) -> Session:
             next_position=end,
         )
     )
-    session.files.add(*source.session.files.all())  # type: ignore[attr-defined]
     turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
     for batch in _batches(turns):
         for turn in batch:
@@ -309,6 +309,14 @@ def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int])
             if row.path.startswith("@") and isinstance(row.result, dict) and row.result.get("inbox_upto"):
                 row.result["inbox_upto"] = copied(row.result["inbox_upto"])
         JournalEntry.objects.bulk_create(batch)
+
+
+def _copy_files(source: Run, new: Run) -> None:
+    """Of the source's session, those files that the copied turns and messages name."""
+    named = (Turn.objects.filter(session=new.session), "content"), (InboxMessage.objects.filter(run=new), "body")
+    for file in source.session.files.all():  # type: ignore[attr-defined]
+        if any(rows.filter(**{f"{column}__icontains": str(file.id)}).exists() for rows, column in named):
+            new.session.files.add(file)  # type: ignore[attr-defined]
 
 
 def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:

@@ -164,19 +164,28 @@ def test_a_run_may_name_only_files_of_its_owner(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_fork_keeps_the_files_of_its_conversation_and_names_more(
+def test_a_fork_keeps_the_files_that_its_conversation_names_and_names_more(
     client: APIClient, strange_client: APIClient
 ) -> None:
-    first, more, theirs = uploaded(client), uploaded(client), uploaded(strange_client)
-    run = start(client, first).json()["id"]
-    drive(run)
+    first, second, third, more, theirs = (*(uploaded(client) for _ in range(4)), uploaded(strange_client))
+    runs = [start(client, first).json()]
+    for file in (second, third):
+        drive(runs[-1]["id"])
+        runs.append(start(client, file, session=runs[0]["session"]).json())
+    drive(runs[-1]["id"])
 
-    said = [[{"type": "image", "file": file}] for file in (more, theirs)]
-    fork, refused = (client.post(f"/ravi/runs/{run}/fork/", {"input": one}, format="json") for one in said)
+    def forked(**body: Any) -> Any:
+        return client.post(f"/ravi/runs/{runs[1]['id']}/fork/", body, format="json")
 
-    assert (fork.status_code, refused.status_code, error_of(refused)["field"]) == (201, 400, "input")
-    files = RaviFile.objects.filter(sessions=fork.json()["session"])
-    assert {str(file.id) for file in files} == {first, more}
+    def files(fork: Any) -> set[str]:
+        assert fork.status_code == 201, fork.content
+        return {str(file.id) for file in RaviFile.objects.filter(sessions=fork.json()["session"])}
+
+    last = JournalEntry.objects.filter(run_id=runs[1]["id"]).latest("seq").seq
+    assert files(forked(after_seq=last)) == {first, second}
+    assert files(forked(input=[{"type": "image", "file": more}])) == {first, more}
+    refused = forked(input=[{"type": "image", "file": theirs}])
+    assert (refused.status_code, error_of(refused)["field"]) == (400, "input")
 
 
 @pytest.mark.django_db(transaction=True)
