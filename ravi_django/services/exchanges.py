@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from ravi_django import access, limits
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session
+from ravi_django.runtime.files import files
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks
@@ -78,6 +79,10 @@ def read(messages: Sequence[Sent], name: str = "messages") -> Input:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
     if not blocks and not answered:
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
+    given = [block for block in blocks if block["type"] == "file"]
+    kinds = files.kinds(block["file"] for block in given)
+    for block in given:
+        block["type"] = kinds.get(block["file"], "document")
     return Input(blocks, answered, name)
 
 
@@ -89,12 +94,17 @@ def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
                 yield {"type": "text", "text": text}
             case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
                 yield {"type": "image", **_source(url)}
+            case {"type": "file", "file": {"file_id": str(file)}} | {
+                "type": "input_file" | "input_image",
+                "file_id": str(file),
+            }:
+                yield {"type": "file", "file": file}
             case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "url", "value": value}}:
                 yield {"type": kind, "url": value}
             case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "data", **source}}:
                 yield {"type": kind, "data": source.get("value"), "mime_type": source.get("mimeType")}
             case _:
-                text = "a part of a message is a text or an image by its URL"
+                text = "a part of a message is a text, an image by its URL or a file by its id"
                 raise InvalidInputError(text, field=f"{place}.{number}")
 
 

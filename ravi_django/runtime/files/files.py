@@ -152,6 +152,11 @@ def _names(blocks: Sequence[ContentBlock]) -> Iterator[str]:
             yield name
 
 
+def kinds(names: Iterable[str]) -> dict[str, str]:
+    """By name, the type of the content block for each file that exists."""
+    return {name: kind_of(row.type) for name, row in _rows(names, None).items()}
+
+
 def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     """By name, the files of `owner` and of the runs that they may read; without an owner any files."""
     ids: dict[str, UUID] = {}

@@ -11,13 +11,14 @@ import httpx
 import openai
 import pytest
 import redis
+from django.core.files.base import ContentFile
 from rest_framework.authtoken.models import Token
 
 from project.process import wait_until
 from ravi_django import people
 from ravi_django.api import exchange, sse
 from ravi_django.api.parsers import max_body
-from ravi_django.models import HumanRequest, Run, Session
+from ravi_django.models import HumanRequest, Run, Session, Turn
 from ravi_django.services import pieces
 from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
 from tests.support import world
@@ -208,6 +209,39 @@ def test_a_call_with_the_same_key_follows_the_first_run(ai: openai.OpenAI, worke
     assert said(ASK) == said(ASK) == (str(Run.objects.get().id), "It is 42.")
     with pytest.raises(openai.ConflictError):
         said([{"role": "user", "content": "Other words."}])
+
+
+def test_a_client_reconnects_in_mid_stream_by_its_key(ai: openai.OpenAI, worker: None) -> None:
+    more: Any = {"model": AGENT, "stream": True, "extra_headers": {"Idempotency-Key": "k"}}
+    with ai.chat.completions.create(messages=ASK, **more) as cut:
+        first = next(iter(cut)).id
+
+    chunks = list(ai.chat.completions.create(messages=ASK, **more))
+
+    assert {chunk.id for chunk in chunks} == {first} == {str(Run.objects.get().id)}
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is 42."
+
+
+def test_parts_name_uploaded_files(ai: openai.OpenAI, worker: None, client: Any, settings: Any, tmp_path: Any) -> None:
+    settings.MEDIA_ROOT = tmp_path
+    given = {"a.png": b"\x89PNG\r\n\x1a\n...", "a.pdf": b"%PDF-1.7 ..."}
+    image, paper = (
+        client.post("/ravi/files/", {"file": ContentFile(content, name)}, format="multipart").json()["id"]
+        for name, content in given.items()
+    )
+    text = {"type": "text", "text": "Look"}
+    chat = [text, *({"type": "file", "file": {"file_id": one}} for one in (image, paper))]
+    response = [{"type": "input_text", "text": "Look"}, {"type": "input_image", "file_id": image, "detail": "auto"}]
+    response.append({"type": "input_file", "file_id": paper})
+
+    ai.chat.completions.create(model=AGENT, messages=[{"role": "user", "content": chat}])
+    ai.responses.create(model=AGENT, input=[{"role": "user", "content": response}])
+    unknown: Any = [{"type": "file", "file": {"file_id": "file-123"}}]
+    with pytest.raises(openai.BadRequestError, match="there is no file 'file-123' of yours"):
+        ai.chat.completions.create(model=AGENT, messages=[{"role": "user", "content": unknown}])
+
+    said = [[(block["type"], block.get("file")) for block in turn.content] for turn in Turn.objects.filter(role="user")]
+    assert said == [[("text", None), ("image", image), ("document", paper)]] * 2
 
 
 def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -> None:
