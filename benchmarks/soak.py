@@ -147,6 +147,13 @@ def memory() -> float:
     return sum(one.memory_info().rss for one in family if "python" in one.name()) / 1e6
 
 
+def web_process() -> str:
+    """Memory, file descriptors and threads of the web process."""
+    family = psutil.Process().children(recursive=True)
+    one = next(one for one in family if "uvicorn" in one.cmdline())
+    return f"{one.memory_info().rss / 1e6:.0f} MB, {one.num_fds()} file descriptors, {one.num_threads()} threads"
+
+
 async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], options: argparse.Namespace) -> Tally:
     from asgiref.sync import sync_to_async
 
@@ -156,7 +163,7 @@ async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], op
     jobs = [asyncio.create_task(watch(user, cookie, address, options, end, tally)) for user, cookie in cookies]
     chaos = asyncio.create_task(faults(stack, workers, valkey, end)) if options.faults else None
     await asyncio.sleep(min(30, options.seconds / 4))
-    early = memory()
+    early, web_early = memory(), web_process()
     await asyncio.gather(*jobs)
     took, used = time.monotonic() - begun, psutil.Process().cpu_times()
     delays = sorted(tally.delays)
@@ -166,6 +173,7 @@ async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], op
     share = (used.user - cpu.user + used.system - cpu.system) / took
     print(f"deliveries {tally.frames / took:.0f}/s, the client's CPU {share:.0%}")
     print(f"memory {early:.0f} MB early, {memory():.0f} MB at the end")
+    print(f"web process early: {web_early}; at the end: {web_process()}")
     print(*tally.wrong[:10], f"wrong: {len(tally.wrong)}", sep="\n")
     return tally
 
