@@ -85,7 +85,7 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
 
     async def events(self, run: str, after: int = 0) -> AsyncGenerator[Json]:
         """The frames of a run's tree above the number `after`, each once and without gaps, until the run has ended.
-        Reconnects after a broken connection. Without a stream, as under WSGI, it reads pages."""
+        Reconnects after a broken connection. Where it gets no stream, it reads pages."""
         place, pauses, streams = _Place(after), _pauses(CALL_S), True
         while True:
             try:
@@ -99,7 +99,7 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
                     return
                 pause = FIRST_PAUSE_S  # a server that stops has ended the stream
             except ApiError as error:
-                if error.status == 406 and streams:
+                if error.status in (406, 429) and streams:  # a WSGI server; too many streams of this user
                     streams = False
                     continue
                 pause = _pause_after(error, pauses)

@@ -6,6 +6,7 @@ const LONGEST_PAUSE = 10_000;
 const CALL_TRIES = 4;
 const POLL = 1000; // ms between two looks at the JSON page
 const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
+const TOO_MANY = 4429;
 const REFUSED = {
   4400: "The server refused the request of this page. Reload the page.",
   4401: "You are logged out.",
@@ -13,7 +14,7 @@ const REFUSED = {
   4404: "There is no such conversation.",
 };
 
-/** @typedef {{seq?: number, type: string, run: string, agent: string, [name: string]: any}} Frame */
+/** @typedef {{seq: number, type: string, run: string, agent: string, [name: string]: any}} Frame */
 /** @typedef {"live" | "lost" | "polled"} State "polled": by HTTP, once a second */
 /** @typedef {{signal?: AbortSignal, state?: (state: State) => void}} Following `signal` ends it early */
 
@@ -24,7 +25,9 @@ export class ApiError extends Error {
    *  @param {string} message @param {string | null} field the part of the request to fix */
   constructor(status, code, message, field = null) {
     super(message);
-    Object.assign(this, { name: "ApiError", status, code, field });
+    this.status = status;
+    this.code = code;
+    this.field = field;
   }
 }
 
@@ -37,8 +40,8 @@ export class Client {
    *  @param {string} [options.token] without it the browser's session is used
    *  @param {string} [options.csrf] for a site whose CSRF cookie scripts cannot read
    *  @param {string | URL} [options.sockets] the address of the sockets
-   *  @param {(text: string, ...values: unknown[]) => string} [options.t] translates the client's own messages */
-  constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t = filled } = {}) {
+   *  @param {(text: string, value?: any) => string} [options.t] translates the client's own messages */
+  constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t = (text, value) => text.replace("%s", value) } = {}) {
     this.base = new URL(String(url).replace(/\/*$/, "/"), globalThis.location?.href);
     this.sockets = new URL(sockets, this.base);
     this.sockets.protocol = this.sockets.protocol.replace("http", "ws");
@@ -84,23 +87,21 @@ export class Client {
    *  @param {string} run @param {Following & {after?: number}} [following] @returns {AsyncGenerator<Frame>} */
   async *events(run, { after = 0, signal, state = () => {} } = {}) {
     const place = new Place(after);
-    const path = () => `runs/${run}/?after=${place.seq}`;
-    const isEnd = () => place.isEnd;
+    for await (const frame of this.#frames(run, place, signal, state)) {
+      const fresh = signal?.aborted ? null : place.take(frame);
+      if (fresh) yield fresh;
+    }
+  }
+
+  async *#frames(run, place, signal, state) {
     for (let page = null; ; ) {
-      for await (const frame of this.socket(path, { signal, state, isEnd, once: true })) {
-        const fresh = place.take(frame);
-        if (fresh) yield fresh;
-      }
+      yield* this.socket(() => `runs/${run}/?after=${place.seq}`, { signal, state, isEnd: () => place.isEnd, once: true });
       if (place.isEnd || signal?.aborted) return;
       try {
         do {
           page = await this.get(`runs/${run}/events/?after=${place.seq}`);
           state("polled");
-          for (const frame of page.results) {
-            const fresh = place.take(frame);
-            if (signal?.aborted) return;
-            if (fresh) yield fresh;
-          }
+          yield* page.results;
           if (page.done) return;
           await sleep(POLL, signal);
         } while (!signal?.aborted);
@@ -113,7 +114,7 @@ export class Client {
   }
 
   /** The frames of a socket, which is opened again when it breaks. Ends when the server closes it while `isEnd()`, and with
-   *  `once` if the first one was never open.
+   *  `once` if the first one was never open, or the user has too many.
    *  @param {() => string} path of the next socket, below the address of the sockets
    *  @param {Following & {isEnd?: () => boolean, once?: boolean}} [following] @returns {AsyncGenerator<Frame>} */
   async *socket(path, { signal, state = () => {}, isEnd = () => false, once = false } = {}) {
@@ -135,7 +136,7 @@ export class Client {
         if (!AWAY.has(error.status)) throw error; // no ticket
       }
       if (REFUSED[code]) throw new ApiError(code - 4000, "refused", this.#t(REFUSED[code]));
-      if (signal?.aborted || (once && !opened) || (code === 1000 && isEnd())) return;
+      if (signal?.aborted || (once && (!opened || code === TOO_MANY)) || (code === 1000 && isEnd())) return;
       state("lost");
       await sleep(pause * (0.5 + Math.random() / 2), signal);
     }
@@ -230,8 +231,7 @@ class Place {
   // The frame, or null for a known one. The site's archive has the text of a call as one frame, `from_seq` to `seq`: the
   // part that is known is cut off.
   take(frame) {
-    if (!frame.seq) return frame;
-    if (frame.seq <= this.seq) return null;
+    if (!(frame.seq > this.seq)) return null; // without a number: of the socket, whose end says more
     const call = [frame.type, frame.run, frame.call, frame.attempt].join();
     if (call !== this.#call) [this.#call, this.#sizes] = [call, []];
     if (frame.from_seq <= this.seq) {
@@ -247,7 +247,7 @@ class Place {
 // What a socket says: {open}, any number of {frame}, and {code} when it is closed.
 async function* newsOf(url, signal) {
   const news = [];
-  let wake = () => {};
+  let wake = (_ = null) => {};
   const put = (one) => {
     news.push(one);
     wake();
@@ -289,9 +289,4 @@ function sleep(ms, signal) {
     const timer = setTimeout(end, ms);
     signal?.addEventListener("abort", end);
   });
-}
-
-// `%s` are filled in with the values, in their order.
-function filled(text, ...values) {
-  return text.replace(/%s/g, () => String(values.shift()));
 }

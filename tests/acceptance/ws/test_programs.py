@@ -159,6 +159,14 @@ def test_a_broken_connection_is_opened_again_where_it_was(url: str, server: Any,
     assert Run.objects.count() == 1
 
 
+def test_above_the_limit_of_streams_pages_are_read(url: str, play: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "LIMITS": {"streams": 0, "sockets": 0}}
+    program, frames = play(url, "react/counts")
+    program.result(BOUND_S)
+
+    assert (text_of(frames), is_whole(frames)) == ("It is 42.", True)
+
+
 def test_an_error_is_that_of_the_site(url: str, play: Any) -> None:
     for agent, token, expected in (
         ("react/nobody", {}, (404, "not_found")),

@@ -152,7 +152,8 @@ export class RequestCard {
   }
 }
 
-function jsonOf(text) {
+// The JSON in a field, else its text.
+export function jsonOf(text) {
   try {
     return JSON.parse(text);
   } catch {

@@ -1,7 +1,7 @@
 // The run page: the server has rendered it. Here it follows the run, opens entries in place, and acts by the REST API.
 
 import { Client, newKey } from "../ravi-client.js";
-import { RequestCard } from "./requests.js";
+import { jsonOf, RequestCard } from "./requests.js";
 import { setWords, t } from "./words.js";
 
 const PAUSE = 700; // ms at least between two looks at the server
@@ -234,16 +234,8 @@ async function act(name, run, body, place, button) {
 function bodyOf(name, form) {
   const given = Object.fromEntries(new FormData(form));
   if (name === "cancel") return given.reason.trim() ? { reason: given.reason.trim() } : {};
-  if (name === "signals") return { name: given.name, payload: payloadOf(given.payload), idempotency_key: newKey() };
+  if (name === "signals") return { name: given.name, payload: given.payload.trim() ? jsonOf(given.payload) : null, idempotency_key: newKey() };
   return { after_seq: Number(form.dataset.after), idempotency_key: newKey() };
-}
-
-function payloadOf(text) {
-  try {
-    return text.trim() ? JSON.parse(text) : null;
-  } catch {
-    return text;
-  }
 }
 
 page.addEventListener("click", (event) => {
