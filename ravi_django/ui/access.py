@@ -52,7 +52,8 @@ class StaffPage(Page):
 
 
 def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
-    return render(request, "ravi/ui/problem.html", {"words": words}, status=status)
+    home = f"{request.path.partition('/ui/')[0]}/ui/chat/"
+    return render(request, "ravi/ui/problem.html", {"words": words, "home": home}, status=status)
 
 
 def with_policy(response: HttpResponse, *sockets: str) -> HttpResponse:

@@ -47,6 +47,7 @@ def test_a_conversation_opens_for_its_owner_alone(browser: Client, stranger: Any
     own, strange = browser.get(page), other.get(page)
 
     assert (own.status_code, strange.status_code, strange["Content-Type"]) == (200, 404, "text/html; charset=utf-8")
+    assert 'href="/ravi/ui/chat/"' in strange.content.decode()
     assert AGENT in own.content.decode() and "unsafe-inline" not in own["Content-Security-Policy"]
 
 

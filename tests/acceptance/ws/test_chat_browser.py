@@ -137,6 +137,7 @@ def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, h
     for seen in (staff, page):
         seen.wait_for_selector(f".request .state:text-is('{word} by boss: as agreed')")
         seen.wait_for_selector("#status:text-is('Done')")
+        assert not seen.is_visible(".request pre")  # one line is left of what was asked
     said = page.inner_text(".answer .said")
     assert ("is done: Invoice" in said) if how == "Approve" else ("did not happen: denied: as agreed" in said)
     assert elsewhere(Invoice.objects.count) == (1 if how == "Approve" else 0)
@@ -396,6 +397,24 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     page.wait_for_selector(".user:has-text('And then?') + .answer .prose:has-text('w11')")
     page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
     assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
+
+
+def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitted, paced, chat_of) -> None:
+    run = elsewhere(submitted, "react/paced")
+    page = chat_of(demo, run.session_id)
+    paced.let(2)
+    page.wait_for_selector(".answer.live .prose:has-text('w1')")
+    page.press("#text", "Escape")
+    page.wait_for_selector(".answer .note:text-is('Stopped.')")
+    paced.let_all()
+    page.fill("#text", "And then?")
+    page.press("#text", "Enter")
+    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
+
+    page.reload()
+
+    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
+    page.wait_for_selector(".user:text-is('hi') + .answer .note:text-is('Stopped.')")
 
 
 def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_works(demo, submitted, chat_of) -> None:

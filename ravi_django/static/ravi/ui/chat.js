@@ -313,25 +313,32 @@ class RaviChat extends HTMLElement {
     let answer = null;
     let asked = false;
     const answers = [];
+    const answered = new Set(rows.filter((row) => row.role !== "user").map((row) => row.run)); // others were stopped, or failed
+    const shownOf = (run) => {
+      const shown = new Answer(this.#$("agent").value, this.api, this.dataset.inbox);
+      shown.run = run;
+      answers.push(shown);
+      this.#show(shown.root);
+      return shown;
+    };
     for (const row of rows) {
       const blocks = blocksOf(row.content);
       if (row.role === "user") {
         this.#show(said(this.api, blocks));
-        answer = null;
+        const run = runs.find((one) => one.id === row.run);
+        answer = run && run !== runs[0] && ENDED.has(run.status) && !answered.has(run.id) ? shownOf(run) : null;
         asked ||= row.run === active?.id;
       } else if (row.run !== active?.id) {
-        if (!answer) {
-          answers.push((answer = new Answer(this.#$("agent").value, this.api, this.dataset.inbox)));
-          this.#show(answer.root);
-          answer.run = runs.find((run) => run.id === row.run);
-        }
+        answer ??= shownOf(runs.find((run) => run.id === row.run));
         answer.message(row.role, blocks);
       }
     }
     if (active?.input && !asked) this.#show(said(this.api, active.input));
     for (const shown of answers) {
       shown.live(false);
-      if (shown.run && shown.run !== runs[0]) this.#foot(shown.run, shown, false);
+      if (!shown.run || shown.run === runs[0]) continue;
+      this.#ending(shown.run, shown);
+      this.#foot(shown.run, shown, false);
     }
     return answer;
   }

@@ -16,11 +16,13 @@ export class RequestCard {
     this.root = element("section", "request");
     this.root.dataset.request = frame.id;
     this.root.setAttribute("aria-label", t(frame.kind === "approval" ? "Approval" : "Question"));
-    this.root.append(element("p", "asks", visible(frame.text || t("May %s be called?", frame.tool))));
-    if (frame.context) this.root.append(element("p", "context", visible(frame.context)));
+    const facts = frame.context ? [element("p", "context", visible(frame.context))] : [];
     if (frame.tool && frame.arguments) {
-      this.root.append(element("p", "name", visible(frame.tool)), element("pre", "", visible(JSON.stringify(frame.arguments, null, 2))));
+      facts.push(element("p", "name", visible(frame.tool)), element("pre", "", visible(JSON.stringify(frame.arguments, null, 2))));
     }
+    this.about = element(facts.length ? "details" : "div");
+    this.about.append(element(facts.length ? "summary" : "p", "asks", visible(frame.text || t("May %s be called?", frame.tool))), ...facts);
+    this.root.append(this.about);
     this.state = element("p", "state");
     this.state.setAttribute("role", "status");
     this.root.append(this.state);
@@ -31,6 +33,7 @@ export class RequestCard {
   open(frame) {
     this.asked = frame;
     this.closed = false;
+    this.about.open = true;
     this.#drop();
     this.fault?.remove();
     this.fault = null;
@@ -41,6 +44,7 @@ export class RequestCard {
   // The stream says that it is over.
   close(frame) {
     this.closed = true;
+    this.about.open = false;
     this.#drop();
     this.state.textContent = t(CLOSED[frame.status] ?? "A person has decided.");
     this.#look();
@@ -56,6 +60,7 @@ export class RequestCard {
     }
     if (mine !== this.looks) return; // the stream has said more meanwhile, and is looked up for that
     if (row.status !== "pending") {
+      this.about.open = false;
       this.#drop();
       const said = visible(row.answer?.text || row.answer?.reason || "");
       const how = t(DONE[row.answer?.action] ?? "Decided");
