@@ -46,6 +46,7 @@ class Plan:
     followers: tuple[int, int]  # of one topic; how often it is published to
     events: tuple[int, int, int]  # through the bus; one after another; runs with and without one
     feeds: int  # polled by one process
+    pages: tuple[int, int]  # rows of a journal; runs behind a dashboard
 
 
 FULL = Plan(
@@ -66,6 +67,7 @@ FULL = Plan(
     followers=(10_000, 5),
     events=(50_000, 200, 30),
     feeds=1_000,
+    pages=(5_000, 1_000_000),
 )
 QUICK = Plan(
     repetitions={3: 2, 6: 2},
@@ -85,6 +87,7 @@ QUICK = Plan(
     followers=(50, 1),
     events=(1000, 5, 3),
     feeds=60,
+    pages=(50, 1_000),
 )
 
 
@@ -175,6 +178,12 @@ def sources(stack: Stack, plan: Plan) -> Iterable[Figure]:
     return sources.measure(stack, plan.feeds)
 
 
+def pages(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import pages
+
+    return pages.measure(stack, *plan.pages)
+
+
 def social(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import social
 
@@ -206,6 +215,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "social": social,
     "events": events,
     "sources": sources,
+    "pages": pages,
 }
 
 
