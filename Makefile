@@ -19,6 +19,7 @@
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make soak [SECONDS=600]                             sockets of 50 users while workers and Valkey die
+#   make screenshots                                    the pictures of the README, in docs/images
 #   make clean                                          remove what these made, the demo's data too
 
 PY ?= python3
@@ -34,7 +35,7 @@ PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no
 # Clients in Node, where it is installed.
 NPM_CI := ! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
 
-.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak clean
+.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))
@@ -107,6 +108,10 @@ bench-peers:
 soak:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m benchmarks.soak $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
+
+screenshots:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.screenshots
 
 clean:
 	rm -rf .venv .bench-venv tests/clients/node_modules .cache .demo build dist db.sqlite3* .pytest_cache .mypy_cache .ruff_cache .hypothesis
