@@ -95,7 +95,10 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
                         pauses = _pauses(STREAM_S)
                         if frame and (fresh := place.take(frame)):
                             yield fresh
-                if place.is_end:
+                if place.is_end or not streams:
+                    return
+                page = await self._page(run, place)
+                if page["done"] and not page["results"]:
                     return
                 pause = FIRST_PAUSE_S  # a server that stops has ended the stream
             except ApiError as error:
@@ -119,7 +122,7 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
 
     async def _pages(self, run: str, place: _Place) -> AsyncGenerator[Json]:
         while True:
-            page = await self.call("GET", f"runs/{run}/events/?after={place.seq}")
+            page = await self._page(run, place)
             for frame in page["results"]:
                 yield frame
             if page["done"]:
@@ -127,6 +130,9 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
             if not page["results"]:
                 yield {}
                 await self._sleep(POLL_S)
+
+    async def _page(self, run: str, place: _Place) -> Json:
+        return dict(await self.call("GET", f"runs/{run}/events/?after={place.seq}"))
 
     async def cancel(self, run: str, reason: str = "") -> Json:
         """Request the cancellation of a run, and return the run."""

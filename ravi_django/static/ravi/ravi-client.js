@@ -6,7 +6,7 @@ const LONGEST_PAUSE = 10_000;
 const CALL_TRIES = 4;
 const POLL = 1000; // ms between two looks at the JSON page
 const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
-const TOO_MANY = 4429;
+const [DONE, TOO_MANY] = [1000, 4429]; // codes that close a socket
 const REFUSED = {
   4400: "The server refused the request of this page. Reload the page.",
   4401: "You are logged out.",
@@ -95,7 +95,7 @@ export class Client {
 
   async *#frames(run, place, signal, state) {
     for (let page = null; ; ) {
-      yield* this.socket(() => `runs/${run}/?after=${place.seq}`, { signal, state, isEnd: () => place.isEnd, once: true });
+      yield* this.socket(() => `runs/${run}/?after=${place.seq}`, { signal, state, once: true });
       if (place.isEnd || signal?.aborted) return;
       try {
         do {
@@ -113,11 +113,11 @@ export class Client {
     }
   }
 
-  /** The frames of a socket, which is opened again when it breaks. Ends when the server closes it while `isEnd()`, and with
-   *  `once` if the first one was never open, or the user has too many.
+  /** The frames of a socket, which is opened again when it breaks. Ends with `once` when the server closes it normally, when
+   *  the first one was never open, and when the user has too many.
    *  @param {() => string} path of the next socket, below the address of the sockets
-   *  @param {Following & {isEnd?: () => boolean, once?: boolean}} [following] @returns {AsyncGenerator<Frame>} */
-  async *socket(path, { signal, state = () => {}, isEnd = () => false, once = false } = {}) {
+   *  @param {Following & {once?: boolean}} [following] @returns {AsyncGenerator<Frame>} */
+  async *socket(path, { signal, state = () => {}, once = false } = {}) {
     let opened = false;
     for (let pause = FIRST_PAUSE; globalThis.WebSocket && !signal?.aborted; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
       let code = 0;
@@ -136,7 +136,7 @@ export class Client {
         if (!AWAY.has(error.status)) throw error; // no ticket
       }
       if (REFUSED[code]) throw new ApiError(code - 4000, "refused", this.#t(REFUSED[code]));
-      if (signal?.aborted || (once && (!opened || code === TOO_MANY)) || (code === 1000 && isEnd())) return;
+      if (signal?.aborted || (once && (!opened || code === DONE || code === TOO_MANY))) return;
       state("lost");
       await sleep(pause * (0.5 + Math.random() / 2), signal);
     }

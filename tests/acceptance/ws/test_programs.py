@@ -66,6 +66,7 @@ def in_python(url: str, token: str, agent: str, frames: list[Any]) -> None:
             frames.append(frame)
             if frame["type"] == "request":
                 client.answer(frame["id"], "approve")
+        frames += client.events(frame["run"], frame["seq"])  # none
 
 
 def in_asyncio(url: str, token: str, agent: str, frames: list[Any]) -> None:
@@ -75,6 +76,7 @@ def in_asyncio(url: str, token: str, agent: str, frames: list[Any]) -> None:
                 frames.append(frame)
                 if frame["type"] == "request":
                     await client.answer(frame["id"], "approve")
+            frames.extend([more async for more in client.events(frame["run"], frame["seq"])])  # none
 
     asyncio.run(main())
 
