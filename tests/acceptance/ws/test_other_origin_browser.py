@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.staticfiles import finders
 from django.core.asgi import get_asgi_application
 from rest_framework.authtoken.models import Token
 from starlette.middleware.cors import CORSMiddleware
@@ -53,6 +54,11 @@ def test_it_logs_in_calls_and_listens(server, worker, new_page, settings, monkey
     heard = page.evaluate(script, {"username": "demo", "password": "of-the-docs"})
 
     assert heard == ([201, 1000, "stream.done"] if trusted else [401, 4401, None])
+    if trusted:
+        page.route("**/ravi-client.js", lambda route: route.fulfill(path=finders.find("ravi/ravi-client.js")))
+        client = "new (await import('/ravi-client.js')).Client(site)"
+        run = f"async site => await {client}.run('react/assistant', 'hi')"
+        assert page.evaluate(run, f"http://site.test:{server.port}/ravi/")["status"] == "completed"
 
 
 def here(port: int, text: str) -> str:
