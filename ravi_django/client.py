@@ -14,14 +14,16 @@ import json
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 from uuid import uuid4
 
 import httpx
+
+__all__ = ["ApiError", "AsyncClient", "Client"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +48,7 @@ class ApiError(Exception):
         self.field = field  # the part of the request to fix
 
 
-class AsyncClient(AbstractAsyncContextManager[Any]):
+class AsyncClient:
     def __init__(self, url: str, token: str) -> None:
         """`url` is the mount of ravi_django. `token` is sent as `Token …`; one with a space, as in `Bearer …`, is sent
         as it is."""
@@ -159,8 +161,8 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
         content = Path(path).read_bytes() if content is None else content
         row = await self.call("POST", "files/", files={"file": (Path(path).name, content)})
         kind = row["type"].partition("/")[0]
-        block = {"type": kind if kind in ("image", "audio", "video") else "document", "file": row["id"]}
-        return {**block, "name": row["name"], "size": row["size"]}
+        kind = kind if kind in ("image", "audio", "video") else "document"
+        return {"type": kind, "file": row["id"], "name": row["name"], "size": row["size"]}
 
     async def call(self, method: str, path: str, body: Any = None, *, repeat: bool = False, files: Any = None) -> Any:
         """Any call of the REST API, with a path below the mount: the response as Python values. A GET, and with
@@ -181,6 +183,9 @@ class AsyncClient(AbstractAsyncContextManager[Any]):
 
     async def close(self) -> None:
         await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
@@ -258,7 +263,7 @@ def _iterator(
     return iterated
 
 
-class Client(AbstractContextManager[Any]):
+class Client:
     def __init__(self, url: str, token: str) -> None:
         """See AsyncClient."""
         self._blocking = _Blocking(url, token)
@@ -275,6 +280,9 @@ class Client(AbstractContextManager[Any]):
 
     def close(self) -> None:
         _result(self._blocking.close())
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

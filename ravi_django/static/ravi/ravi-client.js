@@ -94,17 +94,17 @@ export class Client {
   }
 
   async *#frames(run, place, signal, state) {
-    for (let page = null; ; ) {
+    for (;;) {
       yield* this.socket(() => `runs/${run}/?after=${place.seq}`, { signal, state, once: true });
       if (place.isEnd || signal?.aborted) return;
       try {
-        do {
-          page = await this.get(`runs/${run}/events/?after=${place.seq}`);
+        while (!signal?.aborted) {
+          const page = await this.get(`runs/${run}/events/?after=${place.seq}`);
           state("polled");
           yield* page.results;
           if (page.done) return;
           await sleep(POLL, signal);
-        } while (!signal?.aborted);
+        }
       } catch (error) {
         if (!AWAY.has(error.status)) throw error;
         state("lost");
