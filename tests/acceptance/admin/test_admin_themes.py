@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin_walk import RUN, log_in, walk
+from tests.support.admin_walk import LOOKS, RUN, SWITCH, log_in, walk
+from tests.support.browser import findings
 from tests.support.themed_site import CUSTOMER, themed_site
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full, pytest.mark.timeout(300)]
@@ -24,6 +25,21 @@ def test_pages_can_be_read_and_used(theme: str, tmp_path: Path, new_page: Callab
 
         assert faults == [], "\n".join(faults)
         approve_on_a_phone(page)
+        open_the_panel(page)
+
+
+def open_the_panel(page: Any) -> None:
+    page.goto("/admin/ravi/run/")
+    page.click("ravi-panel #open")
+    page.wait_for_selector("ravi-panel ravi-chat:defined")
+    page.wait_for_selector("#place:has-text('About: ')")
+    for scheme, width in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(SWITCH, scheme)
+        page.wait_for_selector(f"ravi-chat[data-theme={scheme}]")
+        assert findings(page, "ravi-panel") == []
+    assert page.errors == []
 
 
 def approve_on_a_phone(page: Any) -> None:

@@ -22,6 +22,8 @@ class RaviPanel extends HTMLElement {
     new MutationObserver(() => this.#theme()).observe(document.documentElement, { attributes: true });
     dark.addEventListener("change", () => this.#theme());
     this.button.hidden = false;
+    for (const event of ["resize", "click", "change", "load"]) addEventListener(event, () => requestAnimationFrame(() => this.#lift()));
+    this.#lift();
     if (this.#kept().open && !narrow.matches) this.open();
     else this.#look();
   }
@@ -102,6 +104,17 @@ class RaviPanel extends HTMLElement {
     } catch {
       // a full or forbidden storage keeps nothing
     }
+  }
+
+  // Put the button above a bar that the page keeps at its lower edge, such as the buttons of a form.
+  #lift() {
+    if (this.button.hidden) return;
+    const { x, width } = this.button.getBoundingClientRect();
+    const bar = document.elementsFromPoint(x + width / 2, innerHeight - width / 2).find((one) => {
+      const isKept = !this.contains(one) && ["fixed", "sticky"].includes(getComputedStyle(one).position);
+      return isKept && one.offsetHeight < innerHeight / 3;
+    });
+    this.button.style.setProperty("--lift", bar ? `${innerHeight - bar.getBoundingClientRect().top}px` : "0px");
   }
 
   // As the page around: by its switch, else by the scheme that it declares.
