@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
@@ -36,7 +37,7 @@ END_S = 120.0  # for the last runs to end
 class Tally:
     delays: list[float] = field(default_factory=list)  # ms from the frame's making to the client
     frames: int = 0
-    broken: int = 0
+    broken: Counter[str] = field(default_factory=Counter)  # sockets, by the error
     gaps: int = 0  # `stream.gap`: the buffer was lost
     runs: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -100,7 +101,7 @@ class Follower:
             except (TimeoutError, OSError, WebSocketException) as error:
                 if getattr(getattr(error, "rcvd", None), "code", 0) >= 4400:
                     raise
-                self.tally.broken += 1
+                self.tally.broken[f"{type(error).__name__} {error}"[:80]] += 1
                 await asyncio.sleep(0.2)
 
 
@@ -166,9 +167,11 @@ async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], op
     early, web_early = memory(), web_process()
     await asyncio.gather(*jobs)
     took, used = time.monotonic() - begun, psutil.Process().cpu_times()
-    delays = sorted(tally.delays)
+    delays = sorted(tally.delays) or [0]
     print(f"sockets {options.users * options.sockets}, {took:.0f} s, load {os.getloadavg()[0]:.1f}")
-    print(f"runs {tally.runs}, broken sockets {tally.broken}, faults {await chaos if chaos else 0}, gaps {tally.gaps}")
+    happened = await chaos if chaos else 0
+    print(f"runs {tally.runs}, broken sockets {tally.broken.total()}, faults {happened}, gaps {tally.gaps}")
+    print(*(f"  {count} {error}" for error, count in tally.broken.most_common(5)), sep="\n")
     print(f"frame to client p50 {median(delays):.0f} ms, p95 {delays[int(len(delays) * 0.95)]:.0f} ms")
     share = (used.user - cpu.user + used.system - cpu.system) / took
     print(f"deliveries {tally.frames / took:.0f}/s, the client's CPU {share:.0%}")
