@@ -1,6 +1,6 @@
 """The URL patterns of the sockets, for the root of the site's ASGI router. For another place set RAVI["SOCKET_PATH"].
 
-Wrap them in channels' AuthMiddlewareStack to accept browsers with a session cookie; without it only tickets work.
+The sockets read the session cookie, or a ticket. A middleware that sets `scope["user"]` replaces the cookie.
 The consumers check origins. AllowedHostsOriginValidator would also refuse programs that connect with a ticket.
 """
 

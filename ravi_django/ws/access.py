@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs
 from uuid import UUID
 
+from channels.auth import get_user
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
 from django.core.handlers.asgi import ASGIRequest
+from django.http import parse_cookie
 from django.utils.http import is_same_domain
 
 from ravi_django.conf import conf
@@ -39,12 +42,24 @@ async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
         if found is None:
             raise Refused(UNKNOWN_USER, "the ticket was used, has expired or is unknown")
         return found.user, Credential.of_token(found)
-    user = scope.get("user")  # None on a site without AuthMiddleware, where only tickets work
+    if "user" in scope:  # of a middleware of the site
+        user, session = scope["user"], scope.get("session")
+    else:
+        user, session = await readers().call(_by_cookie, scope)
     if user is None or not user.is_authenticated or not user.is_active:
         raise Refused(UNKNOWN_USER, "log in, or use a ticket")
     if not origin_allowed(scope):
         raise Refused(BAD_ORIGIN, "this origin is not allowed: see RAVI['SOCKET_ORIGINS']; programs use a ticket")
-    return user, Credential.of_session(scope.get("session"), user)
+    return user, Credential.of_session(session, user)
+
+
+def _by_cookie(scope: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The user of the session cookie, and the session. On a database thread, which keeps its connection: channels'
+    AuthMiddleware opens a connection for each socket, before it is accepted."""
+    header = next((value for name, value in scope.get("headers", []) if name == b"cookie"), b"")
+    key = parse_cookie(header.decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
+    session = import_module(settings.SESSION_ENGINE).SessionStore(key)
+    return get_user.func({"session": session}), session
 
 
 def active(pk: Any) -> Any | None:

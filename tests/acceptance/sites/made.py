@@ -76,14 +76,11 @@ from django.core.wsgi import get_wsgi_application
 application = get_wsgi_application()
 """,
     "mysite/asgi.py": """
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 django_application = get_asgi_application()
 from ravi_django.routing import websocket_urlpatterns
-application = ProtocolTypeRouter(
-    {"http": django_application, "websocket": AuthMiddlewareStack(URLRouter(websocket_urlpatterns))}
-)
+application = ProtocolTypeRouter({"http": django_application, "websocket": URLRouter(websocket_urlpatterns)})
 """,
     "mysite/policy.py": """
 def strict(get_response):
