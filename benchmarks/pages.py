@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
-from urllib.request import urlopen
 
 from benchmarks.report import Figure
 from benchmarks.stack import Stack, web
@@ -35,7 +35,7 @@ def measure(stack: Stack, rows: int, runs: int) -> Iterator[Figure]:
     long(run, rows)
     try:
         with web(stack) as address, chromium() as use:
-            wait_until(lambda: urlopen(f"http://{address}/accounts/login/").status == 200, 60.0)
+            wait_until(lambda: _listens(address), 60.0)
 
             def opened(path: str, shown: str) -> tuple[float, float]:
                 with use() as browser:
@@ -48,6 +48,15 @@ def measure(stack: Stack, rows: int, runs: int) -> Iterator[Figure]:
                 yield from _figures(name, *opened(f"/ravi/ui/dashboard/?days={days}", ".tile"))
     finally:
         user.delete()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _opened(page: Any, path: str, shown: str) -> tuple[float, float]:
