@@ -85,6 +85,7 @@ class Timeline:
         self.leases: list[Lease] = []
         self.lost: list[datetime] = []
         self._waits: dict[Row, Bar] = {}  # of the rows of suspensions
+        self._taken: dict[Row, datetime] = {}  # when the worker of this row took over
         self._tops = {run.id: self._run_lane(run) for run in runs}
         self._children: dict[UUID, list[Run]] = {}
         for run in runs:
@@ -166,7 +167,8 @@ class Timeline:
                 last = max(last, self._now)
             self._lease(lane, Lease(str(first.about.get("worker", "")), begin, last))
             if first.about.get("after"):
-                lane.lost.append(first.started_at)
+                self._taken[first] = begin  # its own times are those of the commit that it waited for
+                lane.lost.append(begin)
             for row in found:
                 if row.kind == "run.suspended":
                     until = end if after is None else min(row.started_at for row in after)
@@ -210,7 +212,7 @@ class Timeline:
         elif last.is_error:
             lane.state = "failed"
         if first.about.get("after"):
-            lane.lost, lane.bars = [first.started_at], []
+            lane.lost, lane.bars = [self._taken.get(first, first.started_at)], []
         length = (end if is_open else last.finished_at) - first.started_at
         lane.took = length if tone in ("model", "tool", "wait") else None
         costs = [row.cost for row in rows if row.cost is not None]

@@ -104,6 +104,23 @@ def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothin
     assert "Choose a row" in read(user, run, f"?part=detail&entry={make_run().id}.1")
 
 
+def test_a_takeover_is_marked_where_the_next_worker_began(user: Any) -> None:
+    run = make_run(AGENT, owner=user)
+    rows_of(
+        run,
+        (0, 0, {"kind": "run.started", "result": {"worker": "w1"}}),
+        (0, 1, CALL),
+        (9, 9, {"kind": "run.resumed", "epoch": 2, "result": {"worker": "w2", "after": "2026-01-01T00:00:00Z"}}),
+        (1.5, 9, {"kind": "llm.call", "name": "gpt", "path": "2", "epoch": 2}),  # in one commit with the row before
+    )
+    set_to(run, Status.COMPLETED, finished_at=run.created_at + timedelta(seconds=9))
+
+    page = read(user, run)
+
+    lost = {*re.findall(r'class="bar-lost" x1="([\d.]+)%"', page)}
+    assert lost == {*re.findall(r'class="bar-model" x="([\d.]+)%"', page)}
+
+
 def test_the_page_is_in_german_too(user: Any, settings: Any) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
     run = team(user)
