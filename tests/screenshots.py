@@ -59,7 +59,6 @@ def chat(log_in: Any, folder: Path) -> None:
     page.wait_for_selector(".answer.live .prose:has-text('fell asleep')")
     page.hover("#scroller")
     page.mouse.wheel(0, -260)
-    page.wait_for_function("document.querySelector('ravi-chat').shadowRoot.querySelector('.user').checkVisibility()")
     page.wait_for_selector(".answer.live .prose:has-text('lit it')")
     page.screenshot(path=folder / "chat.png")
 
