@@ -125,7 +125,7 @@ function morph(old, fresh) {
 function asks(fresh) {
   const open = new Set([...fresh.children].map((one) => one.dataset.request));
   for (const one of [...$("asks").children]) {
-    const isDecidedHere = one.matches(".request") && !one.querySelector(".decide");
+    const isDecidedHere = one.matches(".request") && !one.querySelector(".decide button:enabled"); // or being sent
     if (!open.has(one.dataset.request) && !isDecidedHere) one.remove();
   }
   for (const one of [...fresh.children]) {
