@@ -143,21 +143,15 @@ export class Client {
   }
 
   /** Request the cancellation of a run. @param {string} run */
-  cancel(run) {
-    return this.post(`runs/${run}/cancel/`);
-  }
+  cancel = (run) => this.post(`runs/${run}/cancel/`);
 
   /** The pending requests that the user may answer or, without `may_answer`, read. */
-  requests() {
-    return this.all("requests/?status=pending");
-  }
+  requests = () => this.all("requests/?status=pending");
 
   /** Answer a request. The first answer counts: a later one is a 409.
    *  @param {string} request @param {string} action approve, deny, edit, answer, skip, cancel or resolve
    *  @param {object} [fields] of the action, such as text and reason */
-  answer(request, action, fields = {}) {
-    return this.post(`requests/${request}/answer/`, { action, ...fields });
-  }
+  answer = (request, action, fields = {}) => this.post(`requests/${request}/answer/`, { action, ...fields });
 
   /** Upload a file, and return it as a content block for `input`.
    *  @param {Blob & {name?: string}} file @param {string} [name] of a blob that is no File */
@@ -196,13 +190,11 @@ export class Client {
     if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
     if (this.#token) headers.Authorization = this.#token;
     else if (method !== "GET") headers["X-CSRFToken"] = globalThis.document?.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? this.#csrf;
-    const credentials = this.#token ? "omit" : "include";
-    let response;
-    try {
-      response = await fetch(new URL(path, this.base), { method, headers, credentials, body: body === undefined || isForm ? body : JSON.stringify(body) });
-    } catch {
+    /** @type {RequestInit} */
+    const options = { method, headers, credentials: this.#token ? "omit" : "include", body: body === undefined || isForm ? body : JSON.stringify(body) };
+    const response = await fetch(new URL(path, this.base), options).catch(() => {
       throw new ApiError(0, "unreachable", this.#t("The server cannot be reached."));
-    }
+    });
     const answer = await response.json().catch(() => null);
     if (!response.ok) {
       const { code = "", message = this.#t("The server answered with status %s.", response.status), field } = answer?.error ?? {};
@@ -283,8 +275,7 @@ function sleep(ms, signal) {
   return new Promise((resolve) => {
     const end = () => {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
-      resolve();
+      resolve(signal?.removeEventListener("abort", end));
     };
     const timer = setTimeout(end, ms);
     signal?.addEventListener("abort", end);

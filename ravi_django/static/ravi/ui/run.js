@@ -2,7 +2,7 @@
 
 import { Client, newKey } from "../ravi-client.js";
 import { jsonOf, RequestCard } from "./requests.js";
-import { setWords, t } from "./words.js";
+import { setWords, stepInWords, t } from "./words.js";
 
 const PAUSE = 700; // ms at least between two looks at the server
 const GROW = 5000; // ms: the bars of what runs grow
@@ -173,12 +173,9 @@ async function follow() {
 
 // What the run does now, in words, and for how long.
 function now(frame) {
-  const step = frame.type === "progress" ? frame.step : frame.type;
-  const words = {
-    thinking: t("Thinking"), "reasoning.delta": t("Thinking"), "text.delta": t("Answering"), tool_call: t("Calling %s", frame.content?.tool ?? ""),
-  }[step];
+  const words = stepInWords(frame);
   if (words !== doing) since = Date.now();
-  doing = words ?? "";
+  doing = words;
   agent = frame.agent;
 }
 
