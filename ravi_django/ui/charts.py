@@ -120,7 +120,8 @@ def _frame(slots: Sequence[Slot], top: float, axis: str) -> Chart:
     for share in (0, 0.5, 1):
         y = BOTTOM - (BOTTOM - TOP) * share
         chart.grid.append(_percent(y))
-        chart.labels.append(Label("0%", _percent(y), axis.format(number(top * share, 0))))
+        if axis != "{}" or (top * share).is_integer():  # no halves of a run
+            chart.labels.append(Label("0%", _percent(y), axis.format(number(top * share, 0))))
     every = max(1, -(-len(slots) // LABELS))
     for place in range(0, len(slots), every):
         chart.labels.append(Label(_percent(LEFT + step * (place + 0.5)), "97%", slots[place].label, "time"))

@@ -162,15 +162,16 @@ class _Page:
             "notes": notes,
             "worse": is_slower,
         }
+        spent = found.before.cost
         yield {
             "name": _("Cost"),
             "value": charts.money(found.total.cost, found.total.unpriced),
             "url": self._ended(),
             "notes": [
                 (_("%(count)s tokens") % {"count": charts.tokens(found.total.tokens)}, ""),
-                (self._against(found.total.cost, found.before.cost, charts.money), ""),
+                *([(self._against(found.total.cost, spent, charts.money), "")] if spent else []),
             ],
-            "worse": found.before.cost and float(found.total.cost) > float(found.before.cost) * WORSE,
+            "worse": spent and float(found.total.cost) > float(spent) * WORSE,
         }
 
     def _against(self, now: Any, before: Any, written: Callable[[Any], str]) -> str:
