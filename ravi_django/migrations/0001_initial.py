@@ -558,6 +558,7 @@ class Migration(migrations.Migration):
                 ('credential', models.JSONField(help_text="The owner's credential; the socket closes when it ends", null=True)),
                 ('run', models.UUIDField(help_text='The run whose event stream it opens; null: not used yet', null=True)),
                 ('expires_at', models.DateTimeField(db_index=True)),
+                ('ends_at', models.DateTimeField(help_text='No stream renews it for longer')),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
         ),

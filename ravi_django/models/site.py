@@ -44,6 +44,7 @@ class Ticket(models.Model):
     credential = models.JSONField(null=True, help_text="The owner's credential; the socket closes when it ends")
     run = models.UUIDField(null=True, help_text="The run whose event stream it opens; null: not used yet")
     expires_at = models.DateTimeField(db_index=True)
+    ends_at = models.DateTimeField(help_text="No stream renews it for longer")
 
     def __str__(self) -> str:
         return self.id[:8]

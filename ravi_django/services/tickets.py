@@ -1,7 +1,8 @@
 """Tickets, with which a program without cookies opens one websocket, or the event stream of one run.
 
 A socket uses its ticket up. An event stream keeps it: a browser's EventSource reconnects with the same address. It
-expires AGAIN_S after the stream's last connection ended, and LOOK_S later if a process was killed.
+expires AGAIN_S after the stream's last connection ended (LOOK_S later if a process was killed), and MOST_S after its
+issue.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from ravi_django.models import Ticket
 from ravi_django.runtime.db import clock
 from ravi_django.services.openings import AGAIN_S, LOOK_S, Credential, is_gone
 
+MOST_S = 24 * 3600.0
+
 
 def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
     """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
     belongs to `credential`, which requested it."""
     Ticket.objects.filter(expires_at__lte=clock.now()).delete()
     ticket = secrets.token_urlsafe(32)
-    row = Ticket(id=_hash(ticket), user=user, credential=credential, expires_at=clock.after(conf.TICKET_S))
+    times = {"expires_at": clock.after(conf.TICKET_S), "ends_at": clock.after(MOST_S)}
+    row = Ticket(id=_hash(ticket), user=user, credential=credential, **times)
     row.save(force_insert=True)
     row.refresh_from_db(fields=["expires_at"])
     return ticket, row.expires_at
@@ -34,7 +38,8 @@ def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetim
 def take(ticket: str, run: UUID | None = None) -> Ticket | None:
     """Use a ticket for a socket, or for the event stream of `run`. Returns its row with the active user; None for an
     unknown or expired one, and for one that was used for something else."""
-    row = Ticket.objects.select_related("user").filter(id=_hash(ticket), expires_at__gt=clock.now()).first()
+    valid = Ticket.objects.filter(expires_at__gt=clock.now(), ends_at__gt=clock.now())
+    row = valid.select_related("user").filter(id=_hash(ticket)).first()
     if row is None:
         return None
     unused = Q(id=row.id, run=None)

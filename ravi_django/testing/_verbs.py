@@ -183,7 +183,7 @@ runtime.sources.unread: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
 runtime.streams.archive: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
-runtime.streams.frames: collapse frames_delta=delta frames_durable=durable Frame Source stream_done
+runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS

@@ -17,7 +17,7 @@ from ravi_django.runtime.journal.append import save_blobs
 from ravi_django.runtime.journal.entries import make_blob
 from ravi_django.runtime.streams.buffer import EventBuffer
 from ravi_django.runtime.streams.frames import collapse
-from ravi_django.runtime.streams.reading import archived
+from ravi_django.runtime.streams.reading import stored
 
 PAGE = 5000  # frames read at a time
 MOST = 50  # trees in one transaction
@@ -52,7 +52,7 @@ def _rest(buffer: EventBuffer, tree: str, frames: list[dict[str, Any]]) -> list[
         page = buffer.read(tree, frames[-1]["seq"], PAGE)
         frames += page or []
     if frames and frames[0]["seq"] > 1:  # the buffer has lost the frames from before a retry
-        frames = [*(frame for frame in archived(tree) if frame["seq"] < frames[0]["seq"]), *frames]
+        frames = [*(frame for frame in stored(tree) if frame["seq"] < frames[0]["seq"]), *frames]
     return frames
 
 

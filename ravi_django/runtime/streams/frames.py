@@ -235,12 +235,13 @@ def _paused(entry: Any) -> dict[str, Any]:
 
 def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The sequence as it is archived: neighbouring deltas of a call become one `text.delta` with the range of their
-    numbers, `from_seq` to `seq`."""
+    numbers, `from_seq` to `seq`, and the `sizes` of their texts, by which `rest` cuts it."""
     kept: list[dict[str, Any]] = []
     for frame in frames:
         last = kept[-1] if kept else None
         if last is not None and _same_call(last, frame):
             last.setdefault("from_seq", last["seq"])
+            last.setdefault("sizes", [len(last["text"])]).append(len(frame["text"]))
             last["seq"] = frame["seq"]
             last["text"] += frame["text"]
         else:
@@ -248,6 +249,16 @@ def collapse(frames: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
+def rest(frame: dict[str, Any], after: int) -> dict[str, Any]:
+    """A frame of the archive for a client that has all numbers up to `after`."""
+    if "sizes" not in frame:
+        return frame
+    first, sizes = frame["from_seq"], frame["sizes"]
+    known = max(0, after + 1 - first)
+    whole = {key: value for key, value in frame.items() if key != "sizes"}
+    return {**whole, "from_seq": first + known, "text": frame["text"][sum(sizes[:known]) :]}
+
+
 def _same_call(a: dict[str, Any], b: dict[str, Any]) -> bool:
     same = all(a.get(key) == b.get(key) for key in ("type", "run", "call", "attempt"))
-    return same and a["type"] in ("text.delta", "reasoning.delta")
+    return same and a["seq"] + 1 == b["seq"] and a["type"] in ("text.delta", "reasoning.delta")

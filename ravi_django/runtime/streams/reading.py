@@ -15,6 +15,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
+from ravi_django.runtime.streams.frames import rest
 from ravi_django.runtime.streams.shown import named
 
 T = TypeVar("T")
@@ -78,10 +79,13 @@ def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
 
 def archived(tree: UUID | str, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
     """The frames above `after` that were archived when the stream last ended."""
+    return [rest(frame, after) for frame in stored(tree) if frame["seq"] > after][:limit]
+
+
+def stored(tree: UUID | str) -> list[dict[str, Any]]:
+    """The archive as it is."""
     root = Run.objects.select_related("archive").get(id=tree)
-    if root.archive is None:
-        return []
-    return [frame for frame in blob_value(root.archive) if frame["seq"] > after][:limit]
+    return [] if root.archive is None else blob_value(root.archive)
 
 
 STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree

@@ -77,8 +77,11 @@ def test_for_events_it_opens_one_run_again_and_nothing_else(client: APIClient, u
     assert client_of().get(f"/ravi/{mine}/", {"ticket": ticket}).status_code == 401
     assert world.tickets_take(ticket) is None
     assert world.tickets_take(late) and events(mine, late).status_code == 401
-    Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
-    assert events(mine, ticket).status_code == events(mine, "unknown").status_code == 401
+    assert Ticket.objects.get().ends_at - timezone.now() <= timedelta(days=1)
+    for ends in ("ends_at", "expires_at"):
+        Ticket.objects.update(**{ends: timezone.now() - timedelta(seconds=1)})
+        assert events(mine, ticket).status_code == events(mine, "unknown").status_code == 401, ends
+        Ticket.objects.update(**{ends: timezone.now() + timedelta(seconds=60)})
 
 
 def test_for_events_it_goes_with_the_token_that_asked_for_it(user: Any, run: Run) -> None:

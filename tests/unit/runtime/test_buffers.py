@@ -272,6 +272,8 @@ def test_neighbouring_deltas_of_a_call_collapse_to_one_that_names_its_numbers():
         (None, 5, None),
         (None, 6, "d"),
     ]
+    rests = [world.frames_rest(kept[1], after) for after in (0, 1, 2, 3)]
+    assert [(frame["from_seq"], frame["text"]) for frame in rests] == [(2, "abc"), (2, "abc"), (3, "bc"), (4, "c")]
     assert given == sequence("progress", ("1", "a"), ("1", "b"), ("1", "c"), "completion", ("2", "d"))
 
 

@@ -52,6 +52,9 @@ def test_the_ended_stream_is_kept_without_its_single_tokens(valkey_url, settings
     assert text["text"] == "one two three four"
     assert (text.get("from_seq", text["seq"]), text["seq"]) == (singles[0]["seq"], singles[-1]["seq"])
     assert [frame for frame in kept if frame is not text] == [frame for frame in live if frame not in singles]
+    for single in singles:  # a client continues at any place
+        tail = next(one for one in world.events_page(run.id, after=single["seq"] - 1)[0] if one["type"] == "text.delta")
+        assert tail["text"] == text["text"][text["text"].index(single["text"]) :]
     assert world.events_page(run.id, after=kept[-2]["seq"]) == ([kept[-1]], True)
     assert world.events_page(run.id, after=kept[-1]["seq"]) == ([], True)
     assert world.events_page(run.id, limit=2)[0] == kept[:2]
