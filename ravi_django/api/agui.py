@@ -18,7 +18,7 @@ from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.runtime.teams import board
-from ravi_django.services import exchanges, problems
+from ravi_django.services import exchanges
 from ravi_django.services.exchanges import Exchange, Input, Sent
 from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task, Text
 
@@ -164,8 +164,8 @@ class AguiFormat(Format):
         tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
         return _event("RUN_FINISHED", **self._ids, outcome=outcome, **tokens)
 
-    def fault(self) -> bytes:
-        return _event("RUN_ERROR", message=problems.INTERNAL, code="internal")
+    def fault(self, code: str, message: str) -> bytes:
+        return _event("RUN_ERROR", message=message, code=code, metadata={"run": self._run})
 
 
 def _reasoning(piece: Text) -> str:

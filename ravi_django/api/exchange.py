@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import async_to_sync
@@ -20,6 +21,7 @@ from ravi_django.api.events import close_connections, opening_of, streaming, str
 from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
+from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange
 from ravi_django.services.fields import IdField
 from ravi_django.services.pieces import Ended, Piece, pieces
@@ -37,8 +39,8 @@ class Format(Protocol):
     def add(self, piece: Piece) -> Iterator[bytes]:
         """The events of a piece. Iterate over all of them."""
 
-    def fault(self) -> bytes:
-        """The last event after an error of the server."""
+    def fault(self, code: str, message: str) -> bytes:
+        """The last event of a stream that ends before its run. It has the run's id."""
 
 
 F = TypeVar("F", bound=Format)
@@ -91,7 +93,7 @@ class ExchangeView(ApiView):
         except BaseException:
             limits.close_one(place)
             raise
-        body = sse.relay(_events(exchange, form), opening, bytes, form.fault)
+        body = sse.relay(_events(exchange, form), opening, bytes, partial(_fault, exchange, form))
         return streaming(body if is_asgi else sse.on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
@@ -122,6 +124,14 @@ async def _events(exchange: Exchange, form: Format) -> AsyncGenerator[bytes]:
         async for piece in found:
             for event in form.add(piece):
                 yield event
+
+
+def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:
+    if not is_slow:
+        return form.fault("internal", problems.INTERNAL)
+    run = exchange.run.tree_id
+    text = f"the stream was cut because the client read too slowly: run {run} goes on, read it at runs/{run}/"
+    return form.fault("slow_client", text)
 
 
 async def _gather(exchange: Exchange, form: Format, within_s: float) -> bool:

@@ -192,8 +192,8 @@ class ChatFormat(Format):
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason}
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self.usage}
 
-    def fault(self) -> bytes:
-        return event(error(problems.INTERNAL, 500, "internal"))
+    def fault(self, code: str, message: str) -> bytes:
+        return event(error(message, 500, code, run=self._head["id"]))
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}

@@ -14,7 +14,7 @@ from ravi_django.api.exchange import ExchangeView, Format, session_id
 from ravi_django.api.openai import INSTEAD, OpenAIView, arguments_of, failure, timed_out
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
-from ravi_django.services import exchanges, problems
+from ravi_django.services import exchanges
 from ravi_django.services.exchanges import Exchange, Sent
 from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
@@ -160,8 +160,8 @@ class ResponseFormat(Format):
     def body(self) -> dict[str, Any]:
         return self._body
 
-    def fault(self) -> bytes:
-        return self._event("error", code="internal", message=problems.INTERNAL, param=None)
+    def fault(self, code: str, message: str) -> bytes:
+        return self._event("error", code=code, message=message, param=None, run=self._body["id"])
 
     def _item(self, status: str, content: list[Any]) -> dict[str, Any]:
         return {"id": self._message, "type": "message", "role": "assistant", "status": status, "content": content}

@@ -44,10 +44,13 @@ async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[byte
 
 
 async def relay(
-    found: AsyncGenerator[T], opening: Opening, encode: Callable[[T], bytes], fault: Callable[[], bytes] = bytes
+    found: AsyncGenerator[T],
+    opening: Opening,
+    encode: Callable[[T], bytes],
+    fault: Callable[[bool], bytes] = lambda is_slow: b"",
 ) -> AsyncGenerator[bytes]:
     """What is found, encoded, until it ends or the opening is revoked. Waits on the event loop, without a thread. After
-    a failure the stream ends with the result of `fault`, also for a client that has taken nothing for SLOW_S."""
+    a failure the stream ends with `fault(False)`; after a client took nothing for SLOW_S, with `fault(True)`."""
     try:
         async with watched(opening), aclosing(found), aclosing(with_pauses(found, KEEP_ALIVE_S)) as coming:
             yield OPENING
@@ -58,11 +61,11 @@ async def relay(
                     yield KEEP_ALIVE if one is None else encode(one)
                 if slow:
                     await slow[0]
-                    yield fault()
+                    yield fault(True)
                     return
     except Exception:
         log.exception("%r: its event stream failed", opening.reads, extra={"action": "sse.failed"})
-        yield fault()
+        yield fault(False)
 
 
 @contextmanager

@@ -199,6 +199,9 @@ def test_no_client_submits_again_after_an_error_of_the_server(ai: openai.OpenAI,
         ai.chat.completions.create(model=AGENT, messages=ASK)
 
     assert (caught.value.status_code, caught.value.body["run"]) == (503, str(Run.objects.get().id))
+    with pytest.raises(openai.APIError, match="internal error") as broken:
+        list(ai.chat.completions.create(model=AGENT, messages=ASK, stream=True))
+    assert broken.value.body["run"] == str(Run.objects.latest("created_at").id)
 
 
 def test_a_call_with_the_same_key_follows_the_first_run(ai: openai.OpenAI, worker: None) -> None:

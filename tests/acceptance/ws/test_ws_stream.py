@@ -125,8 +125,9 @@ def test_a_killed_client_leaves_nothing_behind_and_the_run_goes_on(
 def fill(run: Run, frames: int) -> None:
     """Frames of 20 KB each."""
     source = Source.of(run)
-    for _ in range(0, frames, 100):
-        batch = [Frame(source, "text.delta", {"text": "x" * 20_000}) for _ in range(100)]
+    for number in range(0, frames, 100):
+        calls = [f"call {number + place}" for place in range(100)]
+        batch = [Frame(source, "text.delta", {"text": "x" * 20_000, "call": call}) for call in calls]
         get_buffer().append([Batch(str(run.id), batch, mark=10**6, fresh=True)])
 
 
@@ -202,6 +203,32 @@ def test_a_slow_client_is_cut_and_holds_up_no_other(
     assert 1 < len(before) < count
     assert before + after == everything
     assert [frame["seq"] for frame in everything] == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/responses", "agui/react/thinker/"])
+def test_a_slow_client_of_another_protocol_is_told_its_run(server, thinker, demo, monkeypatch, caplog, path) -> None:
+    monkeypatch.setattr(openings, "SLOW_S", 1.0)
+    world.silence(monkeypatch, "dispatch_send")
+    caplog.set_level("INFO", "ravi")
+    message = {"id": "m", "role": "user", "content": "Hello."}
+    body = {"threadId": "", "runId": "r", "messages": [message]}
+    if path.startswith("v1"):
+        body = {"model": thinker, "stream": True, "input" if "responses" in path else "messages": [message]}
+    headers = {"Authorization": f"Bearer {Token.objects.create(user=demo).key}", "Content-Type": "application/json"}
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND_S)
+    connection.sock = narrow_socket(server)
+    connection.request("POST", f"/ravi/{path}", json.dumps(body), headers)
+    with closing(connection):
+        coming = frames_of(connection.getresponse())
+        next(coming)
+        run = Run.objects.get()
+        fill(run, 1000)
+        assert wait_until(lambda: "a slow client is cut" in caplog.text, BOUND_S)
+        *_, last = coming
+
+    error = last.get("error", last)
+    assert "the client read too slowly" in error["message"] and f"run {run.id} goes on" in error["message"]
+    assert (error["code"], error.get("metadata", error)["run"]) == ("slow_client", str(run.id))
 
 
 UVICORN = (
