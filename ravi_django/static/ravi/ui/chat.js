@@ -25,8 +25,7 @@ class RaviChat extends HTMLElement {
   connectedCallback() {
     this.root = this.shadowRoot;
     setWords(JSON.parse(this.querySelector("script")?.textContent ?? "{}"));
-    const { api, csrf, sockets } = this.dataset;
-    this.api = new Client(api, { csrf, sockets, t });
+    this.api = new Client(this.dataset.api, { ...this.dataset, t }); // csrf, sockets
     if (!this.#$("composer")) return; // no agent to run
     this.status = new Status(this.root, this.hasAttribute("data-staff"));
     this.talks = new Talks(this.api, this.root, {
@@ -152,7 +151,10 @@ class RaviChat extends HTMLElement {
         if (frame.type === "board") this.#board(answer.root, frame.task);
         const word = stepInWords(frame);
         if (word) this.status.say(word);
-        if (frame.type === "request") this.#asked(frame);
+        if (frame.type === "request") {
+          this.#tell("ravi-news");
+          this.status.announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
+        }
         if (frame.type !== "completion") continue;
         used.tokens += (frame.usage?.input_tokens ?? 0) + (frame.usage?.output_tokens ?? 0);
         used.cost = frame.cost === null || used.cost === null ? null : used.cost + frame.cost;
@@ -187,16 +189,12 @@ class RaviChat extends HTMLElement {
       this.#ending(run, answer);
       await this.#foot(run, answer);
       if (run.status === "completed") this.status.announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
-      const queued = this.root.querySelector(".queued") || activeOf(await this.#runsOf(this.#session)); // or by another tab
-      if (queued && !this.#live) this.open(this.#session);
+      const isActive = (other) => !ENDED.has(other.status); // begun by another tab
+      const more = this.root.querySelector(".queued") || (await this.#runsOf(this.#session)).some(isActive);
+      if (more && !this.#live) this.open(this.#session);
     } catch (error) {
       this.status.say(error.message, "fault");
     }
-  }
-
-  #asked(frame) {
-    this.#tell("ravi-news");
-    this.status.announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
   }
 
   #foot(run, answer, newest = true) {
@@ -397,10 +395,6 @@ class RaviChat extends HTMLElement {
     this.#$("sessions").classList.toggle("open", on);
     this.#$("open-sessions").setAttribute("aria-expanded", String(on));
   }
-}
-
-function activeOf(runs) {
-  return runs.findLast((run) => !ENDED.has(run.status));
 }
 
 customElements.define("ravi-chat", RaviChat);

@@ -146,10 +146,7 @@ async function card(place) {
 
 // --- live
 
-function say(text) {
-  $("banner").hidden = !text;
-  $("banner").textContent = text;
-}
+const say = (text) => fault($("banner"), text);
 
 function live() {
   return $("head").dataset.live === "yes";
