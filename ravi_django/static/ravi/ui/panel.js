@@ -13,10 +13,7 @@ class RaviPanel extends HTMLElement {
     this.dialog.oncancel = (event) => this.#escape(event); // a phone's button Back
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
     this.addEventListener("ravi-moved", (event) => this.#moved(event.detail));
-    this.addEventListener("ravi-works", (event) => {
-      this.#keep({ run: event.detail });
-      this.asks.hidden = true;
-    });
+    this.addEventListener("ravi-works", (event) => this.#keep({ run: event.detail }));
     this.addEventListener("ravi-news", () => this.dialog.open || this.#news(true));
     this.#theme();
     new MutationObserver(() => this.#theme()).observe(document.documentElement, { attributes: true });
@@ -79,7 +76,6 @@ class RaviPanel extends HTMLElement {
 
   #shown(on) {
     this.button.hidden = on;
-    this.asks.hidden = true;
     if (on) this.#news(false);
     this.#keep({ open: on });
   }
@@ -99,6 +95,7 @@ class RaviPanel extends HTMLElement {
   }
 
   #keep(change) {
+    this.asks.hidden = true;
     try {
       localStorage.setItem(KEY, JSON.stringify({ ...this.#kept(), user: this.dataset.user, ...change }));
     } catch {
