@@ -30,9 +30,11 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)  # a silent stream has a comment every 15 s
+NO_LIMITS = httpx.Limits()  # streams that wait would take the connections of other calls
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+LONGEST_RETRY_S = 120.0  # of the times that a site may ask to wait
 CALL_S = 3.0  # how long a call is repeated, in pauses
-STREAM_S = 300.0  # how long a stream that was open is reconnected
+STREAM_S = 300.0  # how long a stream is reconnected that was open, or whose run this client has submitted
 POLL_S = 1.0
 AWAY = (0, 429, 500, 502, 503, 504)  # statuses that may be different soon
 
@@ -40,35 +42,45 @@ AWAY = (0, 429, 500, 502, 503, 504)  # statuses that may be different soon
 class ApiError(Exception):
     """An error of the site, a site that cannot be reached, or a run that did not complete."""
 
+    run: str | None = None  # the id of the run that was submitted before the error: it may go on
+    retry_after: float = 0.0  # seconds that the site asks to wait
+
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
-        self.status = status  # of HTTP; 0: no answer. 500 of `run`: the run has failed or was cancelled
+        self.status = status  # of HTTP; 0: no answer. 500 of `run`: the run has not completed
         self.code = code  # such as "invalid_input"; "unreachable": no answer; "": an answer of another server
         self.message = message
         self.field = field  # the part of the request to fix
 
 
 class AsyncClient:
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, **options: Any) -> None:
         """`url` is the mount of ravi_django. `token` is sent as `Token …`; one with a space, as in `Bearer …`, is sent
-        as it is."""
+        as it is. `options` are those of httpx's client, such as `verify` and `proxy`."""
         authorization = token if " " in token else f"Token {token}"
         self._http: Any = self._connections(
             base_url=url if url.endswith("/") else f"{url}/",
-            headers={"Authorization": authorization, "Accept": "application/json"},
-            timeout=TIMEOUT,
+            headers={"Authorization": authorization, "Accept": "application/json", **options.pop("headers", {})},
+            **{"timeout": TIMEOUT, "limits": NO_LIMITS, **options},
         )
 
-    async def run(self, /, agent: str, input: Any, **options: Any) -> Json:
+    async def run(self, /, agent: str, input: Any, *, timeout: float | None = None, **options: Any) -> Json:
         """Submit, wait for the end, and return the run; its `output` is a text. Waits as long as the run works or waits
-        for people. Raises ApiError also if the run fails or is cancelled."""
+        for people, or about `timeout` seconds. Raises ApiError also after that time, and if the run fails, is cancelled
+        or blocked; its `run` is the run's id."""
+        begun = time.monotonic()
         run = await self.submit(agent, input, **options)
-        async for _ in self.events(run["id"]):
-            pass
-        run = dict(await self.call("GET", f"runs/{run['id']}/"))
-        if run["status"] != "completed":
-            problem = "{type}: {message}".format(**run["error"]) if run["error"] else "without an error"
-            raise ApiError(500, run["status"], f"run {run['id']} has ended as {run['status']}: {problem}")
+        with _after_submit(run):
+            async with aclosing(self._signs(run["id"], 0, STREAM_S)) as signs:
+                async for frame in signs:
+                    if _is_blocked(frame, run["id"]):
+                        break
+                    if timeout is not None and time.monotonic() > begun + timeout:
+                        raise ApiError(0, "timeout", f"run {run['id']} goes on: it has not ended in {timeout:g} s")
+            run = dict(await self.call("GET", f"runs/{run['id']}/"))
+            if run["status"] != "completed":
+                problem = "{type}: {message}".format(**run["error"]) if run["error"] else "without an error"
+                raise ApiError(500, run["status"], f"run {run['id']} is {run['status']}: {problem}")
         return run
 
     async def submit(self, /, agent: str, input: Any, *, idempotency_key: str | None = None, **options: Any) -> Json:
@@ -81,25 +93,34 @@ class AsyncClient:
     async def stream(self, /, agent: str, input: Any, **options: Any) -> AsyncGenerator[Json]:
         """Submit, and yield the frames of the run as `events` does."""
         run = await self.submit(agent, input, **options)
-        async with aclosing(self.events(run["id"])) as frames:
-            async for frame in frames:
-                yield frame
+        with _after_submit(run):
+            async with aclosing(self._signs(run["id"], 0, STREAM_S)) as signs:
+                async for frame in signs:
+                    if frame:
+                        yield frame
 
     async def events(self, run: str, after: int = 0) -> AsyncGenerator[Json]:
         """The frames of a run's tree above the number `after`, each once and without gaps, until the run has ended.
         Reconnects after a broken connection. Where it gets no stream, it reads pages."""
-        place, pauses, streams = _Place(after), _pauses(CALL_S), True
+        async with aclosing(self._signs(run, after, CALL_S)) as signs:
+            async for frame in signs:
+                if frame:
+                    yield frame
+
+    async def _signs(self, run: str, after: int, first_s: float) -> AsyncGenerator[Json]:
+        """The frames, and {} now and then between two of them. `first_s`: how long to try before the first sign."""
+        place, pauses, streams = _Place(after), _pauses(first_s), True
         while True:
             try:
                 found = self._streamed(run, place) if streams else self._pages(run, place)
                 async with aclosing(found) as frames:
                     async for frame in frames:
                         pauses = _pauses(STREAM_S)
-                        if frame and (fresh := place.take(frame)):
-                            yield fresh
+                        if place.take(frame):
+                            yield frame
                 if place.is_end or not streams:
                     return
-                page = await self._page(run, place)
+                page = await self._page(run, place, limit=1)
                 if page["done"] and not page["results"]:
                     return
                 pause = FIRST_PAUSE_S  # a server that stops has ended the stream
@@ -108,10 +129,11 @@ class AsyncClient:
                     streams = False
                     continue
                 pause = _pause_after(error, pauses)
+            yield {}
             await self._sleep(pause)
 
     async def _streamed(self, run: str, place: _Place) -> AsyncGenerator[Json]:
-        """The frames of one connection, and {} for a sign of life."""
+        """The frames of one connection, and {} for each later comment."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": str(place.seq)}
         request = self._http.build_request("GET", f"runs/{run}/events/", headers=headers)
         buffer = b""
@@ -119,8 +141,9 @@ class AsyncClient:
             async for chunk in chunks:  # not by lines: httpx also breaks lines at U+2028
                 *events, buffer = (buffer + chunk).split(b"\n\n")
                 for event in events:
-                    _, _, data = event.partition(b"\ndata: ")
-                    yield json.loads(data or b"{}")
+                    if event != b": open":
+                        _, _, data = event.partition(b"\ndata: ")
+                        yield json.loads(data or b"{}")
 
     async def _pages(self, run: str, place: _Place) -> AsyncGenerator[Json]:
         while True:
@@ -133,8 +156,8 @@ class AsyncClient:
                 yield {}
                 await self._sleep(POLL_S)
 
-    async def _page(self, run: str, place: _Place) -> Json:
-        return dict(await self.call("GET", f"runs/{run}/events/?after={place.seq}"))
+    async def _page(self, run: str, place: _Place, limit: int = 500) -> Json:
+        return dict(await self.call("GET", f"runs/{run}/events/?after={place.seq}&limit={limit}"))
 
     async def cancel(self, run: str, reason: str = "") -> Json:
         """Request the cancellation of a run, and return the run."""
@@ -174,7 +197,7 @@ class AsyncClient:
                 content = b"".join([chunk async for chunk in self._chunks(request)])
                 return json.loads(content) if content else None
             except ValueError:
-                raise _error_of(request, 200, content) from None
+                raise _error_of(request, httpx.Response(200, content=content)) from None
             except ApiError as error:
                 pause = _pause_after(error, pauses)
             await self._sleep(pause)
@@ -195,7 +218,8 @@ class AsyncClient:
             response = await self._http.send(request, stream=True)
             try:
                 if not response.is_success:
-                    raise _error_of(request, response.status_code, await response.aread())
+                    await response.aread()
+                    raise _error_of(request, response)
                 async for chunk in response.aiter_bytes():
                     yield chunk
             finally:
@@ -218,7 +242,8 @@ class _Blocking(AsyncClient):
             response = self._http.send(request, stream=True)
             try:
                 if not response.is_success:
-                    raise _error_of(request, response.status_code, response.read())
+                    response.read()
+                    raise _error_of(request, response)
                 for chunk in response.iter_bytes():
                     yield chunk
             finally:
@@ -264,9 +289,9 @@ def _iterator(
 
 
 class Client:
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, **options: Any) -> None:
         """See AsyncClient."""
-        self._blocking = _Blocking(url, token)
+        self._blocking = _Blocking(url, token, **options)
 
     run = _call(AsyncClient.run)
     submit = _call(AsyncClient.submit)
@@ -294,23 +319,30 @@ class _Place:
     def __init__(self, after: int) -> None:
         self.seq = after
         self.is_end = False  # a retry may follow on the same connection
-        self._call: list[Any] = []
-        self._sizes: dict[int, int] = {}  # of the last texts of one call, by number
 
-    def take(self, frame: Json) -> Json | None:
-        """The frame, or None for a known one. The site's archive has the text of a call as one frame, `from_seq` to
-        `seq`: the part that is known is cut off."""
+    def take(self, frame: Json) -> bool:
+        """Whether it is a new frame, or {}."""
+        if not frame:
+            return True
         if frame["seq"] <= self.seq:
-            return None
-        call = [frame.get(key) for key in ("type", "run", "call", "attempt")]
-        if call != self._call:
-            self._call, self._sizes = call, {}
-        first: int = frame.get("from_seq") or frame["seq"]
-        if first <= self.seq and (known := sum(size for seq, size in self._sizes.items() if seq >= first)):
-            frame = {**frame, "from_seq": self.seq + 1, "text": frame["text"][known:]}
+            return False
         self.seq, self.is_end = frame["seq"], frame["type"] == "stream.done"
-        self._sizes[self.seq] = len(frame.get("text") or "")
-        return frame
+        return True
+
+
+def _is_blocked(frame: Json, run: str) -> bool:
+    """Such a run has not ended: it waits for an operator."""
+    content = frame.get("content")
+    return frame.get("run") == run and isinstance(content, dict) and content.get("status") == "blocked"
+
+
+@contextmanager
+def _after_submit(run: Json) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        error.run = run["id"]
+        raise
 
 
 def _pauses(total_s: float) -> Iterator[float]:
@@ -322,11 +354,11 @@ def _pauses(total_s: float) -> Iterator[float]:
 
 
 def _pause_after(error: ApiError, pauses: Iterator[float]) -> float:
-    """How long to wait before the next try. Raises the error if it is the last one."""
-    pause = next(pauses, None) if error.status in AWAY else None
+    """How long to wait before the next try. Raises the error if it was the last one."""
+    pause = next(pauses, None) if error.status in AWAY and error.retry_after <= LONGEST_RETRY_S else None
     if pause is None:
         raise error
-    return pause
+    return max(pause, error.retry_after)
 
 
 @contextmanager
@@ -338,11 +370,15 @@ def _reaching(request: httpx.Request) -> Iterator[None]:
         raise ApiError(0, "unreachable", f"{request.url} cannot be reached: {problem}") from error
 
 
-def _error_of(request: httpx.Request, status: int, content: bytes) -> ApiError:
+def _error_of(request: httpx.Request, response: httpx.Response) -> ApiError:
+    status = response.status_code
     try:
-        error = json.loads(content)["error"]
+        error = response.json()["error"]
         message = f"{request.url} refuses the token: {error['message']}" if status == 401 else error["message"]
-        return ApiError(status, error["code"], message, error.get("field"))
+        found = ApiError(status, error["code"], message, error.get("field"))
     except (ValueError, TypeError, KeyError):
         message = f"{request.url} answered with {status}, and not as ravi_django does: is this the URL of its mount?"
-        return ApiError(status, "", message)
+        found = ApiError(status, "", message)
+    wait = response.headers.get("Retry-After", "")
+    found.retry_after = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+    return found

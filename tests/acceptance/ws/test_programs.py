@@ -213,6 +213,54 @@ def test_what_is_wrong_is_said(url: str, server: Any, key: str) -> None:
     assert (status, code) == (500, "failed") and "ModelError: no such model" in message
 
 
+def test_a_new_program_continues_in_the_middle_of_an_archived_text(url: str, key: str, paced: Any) -> None:
+    with Client(url, key) as client:
+        first = client.stream("react/paced", "Go.")
+        for frame in first:
+            paced.let(1)
+            if text_of([frame]) and frame["seq"] > 4:
+                break
+        paced.let_all()
+        whole = list(client.events(frame["run"]))
+        assert wait_until(lambda: Run.objects.exclude(archive=None).exists(), BOUND_S)
+        world.get_buffer().forget([frame["run"]])
+
+        later = list(client.events(frame["run"], frame["seq"]))
+
+    assert later[0].get("from_seq", later[0]["seq"]) == frame["seq"] + 1
+    assert text_of(later) == text_of([one for one in whole if one["seq"] > frame["seq"]])
+
+
+def test_after_a_submit_an_error_names_the_run(url: str, server: Any, key: str, monkeypatch: Any) -> None:
+    with Client(url, key, headers={"X-Program": "1"}, follow_redirects=True) as client:
+        with pytest.raises(ApiError) as late:
+            client.run("react/payer", "Pay.", timeout=0)
+        with pytest.raises(ApiError) as failed:
+            client.run("react/broken", "Hello.")
+
+    assert (late.value.code, failed.value.code) == ("timeout", "failed")
+    assert {late.value.run, failed.value.run} == {str(id) for id in Run.objects.values_list("id", flat=True)}
+
+
+def test_a_submit_above_the_rate_waits_as_long_as_the_site_asks(
+    url: str, key: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.RAVI = {**settings.RAVI, "LIMITS": {"submit": 1}}
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():
+            waited.append(seconds)
+            settings.RAVI = {**settings.RAVI, "LIMITS": {}}
+
+    with Client(url, key) as client:
+        client.submit("react/counts", "One?")
+        monkeypatch.setattr("time.sleep", sleep)
+        client.submit("react/counts", "Two?")
+
+    assert len(waited) == 1 and 1 <= waited[0] <= 60
+
+
 def test_requests_are_listed_over_all_pages(url: str, key: str) -> None:
     with Client(url, key) as client:
         runs = [client.submit("react/payer", "Pay.")["id"] for _ in range(2)]
