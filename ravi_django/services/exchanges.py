@@ -6,6 +6,7 @@ of the assistant count: those of the user are the input of a run, those of a too
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from ravi_django import access, limits
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, NotFoundError, Priority
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session
 from ravi_django.runtime.files import files
+from ravi_django.runtime.files.types import kind_of
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks
@@ -62,19 +64,20 @@ class Exchange:
 
 def read(messages: Sequence[Sent], name: str = "messages") -> Input:
     """The input of the messages. Raises InvalidInputError that names one of them."""
-    blocks: list[dict[str, Any]] = []
+    said: list[tuple[Any, str]] = []
     answered: list[Sent] = []
     for place, message in enumerate(messages):
         match message.role:
             case "assistant":
-                blocks, answered = [], []
+                said, answered = [], []
             case "user":
-                blocks += _blocks(message.content, f"{name}.{place}.content")
+                said.append((message.content, f"{name}.{place}.content"))
             case "tool":
                 answered.append(message)
             case role:
                 text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
                 raise InvalidInputError(text, field=f"{name}.{place}.role")
+    blocks = [block for content, place in said for block in _blocks(content, place)]
     if blocks and answered:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
     if not blocks and not answered:
@@ -94,17 +97,26 @@ def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
                 yield {"type": "text", "text": text}
             case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
                 yield {"type": "image", **_source(url)}
-            case {"type": "file", "file": {"file_id": str(file)}} | {
-                "type": "input_file" | "input_image",
-                "file_id": str(file),
-            }:
+            case (
+                {"type": "file", "file": {"file_id": str(file)}}
+                | {"type": "input_file" | "input_image", "file_id": str(file)}
+                | {"type": "image" | "audio" | "video" | "document", "source": {"type": "file", "value": str(file)}}
+            ):
                 yield {"type": "file", "file": file}
+            case {"type": "file", "file": {"file_data": str(data), **more}} | {
+                "type": "input_file",
+                "file_data": str(data),
+                **more,
+            }:
+                yield _inline(data, more.get("filename"))
+            case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
+                yield {"type": "audio", "data": data, "mime_type": "audio/mpeg" if kind == "mp3" else f"audio/{kind}"}
             case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "url", "value": value}}:
                 yield {"type": kind, "url": value}
             case {"type": "image" | "audio" | "video" | "document" as kind, "source": {"type": "data", **source}}:
                 yield {"type": kind, "data": source.get("value"), "mime_type": source.get("mimeType")}
             case _:
-                text = "a part of a message is a text, an image by its URL or a file by its id"
+                text = "this is not a part that a message can have: a text, an image, a document, an audio or a video"
                 raise InvalidInputError(text, field=f"{place}.{number}")
 
 
@@ -113,6 +125,14 @@ def _source(url: str) -> dict[str, str]:
     if comma and head.startswith("data:") and head.endswith(";base64"):
         return {"data": data, "mime_type": head[len("data:") : -len(";base64")]}
     return {"url": url}
+
+
+def _inline(data: str, name: Any) -> dict[str, Any]:
+    """A file in the message itself, as a data URL or as base64."""
+    found = _source(data)
+    if "url" in found:
+        found = {"data": data, "mime_type": mimetypes.guess_type(str(name))[0] or "application/pdf"}
+    return {"type": kind_of(found["mime_type"]), **found, "name": name}
 
 
 # ------------------------------------------------------------------------------------------------------- the run

@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from ag_ui.core import Event, RunAgentInput
+from django.core.files.base import ContentFile
 from pydantic import TypeAdapter
 
 from ravi_django.api import sse
-from ravi_django.models import HumanRequest, Session, uuid7
+from ravi_django.models import HumanRequest, Session, Turn, uuid7
 from tests.acceptance.api.api_support import AGENT, PAID
 from tests.support import world
 from tests.support.docs import Page
@@ -139,6 +140,18 @@ def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client, stranger:
         response = agui.post(AGENT, **{"thread": uuid7(), **body})
         assert (response.status_code, response.json()["error"]["field"]) == (status, field), body
     assert not HumanRequest.objects.exists() and Session.objects.count() == 2
+
+
+def test_a_part_names_an_uploaded_file(agui: Client, worker: None, client: Any, settings: Any, tmp_path: Any) -> None:
+    settings.MEDIA_ROOT = tmp_path
+    content = ContentFile(b"%PDF-1.7 ...", "a.pdf")
+    file = client.post("/ravi/files/", {"file": content}, format="multipart").json()["id"]
+    part = {"type": "document", "source": {"type": "file", "value": file}}
+
+    agui.run(AGENT, uuid7(), messages=[{**ASK[0], "content": [part]}])
+
+    block = Turn.objects.get(role="user").content[0]
+    assert (block["type"], block["file"], block["name"]) == ("document", file, "a.pdf")
 
 
 def test_an_idle_stream_sends_comments(agui: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,12 +239,31 @@ def test_parts_name_uploaded_files(ai: openai.OpenAI, worker: None, client: Any,
 
     ai.chat.completions.create(model=AGENT, messages=[{"role": "user", "content": chat}])
     ai.responses.create(model=AGENT, input=[{"role": "user", "content": response}])
+    data, sound = "data:application/pdf;base64,JVBERi0=", {"type": "input_audio"}
+    inline = [{"type": "file", "file": {"file_data": data, "filename": "a.pdf"}}]
+    inline.append({**sound, "input_audio": {"data": "SUQz", "format": "mp3"}})
+    old = [{"role": "user", "content": [{"type": "refused"}]}, {"role": "assistant", "content": "Yes?"}]
+    ai.chat.completions.create(model=AGENT, messages=[*old, {"role": "user", "content": inline}])
+    inline[0] = {"type": "input_file", "file_data": "JVBERi0=", "filename": "a.pdf"}
+    ai.responses.create(model=AGENT, input=[{"role": "user", "content": inline}])
     unknown: Any = [{"type": "file", "file": {"file_id": "file-123"}}]
     with pytest.raises(openai.BadRequestError, match="there is no file 'file-123' of yours"):
         ai.chat.completions.create(model=AGENT, messages=[{"role": "user", "content": unknown}])
 
-    said = [[(block["type"], block.get("file")) for block in turn.content] for turn in Turn.objects.filter(role="user")]
-    assert said == [[("text", None), ("image", image), ("document", paper)]] * 2
+    said = [turn.content for turn in Turn.objects.filter(role="user").order_by("id")]
+    assert [[(block["type"], block.get("file")) for block in blocks] for blocks in said[:2]] == [
+        [("text", None), ("image", image), ("document", paper)]
+    ] * 2
+    assert (
+        said[2:]
+        == [
+            [
+                {"type": "document", "data": "JVBERi0=", "mime_type": "application/pdf", "name": "a.pdf"},
+                {"type": "audio", "data": "SUQz", "mime_type": "audio/mpeg"},
+            ]
+        ]
+        * 2
+    )
 
 
 def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -> None:
