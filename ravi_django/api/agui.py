@@ -34,14 +34,19 @@ class AguiView(ExchangeView):
         """Run an agent by AG-UI: the body is a RunAgentInput, the answer a stream of events.
 
         An unused `threadId` begins a session with this id. Requests to the user are interrupts, which `resume` answers.
-        A repeat with the same `threadId` and `runId` follows the first run from its start.
+        A repeat with the same `threadId` and `runId` follows the first run from its start. It may have the part of the
+        reply that the client received: MESSAGES_SNAPSHOT removes it.
         """
         agent, sent = AgentId(type, key, namespace), _input(request.data)
-        thread, found = session_id(sent.thread_id, "threadId"), _read(sent)
+        thread = session_id(sent.thread_id, "threadId")
         once = digest_of([str(thread), sent.run_id]) if thread and sent.run_id else self.key
+        reset: list[Any] = []
+        if once and not sent.resume and exchanges.is_known(request.user, agent, once):
+            sent.messages, reset = _without_reply(sent.messages)
+        found = _read(sent)
         session = exchanges.session_for(request.user, agent, thread, found)
         begin = partial(exchanges.begin, request.user, agent, session, found, idempotency_key=once)
-        return self.stream(begin, partial(AguiFormat, run_id=sent.run_id), INSTEAD)
+        return self.stream(begin, partial(AguiFormat, run_id=sent.run_id, reset=reset), INSTEAD)
 
 
 def _input(body: dict[str, Any]) -> Any:
@@ -69,6 +74,17 @@ def _read(sent: Any) -> Input:
     return exchanges.read([one for message in sent.messages if (one := _sent(message)) is not None])
 
 
+def _without_reply(messages: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The messages of the first call of a run, and the snapshot that removes the others from the client. A client keeps
+    its reasoning messages, unless the snapshot has one."""
+    end = max((place for place, message in enumerate(messages, 1) if message.role == "user"), default=0)
+    first, reply = messages[:end], messages[end:]
+    if not reply or any(one.role != "assistant" for message in reply if (one := _sent(message)) is not None):
+        return messages, []
+    thought = [message.model_copy(update={"content": ""}) for message in reply if message.role == "reasoning"][:1]
+    return first, [*first, *thought]
+
+
 def _sent(message: Any) -> Sent | None:
     match message.role:
         case "activity":
@@ -87,14 +103,17 @@ def _sent(message: Any) -> Sent | None:
 class AguiFormat(Format):
     """Events of a run."""
 
-    def __init__(self, exchange: Exchange, run_id: str) -> None:
+    def __init__(self, exchange: Exchange, run_id: str, reset: list[Any]) -> None:
         self._ids = {"threadId": str(exchange.run.session_id), "runId": run_id}
         self._run = str(exchange.run.tree_id)
         self._tasks = {str(task.id): board.shown(task) for task in exchange.run.session.board.all()}
+        self._reset = reset  # the client's messages, for a snapshot
         self._open: Text | None = None  # of the message that is being written
 
     def begin(self) -> Iterator[bytes]:
         yield _event("RUN_STARTED", **self._ids)
+        if self._reset:
+            yield _event("MESSAGES_SNAPSHOT", messages=self._reset)
         yield self._state()
 
     def add(self, piece: Piece) -> Iterator[bytes]:

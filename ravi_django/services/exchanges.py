@@ -162,6 +162,12 @@ def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
     return key is not None and run.idempotency_scope == checks.scope_of(checks.owner_of(user), agent, key)
 
 
+def is_known(user: Any, agent: AgentId, key: str) -> bool:
+    """Whether the user has submitted a run of the agent with this idempotency key."""
+    scope = checks.scope_of(checks.owner_of(user), agent, key)
+    return Run.objects.filter(idempotency_scope=scope).exists()
+
+
 def session_for(user: Any, agent: AgentId, session_id: UUID | None, found: Input) -> Session | UUID | None:
     """The session with this id. If there is none at all, a new one, which is stored with its first run: some clients
     choose the id."""

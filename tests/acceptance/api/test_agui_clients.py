@@ -6,15 +6,19 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ravi_django.agents import ReActAgent
+from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.models import Session, uuid7
 from tests.acceptance.api.api_support import AGENT, PAID
+from tests.acceptance.ws.live_site import ThinkingModel
+from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 from tests.support.required import missing
@@ -67,6 +71,25 @@ def test_an_error_is_the_clients_error(server: str, key: str, worker: None) -> N
     (failed,) = talk(server, key, "react/broken", {"say": "Hello."})
 
     assert "no such model" in failed["error"] and failed["kinds"][-1] == "RUN_ERROR"
+
+
+@pytest.fixture
+def thinker() -> Iterator[str]:
+    agent = world.register(ReActAgent("thinker", model=ThinkingModel(), tools=[CalculatorTool()]))
+    yield str(agent.id)
+    world.unregister(agent.id)
+
+
+@pytest.mark.parametrize("cut", ["REASONING_MESSAGE_CONTENT", "TOOL_CALL_START", "TEXT_MESSAGE_CONTENT"])
+def test_a_client_whose_connection_is_cut_repeats_its_call(
+    server: str, key: str, thinker: str, worker: None, cut: str
+) -> None:
+    said, again, third = talk(server, key, thinker, {"say": "6 * 7?", "cut": cut}, {"say": "Again?"})
+
+    assert (said["kinds"][-1], said["error"]) == (cut, "TypeError: terminated")
+    assert (again["kinds"][-1], again["error"]) == ("RUN_FINISHED", None)
+    assert again["said"] == ["6 * 7?", "I multiply.", "I look.", "42", "I read.", "It is 42."], "each once"
+    assert (third["said"][-1], Session.objects.get().runs.count()) == ("It is 42.", 2)
 
 
 # -------------------------------------------------------------------------------------------------- in a browser

@@ -86,6 +86,8 @@ def test_a_client_reconnects_in_mid_stream(agui: Client, worker: None) -> None:
     events = agui.run(AGENT, body["threadId"], runId="r1")
 
     assert ("TOOL_CALL_START" in kinds(events), text_of(events)) == (True, "It is 42.")
+    other = [*ASK, {"id": "m2", "role": "assistant", "content": "It"}, {**ASK[0], "id": "m3"}, {**ASK[0], "id": "m4"}]
+    assert agui.post(AGENT, body["threadId"], runId="r1", messages=other).status_code == 409
     assert Session.objects.get().runs.count() == 1
 
 
