@@ -49,12 +49,9 @@ class RunView(Page):
         run = Run.objects.for_user(user).filter(id=id).select_related("owner", "root").first()
         if run is None:
             return problem(request, 404, _("There is no such run."))
-        is_readable = access.allows("may_read_journal", user, run)
         if "entry" in request.GET and request.GET.get("part") == "detail":
-            entry = _entry(request, run) if is_readable else None
-            return render(request, "ravi/ui/run_entry.html", {"entry": entry, "run": run})
-        context = _Shown(request, run, is_readable).context()
-        return with_policy(render(request, "ravi/ui/run.html", context), links.socket())
+            return render(request, "ravi/ui/run_entry.html", {"entry": _entry(request, run), "run": run})
+        return with_policy(render(request, "ravi/ui/run.html", _Shown(request, run).context()), links.socket())
 
 
 class ExportView(Page):
@@ -91,7 +88,7 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
         found = Run.objects.for_user(request.user).filter(id=UUID(run_id)).first() if run_id else run
     except ValueError:
         return None
-    if found is None or found.tree_id != run.tree_id:
+    if found is None or found.tree_id != run.tree_id or not access.allows("may_read_journal", request.user, found):
         return None
     if not (rows := journal.entries_of(found, int(seq), request.user)):
         return None
@@ -123,17 +120,18 @@ def _bodies(entry: dict[str, Any]) -> list[str]:
 
 
 class _Shown:
-    def __init__(self, request: HttpRequest, run: Run, is_readable: bool) -> None:
-        self._request, self._run, self._is_readable = request, run, is_readable
-        self._user = request.user
+    def __init__(self, request: HttpRequest, run: Run) -> None:
+        self._request, self._run, self._user = request, run, request.user
+        self._runs = journal.runs_of(run, self._user)
+        self._readable = [one for one in self._runs if access.allows("may_read_journal", self._user, one)]
+        self._is_readable = run in self._readable
 
     def context(self) -> dict[str, Any]:
         request, run = self._request, self._run
         asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
-        runs = journal.runs_of(run, self._user)
-        rows = journal.rows_of(runs) if self._is_readable else []
-        timeline = Timeline(runs, rows, clock.present(), is_whole=asked["time"] == "true")
-        found = journal.search(runs, asked["q"], self._user) if asked["q"] and self._is_readable else None
+        rows = journal.rows_of(self._readable)
+        timeline = Timeline(self._runs, rows, clock.present(), is_whole=asked["time"] == "true")
+        found = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
         lanes = timeline.chosen(asked["kind"], found)
         first, until = (_number(request, name, default) for name, default in (("from", 0), ("upto", 0)))
         part = lanes[first : max(until, first + PART)]
@@ -144,18 +142,18 @@ class _Shown:
             "mount": request.path[: request.path.rindex("ui/runs/")],
             "asked": asked,
             "kinds": [(value, name, value == asked["kind"]) for value, name in KINDS.items()],
-            "sums": self._sums(timeline, runs),
+            "sums": self._sums(timeline),
             "is_readable": self._is_readable,
-            "is_live": any(not one.is_terminal for one in runs),
+            "is_live": any(not one.is_terminal for one in self._runs),
             "axis": timeline.axis,
-            "is_cut": self._is_readable and journal.is_cut(runs),
+            "is_cut": journal.is_cut(self._readable),
             "workers": workers_lane(timeline),
             "lanes": [Drawn(lane, timeline.axis) for lane in part],
             "query": urlencode(kept),
             "count": len(lanes),
             "shown": first + len(part),
             "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
-            "entry": _entry(request, run) if asked["entry"] and self._is_readable else None,
+            "entry": _entry(request, run) if asked["entry"] else None,
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),
@@ -166,8 +164,8 @@ class _Shown:
             "words": script_words(),
         }
 
-    def _sums(self, timeline: Timeline, runs: list[Run]) -> list[tuple[str, str]]:
-        run, usage = self._run, TreeUsage.of(runs)
+    def _sums(self, timeline: Timeline) -> list[tuple[str, str]]:
+        run, usage = self._run, TreeUsage.of(self._runs)
         work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
         sums = [
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),

@@ -13,6 +13,7 @@ from django.test import Client
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
+from ravi_django.access import AccessPolicy
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from tests.acceptance.api.api_support import AGENT, client_of, permit
 from tests.support.inbox import logged_in
@@ -87,6 +88,23 @@ def test_a_run_opens_for_those_who_may_read_it_over_rest(user: Any, stranger: An
     assert lanes_of(page) == [f"{AGENT} pending"] and 'href="export/"' not in page
     assert logged_in(user).get(page_of(run, "export/")).status_code == 403
     assert lanes_of(read(root, run)) == [f"{AGENT} pending", "pay"]
+
+
+class Policy(AccessPolicy):
+    def may_read_journal(self, user: Any, run: Run) -> bool:
+        return run.agent != "react/child"
+
+
+def test_a_site_s_policy_holds_for_each_run_of_a_tree(user: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ACCESS_POLICY": f"{__name__}.Policy"}
+    run = team(user)
+    child = Run.objects.get(parent=run)
+
+    for name, readable, refused in ((run, "worker", "gpt"), (child, "", "gpt")):
+        page = read(user, name, f"?entry={child.id}.1")
+        assert readable in page and refused not in page, name
+        assert "No entry matches." in read(user, name, "?q=gpt")
+    assert logged_in(user).get(page_of(child, "export/")).status_code == 403
 
 
 def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothing_ran(user: Any) -> None:
