@@ -14,9 +14,7 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 
 from ravi_django import access
 from ravi_django.conf import conf
-from ravi_django.kernel import AgentNotFoundError
-from ravi_django.models import Session
-from ravi_django.runtime.catalog import specs
+from ravi_django.models import Agent, Session
 from ravi_django.runtime.people import links
 from ravi_django.ui.access import Page, inbox_url, problem, with_policy
 from ravi_django.ui.words import script_words
@@ -48,7 +46,7 @@ def context_of(
     return {
         "mount": mount,
         "session": session or "",
-        "agents": [agent for agent in _agents(user, chosen) if only in ("", agent["address"])],
+        "agents": _agents(user, chosen, only),
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
@@ -62,14 +60,11 @@ class NoPageView(Page):
         return problem(request, 404, _("There is no such page."))
 
 
-def _agents(user: Any, chosen: str) -> list[dict[str, Any]]:
-    """The agents that the user may run, with their starter prompts."""
+def _agents(user: Any, chosen: str, only: str) -> list[dict[str, Any]]:
+    """The agents that the user may run, with their starter prompts. One query."""
     found = []
     for address, row in access.agents_seen(user).items():
-        try:
-            if not access.may_run(user, specs.find(address)):
-                continue
-        except AgentNotFoundError:
+        if only not in ("", address) or not access.allows("may_run", user, row or Agent(address=address)):
             continue
         prompts = (row.spec or {}).get("starter_prompts", []) if row else []
         name = (row.name if row else "") or address

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 import ravi_django
 from ravi_django import urls
 from ravi_django.access import AccessPolicy
+from ravi_django.models import Agent
 from tests.acceptance.api.api_support import AGENT
-from tests.support.world import submit
+from tests.support.world import save_spec, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +52,23 @@ def test_a_conversation_opens_for_its_owner_alone(browser: Client, stranger: Any
     assert (own.status_code, strange.status_code, strange["Content-Type"]) == (200, 404, "text/html; charset=utf-8")
     assert 'href="/ravi/ui/chat/"' in strange.content.decode()
     assert AGENT in own.content.decode() and "unsafe-inline" not in own["Content-Security-Policy"]
+
+
+def test_the_number_of_queries_does_not_depend_on_the_agents(
+    browser: Client, agent: str, django_assert_num_queries: Any
+) -> None:
+    browser.get("/ravi/ui/chat/")
+    with CaptureQueriesContext(connection) as few:
+        browser.get("/ravi/ui/chat/")
+    spec = {"model": "rehearsal", "system_instructions": "You help."}
+    for name in ("aid/one", "aid/two", "aid/three"):
+        save_spec(name, spec)
+    Agent.objects.update(access="authenticated")
+
+    with django_assert_num_queries(len(few)):
+        page = browser.get("/ravi/ui/chat/").content.decode()
+
+    assert "aid/three" in page
 
 
 def test_a_user_who_may_run_no_agent_reads_what_to_add(browser: Client, settings: Any) -> None:
