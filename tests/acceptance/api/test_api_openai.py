@@ -290,6 +290,25 @@ def test_litellm_uses_an_agent_as_a_model(server: str, key: str, worker: None, m
     assert whole.choices[0].message.content == "It is 42."
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is 42."
 
+    payer = {**where, "model": "openai/react/payer"}
+    first = litellm.completion(**payer, messages=ASK)
+    asked = first.choices[0].message
+    answers = [{"role": "tool", "tool_call_id": call.id, "content": "approve"} for call in asked.tool_calls]
+    said = [*ASK, asked.model_dump(include={"role", "content", "tool_calls"}), *answers]
+    done = litellm.completion(**payer, messages=said, extra_body={"metadata": session_of(first)})
+    assert (done.choices[0].message.content, sorted(PAID)) == ("done", [5, 6])
+
+    more: Any = {"messages": ASK, "stream": True, "extra_headers": {"Idempotency-Key": "k"}}
+    cut = litellm.completion(**where, **more)
+    run = next(iter(cut)).id
+    cut.completion_stream.response.close()
+    again = list(litellm.completion(**where, **more))
+    assert {chunk.id for chunk in again} == {run} == {str(Run.objects.latest("created_at").id)}
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in again) == "It is 42."
+
+    with pytest.raises(litellm.InternalServerError, match="no such model"):
+        litellm.completion(**{**where, "model": "openai/react/broken"}, messages=ASK)
+
 
 def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: Any, worker: None) -> None:
     asked = ai.chat.completions.create(model="react/payer", messages=ASK)
