@@ -5,11 +5,14 @@ The server renders all of it. The script renders parts again while the run works
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
 from django.db.models import Q
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -63,7 +66,10 @@ class ExportView(Page):
             return problem(request, 404, _("There is no such run."))
         if not access.allows("may_read_journal", request.user, run):
             return problem(request, 403, _("You may not read the journals of runs."))
-        response = StreamingHttpResponse(_export(run, request.user), content_type="application/json")
+        parts: Any = _export(run, request.user)
+        if isinstance(request, ASGIRequest):  # under ASGI Django would collect all parts in memory
+            parts = _one_by_one(parts)
+        response = StreamingHttpResponse(parts, content_type="application/json")
         response["Content-Disposition"] = f'attachment; filename="run-{run.id}.json"'
         return response
 
@@ -77,6 +83,12 @@ def _export(run: Run, user: Any) -> Iterator[bytes]:
             yield (b",\n" if seq else b"\n") + to_json(row)
             seq = row["seq"]
     yield b"\n]}\n"
+
+
+async def _one_by_one(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    following = sync_to_async(partial(next, parts, None))
+    while (part := await following()) is not None:
+        yield part
 
 
 def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:

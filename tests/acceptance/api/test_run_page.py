@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import sync_to_async
+from django.test import AsyncClient, Client
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
@@ -88,6 +89,18 @@ def test_a_run_opens_for_those_who_may_read_it_over_rest(user: Any, stranger: An
     assert lanes_of(page) == [f"{AGENT} pending"] and 'href="export/"' not in page
     assert logged_in(user).get(page_of(run, "export/")).status_code == 403
     assert lanes_of(read(root, run)) == [f"{AGENT} pending", "pay"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_under_asgi_an_export_is_not_collected_in_memory(user: Any) -> None:
+    run = await sync_to_async(submit)(AGENT, "hi", user=user)
+    await sync_to_async(rows_of)(run, (0, 1, CALL), (1, 2, {**CALL, "path": "2"}))
+    client = AsyncClient()
+    await client.aforce_login(user)
+
+    parts = [part async for part in await client.get(page_of(run, "export/"))]
+
+    assert len(parts) == 4 and [row["path"] for row in json.loads(b"".join(parts))["journal"]] == ["1", "2"]
 
 
 class Policy(AccessPolicy):
