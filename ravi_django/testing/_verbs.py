@@ -212,6 +212,7 @@ services.openings: Credential openings_look=look openings_lost=lost openings_ope
 services.tickets: tickets_issue=issue tickets_take=take
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 tools: TOOLS_EXPORTS=_EXPORTS
+ui.journal: UI_ROWS=ROWS
 ws.consumer: consumer_submit=_submit
 """
 

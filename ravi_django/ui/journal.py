@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -77,14 +78,17 @@ def is_cut(runs: list[Run]) -> bool:
     return sum(run.next_seq - 1 for run in runs) > ROWS
 
 
-def rows_of(runs: list[Run]) -> list[Row]:
-    """The journals of these runs, each in order, ROWS of them at most: of a longer one the beginning. One query."""
+def rows_of(runs: list[Run], found: Iterable[tuple[UUID, int]] = ()) -> list[Row]:
+    """The journals of these runs, each in order, ROWS entries at most, of the longest ones the beginning; and the
+    entries that a search has found. One query."""
     about = Case(When(kind__in=_ABOUT, then=F("result")), output_field=JSONField())
     ours = Q(run__in=[run.id for run in runs])
     if is_cut(runs):
-        ours &= Q(seq__lte=ROWS // len(runs))
-    found = JournalEntry.objects.filter(ours).order_by("run_id", "seq")
-    columns = found.values_list(
+        ours &= Q(seq__lte=_share(runs))
+        for run_id, matches in groupby(sorted(found), itemgetter(0)):
+            ours |= Q(run=run_id, seq__in=[seq for _, seq in matches])
+    entries = JournalEntry.objects.filter(ours).order_by("run_id", "seq")
+    columns = entries.values_list(
         *(ExpressionWrapper(Q(error__isnull=False), BooleanField()), KT("result__is_error"), about),
         *("run_id", "seq", "generation", "path", "attempt", "phase", "kind", "name"),
         *("input_tokens", "output_tokens", "cost", "epoch", "started_at", "finished_at"),
@@ -94,6 +98,16 @@ def rows_of(runs: list[Run]) -> list[Row]:
         failed = has_error or str(is_error).lower() in ("true", "1")
         rows.append(Row(failed, said if isinstance(said, dict) else {}, *facts))
     return rows
+
+
+def _share(runs: list[Run]) -> int:
+    """How many entries of a run are shown, so that shorter ones are whole."""
+    left = ROWS
+    for others, run in zip(range(len(runs), 0, -1), sorted(runs, key=attrgetter("next_seq")), strict=True):
+        if run.next_seq - 1 > left // others:
+            return left // others
+        left -= run.next_seq - 1
+    return left
 
 
 def search(runs: Iterable[Run], term: str, user: Any) -> set[tuple[UUID, int]]:

@@ -141,9 +141,9 @@ class _Shown:
     def context(self) -> dict[str, Any]:
         request, run = self._request, self._run
         asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
-        rows = journal.rows_of(self._readable)
-        timeline = Timeline(self._runs, rows, clock.present(), is_whole=asked["time"] == "true")
         found = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
+        rows = journal.rows_of(self._readable, found or ())
+        timeline = Timeline(self._runs, rows, clock.present(), is_whole=asked["time"] == "true")
         lanes = timeline.chosen(asked["kind"], found)
         first, until = (_number(request, name, default) for name, default in (("from", 0), ("upto", 0)))
         part = lanes[first : max(until, first + PART)]

@@ -17,6 +17,7 @@ from rest_framework.test import APIClient
 from ravi_django.access import AccessPolicy
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from tests.acceptance.api.api_support import AGENT, client_of, permit
+from tests.support import world
 from tests.support.inbox import logged_in
 from tests.support.journals import long, rows_of
 from tests.support.runs import make_run
@@ -101,6 +102,21 @@ async def test_under_asgi_an_export_is_not_collected_in_memory(user: Any) -> Non
     parts = [part async for part in await client.get(page_of(run, "export/"))]
 
     assert len(parts) == 4 and [row["path"] for row in json.loads(b"".join(parts))["journal"]] == ["1", "2"]
+
+
+def test_of_a_long_tree_short_runs_are_whole_and_a_search_finds_all(user: Any, monkeypatch: Any) -> None:
+    world.patch(monkeypatch, "UI_ROWS", 12)
+    run = make_run(AGENT, owner=user)
+    child = make_run("react/child", owner=user, parent=run, root=run, depth=1, session=run.session)
+    for one, count in ((run, 30), (child, 2)):
+        rows_of(one, *((at, at + 1, {**CALL, "path": f"{at}"}) for at in range(count)))
+        Run.objects.filter(id=one.id).update(next_seq=count + 1)
+
+    page = read(user, run)
+
+    lanes = [page.count(f'id="e-{one.id}.') for one in (run, child)]
+    assert (lanes, "more entries" in page) == ([1 + 10, 1 + 2], True)
+    assert f'id="e-{run.id}.30"' in read(user, run, "?q=29")
 
 
 class Policy(AccessPolicy):
