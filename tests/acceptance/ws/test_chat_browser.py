@@ -417,6 +417,35 @@ def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitte
     page.wait_for_selector(".user:text-is('hi') + .answer .note:text-is('Stopped.')")
 
 
+def test_a_slow_message_stays_in_the_conversation_that_it_was_sent_in(demo, submitted, chat_of) -> None:
+    first, other = (elsewhere(submitted, "react/assistant", text) for text in ("first", "other"))
+    page = chat_of(demo, first.session_id)
+    page.wait_for_selector(".foot")
+    held: list[Any] = []
+    page.route(
+        "**/ravi/runs/", lambda route: held.append(route) if route.request.method == "POST" else route.continue_()
+    )
+    for text in ("one", "two"):
+        page.click(f".talk[href*='{first.session_id}']")
+        page.wait_for_selector(".user:text-is('first') + .answer .foot")
+        with page.expect_request(lambda request: request.method == "POST"):
+            page.fill("#text", text)
+            page.press("#text", "Enter")
+        page.click(f".talk[href*='{other.session_id}']")
+        page.wait_for_selector(".user:text-is('other') + .answer .foot")
+        if text == "one":
+            with page.expect_response("**/ravi/sessions/"):  # the list is refreshed
+                held.pop().continue_()
+        else:
+            held.pop().fulfill(status=409, json={"error": {"message": "no"}})
+            page.wait_for_selector("#status:has-text('Not sent')")
+        assert str(other.session_id) in page.url and page.input_value("#text") == ""
+        assert page.locator(".user").count() == 1
+    page.click(f".talk[href*='{first.session_id}']")
+    page.wait_for_selector(".user:text-is('one') + .answer .foot")
+    assert page.input_value("#text") == "two"
+
+
 def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_works(demo, submitted, chat_of) -> None:
     async def story(ctx: Any, inbox: Any) -> Any:
         for title in ("Find the order", MARKUP):

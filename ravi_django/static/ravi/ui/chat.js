@@ -44,15 +44,16 @@ class RaviChat extends HTMLElement {
   #listen() {
     const starters = [...this.root.querySelectorAll(".starters button")];
     const agentOf = (starter) => starter.dataset.agent ?? starter.closest("[data-of]")?.dataset.of;
+    const choose = (starter) => (this.#$("agent").value = agentOf(starter) || this.#$("agent").value);
     this.composer = new Composer(this.root, this.api, this.dataset.user, {
       fault: (message) => this.status.say(message, "fault"),
       send: (text) => this.#send(text),
-      pick: (starter) => this.#choose(agentOf(starter)),
+      pick: choose,
       prompts: () => starters.filter((starter) => starter.dataset.agent || agentOf(starter) === this.#$("agent").value),
     });
     for (const starter of starters) {
       starter.onclick = () => {
-        this.#choose(agentOf(starter));
+        choose(starter);
         this.#send(starter.textContent);
       };
     }
@@ -74,8 +75,7 @@ class RaviChat extends HTMLElement {
       if (this.#$("sessions").classList.contains("open")) this.#drawer(false);
       else this.#cancel();
     });
-    const place = this.#$("place");
-    if (place) place.querySelector("button").onclick = () => place.remove();
+    this.#$("place")?.querySelector("button").addEventListener("click", () => this.#$("place").remove());
     setInterval(() => this.#look(), LOOK);
     if (!this.hasAttribute("data-panel")) addEventListener("popstate", () => this.open(/\/ui\/chat\/([0-9a-f-]{36})\//.exec(location.pathname)?.[1] ?? null));
   }
@@ -86,6 +86,7 @@ class RaviChat extends HTMLElement {
     if (this.sending) return;
     this.sending = true;
     if (!this.#live) this.status.say(t("Sending"));
+    const [mine, { talk }] = [this.#opened, this.composer];
     const input = this.#input(text);
     const sent = JSON.stringify(input);
     if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
@@ -93,8 +94,9 @@ class RaviChat extends HTMLElement {
     try {
       const run = await this.api.submit(this.#$("agent").value, input, options);
       this.#unsent = null;
+      this.composer.sent(text, [].concat(input), talk);
+      if (mine !== this.#opened) return run.session === this.#session ? this.open(run.session) : this.talks.show(this.#session); // the reader has moved
       const steered = run.id === this.#live?.run; // the run at work has the message
-      this.composer.sent(text, [].concat(input));
       this.pageSent = run.session;
       this.newest = run.id;
       this.#$("welcome").hidden = true;
@@ -112,7 +114,7 @@ class RaviChat extends HTMLElement {
       this.talks.show(this.#session);
     } catch (error) {
       if (!this.#live) this.composer.busy(false);
-      this.composer.set(this.#$("text").value || text);
+      this.composer.unsent(text, talk);
       this.status.say(t("Not sent: %s Your text is kept.", error.message), "fault");
     } finally {
       this.sending = false;
@@ -380,10 +382,6 @@ class RaviChat extends HTMLElement {
     this.#following = true;
     this.#$("scroller").scrollTop = this.#$("scroller").scrollHeight;
     this.#$("to-end").hidden = true;
-  }
-
-  #choose(agent) {
-    if (agent && agent !== this.#$("agent").value) this.#$("agent").value = agent;
   }
 
   // Show the starter prompts of the chosen agent.

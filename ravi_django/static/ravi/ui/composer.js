@@ -38,11 +38,17 @@ export class Composer {
     if (!matchMedia("(pointer: coarse)").matches) this.field.focus();
   }
 
-  // The server has the message.
-  sent(text, blocks) {
+  // The server has the message of a conversation, which may not be the open one any more.
+  sent(text, blocks, talk) {
+    if (talk !== this.talk) return this.#drafts()[talk]?.trim() === text && this.#keep("", talk);
     if (this.field.value.trim() === text) this.field.value = "";
     this.files.drop(blocks);
     this.#changed();
+  }
+
+  unsent(text, talk) {
+    if (talk === this.talk) this.set(this.field.value || text);
+    else this.#keep(this.#drafts()[talk] || text, talk);
   }
 
   set(text) {
@@ -63,16 +69,20 @@ export class Composer {
   }
 
   #changed() {
+    this.#keep(this.field.value, this.talk);
+    this.#buttons();
+    this.#open();
+  }
+
+  #keep(text, talk) {
     const texts = this.#drafts();
-    if (this.field.value) texts[this.talk] = this.field.value;
-    else delete texts[this.talk];
+    if (text) texts[talk] = text;
+    else delete texts[talk];
     try {
       localStorage.setItem(KEY, JSON.stringify({ user: this.user, texts }));
     } catch {
       // a full or forbidden storage keeps no drafts
     }
-    this.#buttons();
-    this.#open();
   }
 
   #drafts() {
