@@ -404,6 +404,12 @@ def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitte
     page = chat_of(demo, run.session_id)
     paced.let(2)
     page.wait_for_selector(".answer.live .prose:has-text('w1')")
+    page.click("text=Rename…")
+    page.press("#session-list input", "Escape")  # of this field, as those below
+    page.wait_for_selector("text=Rename…")
+    page.press("#find", "Escape")
+    page.locator("#text").dispatch_event("keydown", {"key": "Escape", "isComposing": True})
+    assert page.locator("#cancel:enabled").is_visible()
     page.press("#text", "Escape")
     page.wait_for_selector(".answer .note:text-is('Stopped.')")
     paced.let_all()

@@ -70,10 +70,11 @@ class RaviChat extends HTMLElement {
     };
     new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#live && (this.#$("to-end").hidden = false))).observe(this.#$("transcript"));
     this.root.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || event.defaultPrevented) return;
-      if (this.#live || this.#$("sessions").classList.contains("open")) event.preventDefault();
+      if (event.key !== "Escape" || event.defaultPrevented || event.isComposing) return;
       if (this.#$("sessions").classList.contains("open")) this.#drawer(false);
-      else this.#cancel();
+      else if (this.#live && event.target.matches("#text, #scroller, #cancel")) this.#cancel();
+      else return; // of another field
+      event.preventDefault();
     });
     this.#$("place")?.querySelector("button").addEventListener("click", () => this.#$("place").remove());
     setInterval(() => this.#look(), LOOK);

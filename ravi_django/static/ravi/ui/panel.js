@@ -50,7 +50,7 @@ class RaviPanel extends HTMLElement {
   // and the chat has used one that stopped an answer.
   #escape(event) {
     const place = document.activeElement;
-    if (!this.dialog.open || event.defaultPrevented || (place !== document.body && !this.contains(place))) return;
+    if (!this.dialog.open || event.defaultPrevented || event.isComposing || (place !== document.body && !this.contains(place))) return;
     event.preventDefault();
     if (this.#kept().run && this.asks.hidden) this.asks.hidden = false;
     else this.close();

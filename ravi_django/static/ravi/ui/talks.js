@@ -80,7 +80,9 @@ export class Talks {
       this.#change(() => this.api.patch(`sessions/${row.id}/`, { title: title.value.trim() }));
     };
     form.onkeydown = (event) => {
-      if (event.key === "Escape") this.show(this.current);
+      if (event.key !== "Escape" || event.isComposing) return;
+      event.preventDefault();
+      this.show(this.current);
     };
     item.replaceChildren(form);
     title.focus();
