@@ -29,7 +29,7 @@ def chat_panel(request: HttpRequest | None, agent: str = "") -> SafeString:
     if not user.is_authenticated:
         address = f"{login_url()}?{urlencode({'next': request.get_full_path()})}"
         return format_html('<p class="ravi-login"><a href="{}">{}</a></p>', address, _("Log in to chat"))
-    return _panel(request, agent)
+    return _panel(request, agent, "site")
 
 
 def admin_panel(context: Any, agent: str = "") -> SafeString:
@@ -38,10 +38,10 @@ def admin_panel(context: Any, agent: str = "") -> SafeString:
     user = getattr(request, "user", None)
     if user is None or not (user.is_active and has(user, "is_staff")):
         return SafeString()
-    return _panel(request, agent, _place(context, request))
+    return _panel(request, agent, "admin", _place(context, request))
 
 
-def _panel(request: Any, agent: str, place: dict[str, Any] | None = None) -> SafeString:
+def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = None) -> SafeString:
     if getattr(request, "ravi_panel", False):  # one button a page is enough
         return SafeString()
     mount = links.path_to("run-list").removesuffix("runs/")
@@ -53,7 +53,7 @@ def _panel(request: Any, agent: str, place: dict[str, Any] | None = None) -> Saf
     except NoReverseMatch:  # the site has no pages
         home = ""
     request.ravi_panel = True
-    more = {"layout": "ravi/ui/panel.html", "is_panel": True, "home": home, "place": place}
+    more = {"layout": "ravi/ui/panel.html", "is_panel": True, "home": home, "place": place, "kept": f"{where}.{agent}"}
     return render_to_string("ravi/ui/chat.html", {**context, **more}, request)
 
 

@@ -22,8 +22,14 @@ pytestmark = [
 ]
 BASE = (
     '{% extends "admin/base_site.html" %}{% load ravi %}'
-    '{% block footer %}{{ block.super }}{% ravi_admin_chat "react/assistant" %}{% endblock %}'
+    '{% block footer %}{{ block.super }}{% if opts.model_name == "user" %}'
+    '{% ravi_chat agent="react/assistant" %}{% else %}{% ravi_admin_chat "react/assistant" %}{% endif %}{% endblock %}'
 )
+
+LEFT = """run => {
+    const key = Object.keys(localStorage).find((one) => one.startsWith("ravi.panel"));
+    localStorage[key] = JSON.stringify({ ...JSON.parse(localStorage[key]), run });
+}"""
 
 
 def rendered(tag: str, user: Any) -> str:
@@ -131,11 +137,20 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
     page.click("ravi-panel #close")
     page.wait_for_selector("ravi-panel #open.news")
     ended = str(elsewhere(lambda: Run.objects.latest("id").id))
-    page.evaluate(
-        "run => localStorage['ravi.panel'] = JSON.stringify({...JSON.parse(localStorage['ravi.panel']), run})", ended
-    )
+    page.evaluate(LEFT, ended)
     page.reload()  # left at work by the page before
     page.wait_for_selector("ravi-panel #open.news[aria-label='Open the chat: there is news']")
     page.click("ravi-panel #open")
     assert page.locator("ravi-panel #open.news").count() == 0
+    page.evaluate(LEFT, ended)
+    page.reload()
+    page.wait_for_selector("ravi-chat .user:has-text('What is 3 * 5?') + .answer .foot")
+    page.focus("ravi-panel #close")
+    page.keyboard.press("Escape")  # no answer is being written
+    page.wait_for_selector("ravi-panel #open:visible")
+    page.click("ravi-panel #open")
+    page.goto("/admin/auth/user/")  # another panel
+    page.click("ravi-panel #open")
+    page.wait_for_selector("ravi-chat #welcome:visible")
+    assert page.locator("ravi-chat .user").count() == 0
     assert (page.errors, page.console) == ([], [])

@@ -237,7 +237,7 @@ class RaviChat extends HTMLElement {
     this.status.say("");
     this.composer.open(id ?? "");
     this.talks.show(id);
-    if (!id) return;
+    if (!id) return this.#tell("ravi-works", "");
     try {
       const of = (rows) => this.api.all(`sessions/${id}/${rows}/?limit=200`);
       const [messages, runs, tasks] = await Promise.all([of("messages"), this.#runsOf(id), of("board")]);
@@ -252,6 +252,7 @@ class RaviChat extends HTMLElement {
       await this.#showOrigin(runs.at(-1));
       if (mine !== this.#opened) return;
       const answer = this.#showMessages(messages, active, runs);
+      if (!active) this.#tell("ravi-works", ""); // it ended between two pages
       if (active) this.#follow(active);
       else if (runs[0]) await this.#end(runs[0], answer);
       if (mine !== this.#opened) return;

@@ -1,6 +1,5 @@
 // <ravi-panel>: a button that opens the chat at the side of any page. The chat's own files load when it is first opened.
 
-const KEY = "ravi.panel"; // {user, open, session, run}: run is the one at work
 const LOOK = 5000; // ms between two looks at a run that a closed panel has left at work
 const narrow = matchMedia("(max-width: 46rem)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -8,6 +7,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 class RaviPanel extends HTMLElement {
   connectedCallback() {
     [this.button, this.dialog, this.full, this.asks] = ["open", "panel", "full", "asks"].map((id) => this.shadowRoot.getElementById(id));
+    this.key = `ravi.panel.${this.dataset.user}.${this.dataset.kept}`; // of {open, session, run}: run is the one at work
     this.button.onclick = () => this.open();
     this.shadowRoot.getElementById("close").onclick = () => this.close();
     this.dialog.oncancel = (event) => this.#escape(event); // a phone's button Back
@@ -87,8 +87,7 @@ class RaviPanel extends HTMLElement {
 
   #kept() {
     try {
-      const kept = JSON.parse(localStorage.getItem(KEY));
-      return kept?.user === this.dataset.user ? kept : {};
+      return JSON.parse(localStorage.getItem(this.key)) ?? {};
     } catch {
       return {};
     }
@@ -97,7 +96,7 @@ class RaviPanel extends HTMLElement {
   #keep(change) {
     this.asks.hidden = true;
     try {
-      localStorage.setItem(KEY, JSON.stringify({ ...this.#kept(), user: this.dataset.user, ...change }));
+      localStorage.setItem(this.key, JSON.stringify({ ...this.#kept(), ...change }));
     } catch {
       // a full or forbidden storage keeps nothing
     }
