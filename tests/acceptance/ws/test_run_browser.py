@@ -140,7 +140,8 @@ def test_without_sockets_the_page_asks_for_news(demo, submitted, waiting, worker
     assert (page.errors, page.console) == ([], [])
 
 
-def test_an_uncertain_call_is_resolved_in_place(demo, page_of) -> None:
+def test_an_uncertain_call_is_resolved_in_place(demo, page_of, settings) -> None:
+    settings.CSRF_COOKIE_HTTPONLY = True  # scripts cannot read it
     run = elsewhere(lambda: make_run("test/nobodys", owner=demo, status="suspended"))
     request = elsewhere(lambda: asked_by(run, Kind.UNCERTAIN, "owner", tool="send"))
     page = page_of(demo, run)

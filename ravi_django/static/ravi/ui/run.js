@@ -16,7 +16,7 @@ const STATES = {
 const page = document.getElementById("viewer");
 const $ = (id) => document.getElementById(id);
 setWords(JSON.parse($("words").textContent));
-const api = new Client(page.dataset.api, { sockets: page.dataset.sockets, t });
+const api = new Client(page.dataset.api, { ...page.dataset, t });
 let following = false;
 let due = 0;
 let doing = "";
