@@ -500,6 +500,19 @@ def test_an_answer_is_followed_until_its_reader_scrolls_up(demo, submitted, pace
     assert wait_until(lambda: scroller.evaluate(left) < 2, BOUND_S)
 
 
+def test_older_conversations_come_from_this_host_also_behind_a_proxy(demo, submitted, chat_of) -> None:
+    elsewhere(submitted)
+    page = chat_of(demo)
+    row = {"id": "0", "title": "older", "created_at": "2026-01-01T00:00:00Z"}
+    pages = {"": {"results": [], "next": "http://inside.invalid/ravi/sessions/?cursor=b"}, "b": {"results": [row]}}
+    page.route("**/sessions/*", lambda route: route.fulfill(json=pages[route.request.url.partition("cursor=")[2]]))
+    page.reload()
+
+    page.click("text=Older conversations")
+
+    page.wait_for_selector(".talk:has-text('older')")
+
+
 @pytest.mark.gate
 def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, settings, tmp_path) -> None:
     settings.MEDIA_ROOT = tmp_path

@@ -15,7 +15,7 @@ export class Talks {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.show(this.current), 200);
     };
-    this.more.onclick = () => this.#load(this.next);
+    this.more.onclick = () => this.#load(`sessions/${new URL(this.next, this.api.base).search}`); // as Client.all()
   }
 
   // List the newest conversations; `current` is the open one.
