@@ -27,9 +27,10 @@ pytestmark = [
 ]
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-GIVEN = """([type, name, data]) => {
+GIVEN = """([type, name, data, text]) => {
   const transfer = new DataTransfer();
   transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, { type: "image/png" }));
+  if (text) transfer.items.add(text, "text/plain");
   const how = { bubbles: true, composed: true, cancelable: true, dataTransfer: transfer, clipboardData: transfer };
   const given = type === "drop" ? new DragEvent(type, how) : new ClipboardEvent(type, how);
   document.querySelector("ravi-chat").shadowRoot.getElementById("text").dispatchEvent(given);
@@ -527,6 +528,8 @@ def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, setti
     for how in ("paste", "drop"):
         page.evaluate(GIVEN, [how, f"{how}.png", PNG])
         page.wait_for_selector(f"#attached img[alt='{how}.png']")
+    page.evaluate(GIVEN, ["paste", "cells.png", PNG, "a\tb"])  # of a spreadsheet
+    assert page.locator("#attached li").count() == 3
     page.click("#attached button[aria-label='Remove drop.png']")
 
     page.press("#text", "Enter")  # without a text

@@ -20,6 +20,7 @@ export class Attachments {
     const take = (event) => {
       const data = event.dataTransfer ?? event.clipboardData;
       if (!data.types.includes("Files")) return;
+      if (event.type === "paste" && data.types.includes("text/plain")) return; // cells or words, with their picture
       event.preventDefault(); // else the browser opens the file
       if (event.type !== "dragover") this.#add(data.files);
     };
