@@ -400,6 +400,19 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
 
 
+def test_a_site_that_rejects_a_message_during_an_answer_says_so(demo, submitted, paced, chat_of, settings) -> None:
+    settings.RAVI = {**settings.RAVI, "ON_BUSY": "reject"}
+    page = chat_of(demo, elsewhere(submitted, "react/paced").session_id)
+    paced.let(2)
+    page.wait_for_selector(".answer.live .prose:has-text('w1')")
+
+    page.fill("#text", "And then?")
+    page.press("#text", "Enter")
+
+    page.wait_for_selector("#status:has-text('Not sent')")
+    assert (page.input_value("#text"), page.locator("#busy, .queued").count()) == ("And then?", 0)
+
+
 def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitted, paced, chat_of) -> None:
     run = elsewhere(submitted, "react/paced")
     page = chat_of(demo, run.session_id)

@@ -91,7 +91,7 @@ class RaviChat extends HTMLElement {
     const input = this.#input(text);
     const sent = JSON.stringify(input);
     if (this.#unsent?.sent !== sent) this.#unsent = { sent, key: newKey() };
-    const options = { idempotency_key: this.#unsent.key, session: this.#session, on_busy: this.#live ? this.#$("busy").value : null };
+    const options = { idempotency_key: this.#unsent.key, session: this.#session, on_busy: (this.#live && this.#$("busy")?.value) || null };
     try {
       const run = await this.api.submit(this.#$("agent").value, input, options);
       this.#unsent = null;

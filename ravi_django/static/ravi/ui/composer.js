@@ -15,7 +15,7 @@ export class Composer {
     this.list = root.getElementById("palette");
     this.stop = root.getElementById("cancel");
     this.submit = root.getElementById("send");
-    this.how = root.getElementById("busy"); // what becomes of a message during an answer
+    this.how = root.getElementById("busy"); // what becomes of a message during an answer; null: the server rejects it
     this.talk = "";
     this.files = new Attachments(root, api, { files: () => this.#buttons(), fault: on.fault });
     if (kept()?.user !== user) localStorage.removeItem(KEY);
@@ -65,7 +65,7 @@ export class Composer {
   #buttons() {
     this.stop.hidden = !this.working;
     this.submit.hidden = this.working && !this.field.value.trim() && !this.files.items.length;
-    this.how.hidden = !this.working || this.submit.hidden;
+    if (this.how) this.how.hidden = !this.working || this.submit.hidden;
   }
 
   #changed() {
