@@ -63,8 +63,9 @@ class RaviChat extends HTMLElement {
     this.#$("open-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
     this.#$("to-end").onclick = () => this.#toEnd();
     this.#$("scroller").onscroll = () => {
-      const { scrollTop } = this.#$("scroller");
-      this.#following = this.#near(2) || (this.#near(NEAR) && scrollTop >= this.top); // the first scroll up ends it
+      const { scrollHeight, scrollTop, clientHeight } = this.#$("scroller");
+      const left = scrollHeight - scrollTop - clientHeight;
+      this.#following = left < 2 || (left < NEAR && scrollTop >= this.top); // the first scroll up ends it
       this.top = scrollTop;
       if (this.#following) this.#$("to-end").hidden = true;
     };
@@ -373,11 +374,6 @@ class RaviChat extends HTMLElement {
 
   #show(node) {
     return this.#$("transcript").appendChild(node);
-  }
-
-  #near(most) {
-    const { scrollHeight, scrollTop, clientHeight } = this.#$("scroller");
-    return scrollHeight - scrollTop - clientHeight < most;
   }
 
   #toEnd() {
