@@ -6,6 +6,7 @@ Those types are imported by the first call: a process that has no such clients d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,12 +41,18 @@ class AguiView(ExchangeView):
         agent, sent = AgentId(type, key, namespace), _input(request.data)
         thread = session_id(sent.thread_id, "threadId")
         once = digest_of([str(thread), sent.run_id]) if thread and sent.run_id else self.key
-        reset: list[Any] = []
+        first, reset = _without_reply(sent.messages)
         if once and not sent.resume and exchanges.is_known(request.user, agent, once):
-            sent.messages, reset = _without_reply(sent.messages)
+            sent.messages = first
         found = _read(sent)
         session = exchanges.session_for(request.user, agent, thread, found)
-        begin = partial(exchanges.begin, request.user, agent, session, found, idempotency_key=once)
+
+        def begin() -> Exchange:
+            exchange = exchanges.begin(request.user, agent, session, found, idempotency_key=once)
+            if exchange.is_repeat and reset and not exchanges.asked(exchange):
+                return replace(exchange, after=0)  # the snapshot removes the whole reply
+            return exchange
+
         return self.stream(begin, partial(AguiFormat, run_id=sent.run_id, reset=reset), INSTEAD)
 
 
@@ -107,7 +114,7 @@ class AguiFormat(Format):
         self._ids = {"threadId": str(exchange.run.session_id), "runId": run_id}
         self._run = str(exchange.run.tree_id)
         self._tasks = {str(task.id): board.shown(task) for task in exchange.run.session.board.all()}
-        self._reset = reset  # the client's messages, for a snapshot
+        self._reset = reset if exchange.is_repeat and not exchange.after else []  # for a snapshot
         self._open: Text | None = None  # of the message that is being written
 
     def begin(self) -> Iterator[bytes]:

@@ -57,6 +57,7 @@ class Exchange:
     run: Run  # the root
     after: int = 0  # the frames of its tree up to here belong to earlier exchanges
     whole: bool = field(default=False)  # with values that are hidden from owners
+    is_repeat: bool = False  # of an earlier call
 
 
 # ------------------------------------------------------------------------------------------------------- the input
@@ -150,11 +151,11 @@ def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Inpu
                 raise
             options = {**options, "session": session.id, "before": _check_answered}
             run, is_new = submit(user, agent, found.blocks, **options)  # another call has begun it
-        is_first = is_new or _is_repeat(user, agent, run, options.get("idempotency_key"))
-        return Exchange(user, run, 0 if is_first else newest(run.tree_id), whole)
+        is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
+        return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)
     access.find(user, agent, session.id if isinstance(session, Session) else session)
-    root, after = _answer(user, checks.session_of(session, user), found)
-    return Exchange(user, root, after, whole)
+    root, after, is_repeat = _answer(user, checks.session_of(session, user), found)
+    return Exchange(user, root, after, whole, is_repeat)
 
 
 def _is_repeat(user: Any, agent: AgentId, run: Run, key: str | None) -> bool:
@@ -200,9 +201,9 @@ def submit(
     return say(agent, input, user=user, tenant=tenant, find=find, **options)
 
 
-def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int]:
+def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int, bool]:
     """Checks all answers before it writes the first. An answer that was given before counts as given: if all were, the
-    exchange continues where its run has paused last."""
+    exchange is a repeat, which continues where its run has paused last."""
     given, roots = [], []
     for sent in found.answers:
         row = _request(sent.answers)
@@ -220,7 +221,7 @@ def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int]
     after = newest(roots[0].id, bool if given else waits)
     for row, said in given:
         answers.answer(row, by=user, **said)
-    return roots[0], after
+    return roots[0], after, not given
 
 
 def _request(id: str) -> HumanRequest | None:

@@ -58,13 +58,17 @@ def test_text_streams_after_a_tool_and_the_thread_continues(server: str, key: st
     assert (second["kinds"][-1], Session.objects.get().runs.count()) == ("RUN_FINISHED", 2)
 
 
-def test_an_approval_is_answered_by_the_client(server: str, key: str, worker: None) -> None:
+def test_an_approval_is_answered_by_the_client_and_answered_again_after_a_cut(
+    server: str, key: str, worker: None
+) -> None:
     answers = [{"action": "approve"}, {"action": "deny"}]
 
-    asked, answered = talk(server, key, "react/payer", {"say": "Pay."}, {"answers": answers})
+    steps: list[dict[str, Any]] = [{"say": "Pay."}, {"answers": answers, "cut": "TEXT_MESSAGE_CONTENT"}]
+    asked, cut, answered = talk(server, key, "react/payer", *steps)
 
-    assert len(asked["interrupts"]) == 2
+    assert len(asked["interrupts"]) == 2 and cut["error"] == "TypeError: terminated"
     assert (answered["text"], answered["interrupts"], PAID) == ("done", [], [5])
+    assert [said for said in answered["said"] if said] == ["Pay.", "paid 5", "done"], "each once"
 
 
 def test_an_error_is_the_clients_error(server: str, key: str, worker: None) -> None:
