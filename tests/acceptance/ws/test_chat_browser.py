@@ -536,6 +536,7 @@ def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, setti
     page.select_option("#agent", "react/paced")
     page.set_input_files("#files", {"name": "tool.exe", "mimeType": "image/png", "buffer": b"MZ\x90\0"})
     page.wait_for_selector("#status[data-kind='fault']:has-text('tool.exe')")
+    assert "tool.exe" in page.get_by_role("alert").inner_text()
     page.set_input_files("#files", {"name": "<b>.txt", "mimeType": "text/html", "buffer": MARKUP.encode()})
     page.wait_for_selector("#attached .file:text-is('<b>.txt (1 kB)')")
     for how in ("paste", "drop"):

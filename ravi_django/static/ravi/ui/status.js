@@ -5,13 +5,14 @@ import { t, took } from "./words.js";
 export class Status {
   // On a site without live text `staff` see a hint.
   constructor(root, staff) {
-    [this.line, this.time, this.banner, this.heard] = ["status", "elapsed", "banner", "announce"].map((id) => root.getElementById(id));
+    [this.line, this.time, this.banner, this.heard, this.alert] = ["status", "elapsed", "banner", "announce", "alert"].map((id) => root.getElementById(id));
     this.staff = staff;
   }
 
   say(text, kind = "") {
     this.line.textContent = text;
     this.line.dataset.kind = kind;
+    this.alert.textContent = kind === "fault" ? text : ""; // for screen readers
   }
 
   elapsed(ms) {
