@@ -241,6 +241,12 @@ def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_pat
     for scheme, width in looks(page, 390, 1280):
         page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.click("#open-sessions")
+    page.click("#sessions button:text-is('Close')")
+    assert not page.is_visible("#sessions")
+    assert page.locator("#open-sessions:focus").count() == 1
+    page.set_viewport_size({"width": 1280, "height": 800})
     page.click("text=Rename…")
     page.fill("#session-list input", MARKUP)
     page.press("#session-list input", "Enter")

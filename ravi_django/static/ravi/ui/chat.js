@@ -60,7 +60,7 @@ class RaviChat extends HTMLElement {
     this.#$("agent").onchange = () => this.#starters();
     this.#$("cancel").onclick = () => this.#cancel();
     this.#$("new-chat").onclick = () => this.open(null, true);
-    this.#$("open-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
+    this.#$("open-sessions").onclick = this.#$("close-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
     this.#$("to-end").onclick = () => this.#toEnd();
     this.#$("scroller").onscroll = () => {
       const { scrollHeight, scrollTop, clientHeight } = this.#$("scroller");
@@ -389,6 +389,7 @@ class RaviChat extends HTMLElement {
 
   #drawer(on) {
     this.#$("sessions").classList.toggle("open", on);
+    if (!on && this.#$("sessions").contains(this.root.activeElement)) this.#$("open-sessions").focus();
     this.#$("open-sessions").setAttribute("aria-expanded", String(on));
   }
 }
