@@ -3,8 +3,11 @@
 
 const FIRST_PAUSE = 500; // ms before the first try after a failure; doubles
 const LONGEST_PAUSE = 10_000;
+const LONGEST_RETRY = 120; // s, of the times that the site may ask to wait
 const CALL_TRIES = 4;
+const CALL_TIMEOUT = 60_000; // ms
 const POLL = 1000; // ms between two looks at the JSON page
+const PAGE = 500; // frames
 const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
 const [DONE, TOO_MANY] = [1000, 4429]; // codes that close a socket
 const REFUSED = {
@@ -20,11 +23,15 @@ const REFUSED = {
 
 /** An error of the site, a site that cannot be reached, or a run that did not complete. */
 export class ApiError extends Error {
-  /** @param {number} status of HTTP; 0: no answer. 500 of `run`: the run has failed or was cancelled
-   *  @param {string} code such as "invalid_input"; "unreachable": no answer
-   *  @param {string} message @param {string | null} field the part of the request to fix */
-  constructor(status, code, message, field = null) {
-    super(message);
+  /** @type {string | null} the id of the run that was submitted before the error: it may go on */
+  run = null;
+  retry_after = 0; // seconds that the site asks to wait
+
+  /** @param {number} status of HTTP; 0: no answer. 500 of `run`: the run has not completed
+   *  @param {string} code such as "invalid_input"; "unreachable": no answer; "": an answer of another server
+   *  @param {string} message @param {string | null} field the part of the request to fix @param {any} cause */
+  constructor(status, code, message, field = null, cause = null) {
+    super(message, cause ? { cause } : {});
     this.status = status;
     this.code = code;
     this.field = field;
@@ -40,37 +47,44 @@ export class Client {
    *  @param {string} [options.token] without it the browser's session is used
    *  @param {string} [options.csrf] for a site whose CSRF cookie scripts cannot read
    *  @param {string | URL} [options.sockets] the address of the sockets
-   *  @param {(text: string, value?: any) => string} [options.t] translates the client's own messages */
-  constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t = (text, value) => text.replace("%s", value) } = {}) {
+   *  @param {(text: string, ...values: any[]) => string} [options.t] translates the client's own messages */
+  constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t } = {}) {
     this.base = new URL(String(url).replace(/\/*$/, "/"), globalThis.location?.href);
-    this.sockets = new URL(sockets, this.base);
+    this.sockets = new URL(String(sockets).replace(/\/*$/, "/"), this.base);
     this.sockets.protocol = this.sockets.protocol.replace("http", "ws");
     this.#token = token && !token.includes(" ") ? `Token ${token}` : token;
     this.#csrf = csrf;
-    this.#t = t;
+    this.#t = t ?? ((text, ...values) => text.replace(/%s/g, () => String(values.shift())));
   }
 
-  /** Submit, wait for the end, and return the run. Throws ApiError also if the run fails or is cancelled.
-   *  @param {string} agent @param {string | object[]} input @param {object} [options] see `submit` */
-  async run(agent, input, options) {
-    const { id } = await this.submit(agent, input, options);
-    for await (const _ of this.events(id));
-    const run = await this.get(`runs/${id}/`);
-    if (run.status !== "completed") throw new ApiError(500, run.status, run.error?.message ?? run.status);
-    return run;
+  /** Submit, wait for the end, and return the run. Throws ApiError also if the run fails, is cancelled or blocked, and
+   *  with code "aborted" after the signal.
+   *  @param {string} agent @param {string | object[]} input @param {object} [options] see `submit`
+   *  @param {Following} [following] */
+  async run(agent, input, options, following) {
+    const { id } = await this.submit(agent, input, options, following);
+    try {
+      for await (const frame of this.events(id, following)) if (frame.run === id && frame.content?.status === "blocked") break;
+      const run = await this.#call("GET", `runs/${id}/`, undefined, following?.signal);
+      if (run.status !== "completed") throw new ApiError(500, run.status, run.error?.message ?? run.status);
+      return run;
+    } catch (error) {
+      throw Object.assign(error, { run: id });
+    }
   }
 
   /** Submit a run and return it. Repeats after a connection error: the idempotency key makes the site submit once.
    *  @param {string} agent @param {string | object[]} input a text or content blocks
-   *  @param {object} [options] other fields of `POST runs/`, such as session and on_busy */
-  async submit(agent, input, options = {}) {
-    const body = { agent, input, idempotency_key: newKey(), ...options };
+   *  @param {object} [options] other fields of `POST runs/`, such as session and on_busy @param {Following} [following] */
+  async submit(agent, input, options = {}, { signal } = {}) {
+    const body = { ...options, agent, input, idempotency_key: options.idempotency_key ?? newKey() };
     for (let tries = 1; ; tries++) {
       try {
-        return await this.post("runs/", body);
+        return await this.#call("POST", "runs/", body, signal);
       } catch (error) {
-        if (!AWAY.has(error.status) || tries === CALL_TRIES) throw error;
-        await sleep(FIRST_PAUSE * 2 ** (tries - 1));
+        const again = AWAY.has(error.status) && error.retry_after <= LONGEST_RETRY && tries < CALL_TRIES;
+        if (!again || signal?.aborted) throw error;
+        await sleep(Math.max(FIRST_PAUSE * 2 ** (tries - 1), 1000 * error.retry_after), signal);
       }
     }
   }
@@ -79,17 +93,24 @@ export class Client {
    *  @param {string} agent @param {string | object[]} input @param {object} [options] see `submit`
    *  @param {Following} [following] @returns {AsyncGenerator<Frame>} */
   async *stream(agent, input, options, following) {
-    yield* this.events((await this.submit(agent, input, options)).id, following);
+    let run = null;
+    try {
+      run = (await this.submit(agent, input, options, following)).id;
+      yield* this.events(run, following);
+    } catch (error) {
+      if (!following?.signal?.aborted) throw Object.assign(error, { run });
+    }
   }
 
   /** The frames of a run's tree above the number `after`, each once and without gaps, until the run has ended. By a
    *  websocket, which is opened again when it breaks; where there are none, by the JSON page.
    *  @param {string} run @param {Following & {after?: number}} [following] @returns {AsyncGenerator<Frame>} */
   async *events(run, { after = 0, signal, state = () => {} } = {}) {
-    const place = new Place(after);
+    const place = { seq: after, isEnd: false }; // a retry may follow the end
     for await (const frame of this.#frames(run, place, signal, state)) {
-      const fresh = signal?.aborted ? null : place.take(frame);
-      if (fresh) yield fresh;
+      if (signal?.aborted || !(frame.seq > place.seq)) continue; // without a number: of the socket, whose end says more
+      Object.assign(place, { seq: frame.seq, isEnd: frame.type === "stream.done" });
+      yield frame;
     }
   }
 
@@ -99,13 +120,14 @@ export class Client {
       if (place.isEnd || signal?.aborted) return;
       try {
         while (!signal?.aborted) {
-          const page = await this.get(`runs/${run}/events/?after=${place.seq}`);
+          const page = await this.#call("GET", `runs/${run}/events/?after=${place.seq}&limit=${PAGE}`, undefined, signal);
           state("polled");
           yield* page.results;
           if (page.done) return;
-          await sleep(POLL, signal);
+          if (page.results.length < PAGE) await sleep(POLL, signal);
         }
       } catch (error) {
+        if (signal?.aborted) return;
         if (!AWAY.has(error.status)) throw error;
         state("lost");
         await sleep(5 * POLL, signal);
@@ -122,10 +144,10 @@ export class Client {
     for (let pause = FIRST_PAUSE; globalThis.WebSocket && !signal?.aborted; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
       let code = 0;
       try {
-        for await (const news of newsOf(await this.#address(path()), signal)) {
+        for await (const news of newsOf(await this.#address(path(), signal), signal)) {
           if (signal?.aborted) return;
           if (news.frame) {
-            pause = FIRST_PAUSE;
+            if (news.frame.seq) pause = FIRST_PAUSE; // not after an error, which a close follows
             yield news.frame;
           } else if (news.open) {
             opened = true;
@@ -145,8 +167,9 @@ export class Client {
   /** Request the cancellation of a run. @param {string} run */
   cancel = (run) => this.post(`runs/${run}/cancel/`);
 
-  /** The pending requests that the user may answer or, without `may_answer`, read. */
-  requests = () => this.all("requests/?status=pending");
+  /** The pending requests that the user may answer or, without `may_answer`, read.
+   *  @param {object} [filters] of `GET requests/`, such as run and status */
+  requests = (filters) => this.all(`requests/?${new URLSearchParams({ status: "pending", ...filters })}`);
 
   /** Answer a request. The first answer counts: a later one is a 409.
    *  @param {string} request @param {string} action approve, deny, edit, answer, skip, cancel or resolve
@@ -184,55 +207,40 @@ export class Client {
     return rows;
   }
 
-  async #call(method, path, body) {
+  async #call(method, path, body, signal) {
     const headers = { Accept: "application/json" };
     const isForm = body instanceof FormData; // the browser sets its type
     if (body !== undefined && !isForm) headers["Content-Type"] = "application/json";
     if (this.#token) headers.Authorization = this.#token;
     else if (method !== "GET") headers["X-CSRFToken"] = globalThis.document?.cookie.match(/(?:^|; )csrftoken=([^;]+)/)?.[1] ?? this.#csrf;
+    const url = new URL(path, this.base);
+    const timeout = isForm ? undefined : AbortSignal.timeout(CALL_TIMEOUT); // an upload may take longer
+    const end = signal && timeout ? AbortSignal.any?.([signal, timeout]) : timeout; // `any`: since Node 20.3
     /** @type {RequestInit} */
-    const options = { method, headers, credentials: this.#token ? "omit" : "include", body: body === undefined || isForm ? body : JSON.stringify(body) };
-    const response = await fetch(new URL(path, this.base), options).catch(() => {
-      throw new ApiError(0, "unreachable", this.#t("The server cannot be reached."));
-    });
-    const answer = await response.json().catch(() => null);
-    if (!response.ok) {
-      const { code = "", message = this.#t("The server answered with status %s.", response.status), field } = answer?.error ?? {};
-      throw new ApiError(response.status, code, message, field);
+    const options = { method, headers, credentials: this.#token ? "omit" : "include", signal: end ?? signal };
+    if (body !== undefined) options.body = isForm ? body : JSON.stringify(body);
+    let response, answer;
+    try {
+      response = await fetch(url, options);
+      const text = await response.text();
+      answer = text ? JSON.parse(text) : null;
+    } catch (cause) {
+      if (signal?.aborted) throw new ApiError(0, "aborted", `${method} ${url} was aborted`, null, cause);
+      if (!(cause instanceof SyntaxError)) throw new ApiError(0, "unreachable", this.#t("The server cannot be reached (%s).", url), null, cause);
     }
-    return answer;
+    if (response.ok && answer !== undefined) return answer;
+    const strange = AWAY.has(response.status)
+      ? this.#t("The server answered with status %s.", response.status)
+      : this.#t("%s answered with status %s, and not as ravi_django does: is this the URL of its mount?", url, response.status);
+    const { code = "", message = strange, field } = answer?.error ?? {};
+    const retry_after = Number(response.headers.get("Retry-After")) || 0;
+    throw Object.assign(new ApiError(response.status, code, message, field), { retry_after });
   }
 
-  async #address(path) {
+  async #address(path, signal) {
     const url = new URL(path, this.sockets);
-    if (this.#token) url.searchParams.set("ticket", (await this.post("tickets/")).ticket);
+    if (this.#token) url.searchParams.set("ticket", (await this.#call("POST", "tickets/", {}, signal)).ticket);
     return url;
-  }
-}
-
-// The place in a run's stream.
-class Place {
-  isEnd = false; // a retry may follow
-  #call = "";
-  #sizes = []; // of the last texts of one call: [number, length]
-
-  constructor(after) {
-    this.seq = after;
-  }
-
-  // The frame, or null for a known one. The site's archive has the text of a call as one frame, `from_seq` to `seq`: the
-  // part that is known is cut off.
-  take(frame) {
-    if (!(frame.seq > this.seq)) return null; // without a number: of the socket, whose end says more
-    const call = [frame.type, frame.run, frame.call, frame.attempt].join();
-    if (call !== this.#call) [this.#call, this.#sizes] = [call, []];
-    if (frame.from_seq <= this.seq) {
-      const known = this.#sizes.filter(([seq]) => seq >= frame.from_seq).reduce((sum, [, size]) => sum + size, 0);
-      if (known) frame = { ...frame, from_seq: this.seq + 1, text: frame.text.slice(known) };
-    }
-    [this.seq, this.isEnd] = [frame.seq, frame.type === "stream.done"];
-    this.#sizes.push([frame.seq, frame.text?.length ?? 0]);
-    return frame;
   }
 }
 
@@ -273,6 +281,7 @@ export function newKey() {
 
 function sleep(ms, signal) {
   return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
     const end = () => {
       clearTimeout(timer);
       resolve(signal?.removeEventListener("abort", end));

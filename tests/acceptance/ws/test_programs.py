@@ -299,6 +299,140 @@ def test_the_module_needs_no_django() -> None:
     assert ran.stdout == "[]\n"
 
 
+# --------------------------------------------------------------------------------------------------- in Node alone
+
+NETWORK = """
+const pauses = [], calls = [];
+globalThis.setTimeout = (done, ms) => { pauses.push(ms); setImmediate(done); };
+globalThis.fetch = async (url, options) => { calls.push(options); return answers.shift()(options); };
+delete globalThis.WebSocket;
+const json = (body, init) => () => new Response(JSON.stringify(body), init);
+const broken = () => new Response(new ReadableStream({ start: (body) => body.error(new TypeError("cut")) }));
+const problem = (error) => ({ ...error, message: error.message, cause: error.cause?.message });
+let answers = [];
+"""
+
+
+@pytest.fixture
+def js(tmp_path: Path) -> Callable[..., Any]:
+    module = shutil.copy(FILE, tmp_path / "ravi-client.mjs")
+
+    def returned(code: str, base: str = SITE, token: str = "") -> Any:
+        client = f'import {{ Client }} from "{module}"; const client = new Client("{base}", {{ token: "{token}" }});'
+        program = f"{client}console.log(JSON.stringify(await (async () => {{ {code} }})()));"
+        with node("--input-type=module", "-e", program) as process:
+            return json.loads(process.communicate(timeout=BOUND_S)[0])
+
+    return returned
+
+
+def test_node_reconnects_less_often_in_an_outage(js: Any) -> None:
+    pauses = js(
+        NETWORK
+        + """
+        globalThis.WebSocket = class {
+          constructor() { setImmediate(() => {
+            this.onopen();
+            this.onmessage({ data: '{"type": "error", "code": "unavailable"}' });
+            this.onclose({ code: 1013 });
+          }); }
+          close() {}
+        };
+        const stop = new AbortController();
+        const state = () => pauses.length === 6 && stop.abort();
+        for await (const _ of client.socket(() => "sessions/x/", { signal: stop.signal, state }));
+        return pauses;"""
+    )
+
+    assert pauses[0] <= 500 and 5000 <= pauses[5] <= 10_000
+
+
+def test_node_repeats_a_submit_with_one_key_when_the_answer_breaks_off(js: Any) -> None:
+    keys, run = js(
+        NETWORK
+        + """answers = [broken, json({ id: "7" })];
+        const run = await client.submit("react/x", "Hello.", { idempotency_key: undefined });
+        return [calls.map(({ body }) => JSON.parse(body).idempotency_key), run.id];"""
+    )
+
+    assert (len(keys), len(set(keys)), bool(keys[0]), run) == (2, 1, True, "7")
+
+
+def test_node_says_what_is_wrong_with_an_answer(js: Any, url: str, server: Any) -> None:
+    cut = js(NETWORK + 'answers = [broken]; return client.get("runs/").catch(problem);')
+    assert (cut["status"], cut["code"], cut["cause"]) == (0, "unreachable", "cut") and SITE in cut["message"]
+    for path in ("admin/login/", "nothing/"):  # 200 and 404
+        other = js(f'return client.get("{path}").catch(({{ code, message }}) => [code, message]);', f"{server.url}/")
+        assert other[0] == "" and path in other[1] and "the URL of its mount?" in other[1]
+
+
+def test_node_waits_as_long_as_the_site_asks(js: Any) -> None:
+    asks = 'json({ error: { code: "throttled" } }, { status: 429, headers: { "Retry-After": "%d" } })'
+    pauses, late = js(
+        f"{NETWORK} answers = [{asks % 30}, json({{ id: 7 }}), {asks % 600}]; await client.submit('react/x', 'One?');"
+        "return [pauses, await client.submit('react/x', 'Two?').catch(problem)];"
+    )
+
+    assert (pauses, late["status"], late["retry_after"]) == ([30_000], 429, 600)
+
+
+def test_after_a_submit_an_error_in_node_names_the_run(js: Any) -> None:
+    found = js(
+        NETWORK
+        + """const refused = json({ error: { code: "forbidden", message: "No." } }, { status: 403 });
+        answers = [json({ id: "7" }), refused, json({ id: "8" }), refused];
+        const ran = await client.run("react/x", "Hello.").catch(problem);
+        const streamed = await client.stream("react/x", "Hello.").next().catch(problem);
+        return [ran, streamed, calls.every(({ signal }) => signal instanceof AbortSignal)];"""
+    )
+
+    assert [error["run"] for error in found[:2]] + found[2:] == ["7", "8", True]
+
+
+@pytest.mark.parametrize("without", ["", "delete AbortSignal.any;"])
+def test_in_node_a_signal_ends_run(js: Any, url: str, key: str, paced: Any, without: str) -> None:
+    code = """const stop = new AbortController();
+        const state = () => stop.abort();
+        const ran = client.run("react/paced", "Go.", {}, { signal: stop.signal, state });
+        return ran.catch(({ status, code, run }) => [status, code, run]);"""
+
+    assert js(without + code, url, key) == [0, "aborted", str(Run.objects.get().id)]
+
+
+def test_in_node_a_blocked_run_ends_run(js: Any) -> None:
+    frame = '{ seq: 1, run: "7", type: "progress", step: "error", content: { status: "blocked" } }'
+    error = js(
+        f"""{NETWORK} const page = {{ results: [{frame}], done: false }};
+        answers = [json({{ id: "7" }}), json(page), json({{ status: "blocked", error: {{ message: "It differs." }} }})];
+        return client.run("react/x", "Go.").catch(problem);"""
+    )
+
+    assert [error[name] for name in ("status", "code", "message", "run")] == [500, "blocked", "It differs.", "7"]
+
+
+def test_in_node_requests_are_filtered(js: Any, url: str, key: str) -> None:
+    with Client(url, key) as client:
+        run = client.submit("react/payer", "Pay.")["id"]
+        assert wait_until(lambda: len(client.requests()) == 2, BOUND_S)
+
+    code = f'return [await client.requests({{ run: "{run}" }}), await client.requests({{ status: "answered" }})];'
+    assert [len(rows) for rows in js(code, url, key)] == [2, 0]
+
+
+def test_node_pauses_only_after_a_page_that_is_not_full(js: Any) -> None:
+    found = js(
+        NETWORK
+        + """const frames = (from, to) => Array.from({ length: to - from }, (_, at) => ({ seq: from + at + 1 }));
+        const page = (from, to, done = false) => json({ results: frames(from, to), done });
+        answers = [page(0, 500), page(500, 1000), page(1000, 1001), page(1001, 1002, true)];
+        let count = 0;
+        for await (const _ of client.events("7")) count++;
+        return [count, pauses, new Client("https://example.com/ravi", { sockets: "/live" }).sockets.href];"""
+    )
+
+    assert found == [1002, [1000], "wss://example.com/live/"]
+
+
 # -------------------------------------------------------------------------------------------------- what docs show
 
 
