@@ -1,13 +1,11 @@
 // A client of ravi_django, for pages and for Node 20 or newer: run agents, follow them, answer requests, upload files.
 // It imports nothing. See docs/programs.md.
 
-const FIRST_PAUSE = 500; // ms before the first try after a failure; doubles
-const LONGEST_PAUSE = 10_000;
+const [FIRST_PAUSE, LONGEST_PAUSE] = [500, 10_000]; // ms before a try after a failure; doubles
 const LONGEST_RETRY = 120; // s, of the times that the site may ask to wait
 const CALL_TRIES = 4;
 const CALL_TIMEOUT = 60_000; // ms
-const POLL = 1000; // ms between two looks at the JSON page
-const PAGE = 500; // frames
+const [POLL, PAGE] = [1000, 500]; // ms between two looks at the JSON page, and its frames
 const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
 const [DONE, TOO_MANY] = [1000, 4429]; // codes that close a socket
 const REFUSED = {
@@ -197,12 +195,11 @@ export class Client {
 
   /** The rows of all pages of a list. */
   async all(path) {
-    const [list] = path.split("?");
     const rows = [];
     while (path) {
       const { results, next } = await this.get(path);
       rows.push(...results);
-      path = next && list + new URL(next, this.base).search; // behind a proxy the rest of the address may be wrong
+      path = next && path.split("?")[0] + new URL(next, this.base).search; // behind a proxy the rest of the address may be wrong
     }
     return rows;
   }
@@ -217,8 +214,7 @@ export class Client {
     const timeout = isForm ? undefined : AbortSignal.timeout(CALL_TIMEOUT); // an upload may take longer
     const end = signal && timeout ? AbortSignal.any?.([signal, timeout]) : timeout; // `any`: since Node 20.3
     /** @type {RequestInit} */
-    const options = { method, headers, credentials: this.#token ? "omit" : "include", signal: end ?? signal };
-    if (body !== undefined) options.body = isForm ? body : JSON.stringify(body);
+    const options = { method, headers, credentials: this.#token ? "omit" : "include", signal: end ?? signal, body: isForm ? body : JSON.stringify(body) };
     let response, answer;
     try {
       response = await fetch(url, options);
@@ -233,8 +229,7 @@ export class Client {
       ? this.#t("The server answered with status %s.", response.status)
       : this.#t("%s answered with status %s, and not as ravi_django does: is this the URL of its mount?", url, response.status);
     const { code = "", message = strange, field } = answer?.error ?? {};
-    const retry_after = Number(response.headers.get("Retry-After")) || 0;
-    throw Object.assign(new ApiError(response.status, code, message, field), { retry_after });
+    throw Object.assign(new ApiError(response.status, code, message, field), { retry_after: Number(response.headers.get("Retry-After")) || 0 });
   }
 
   async #address(path, signal) {
@@ -248,10 +243,7 @@ export class Client {
 async function* newsOf(url, signal) {
   const news = [];
   let wake = (_ = null) => {};
-  const put = (one) => {
-    news.push(one);
-    wake();
-  };
+  const put = (one) => wake(news.push(one));
   const stop = () => put({ code: 0 });
   const back = (event) => event.persisted && stop(); // from the browser's back and forward cache
   const socket = new WebSocket(url);
