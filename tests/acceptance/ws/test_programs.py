@@ -321,7 +321,10 @@ def js(tmp_path: Path) -> Callable[..., Any]:
         client = f'import {{ Client }} from "{module}"; const client = new Client("{base}", {{ token: "{token}" }});'
         program = f"{client}console.log(JSON.stringify(await (async () => {{ {code} }})()));"
         with node("--input-type=module", "-e", program) as process:
-            return json.loads(process.communicate(timeout=BOUND_S)[0])
+            try:
+                return json.loads(process.communicate(timeout=BOUND_S)[0])
+            finally:
+                process.kill()  # one that hangs
 
     return returned
 
