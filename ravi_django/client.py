@@ -36,6 +36,7 @@ LONGEST_RETRY_S = 120.0  # of the times that a site may ask to wait
 CALL_S = 3.0  # how long a call is repeated, in pauses
 STREAM_S = 300.0  # how long a stream is reconnected that was open, or whose run this client has submitted
 POLL_S = 1.0
+PAGE = 500  # frames
 AWAY = (0, 429, 500, 502, 503, 504)  # statuses that may be different soon
 
 
@@ -152,11 +153,11 @@ class AsyncClient:
                 yield frame
             if page["done"]:
                 return
-            if not page["results"]:
+            if len(page["results"]) < PAGE:  # it has all that there is
                 yield {}
                 await self._sleep(POLL_S)
 
-    async def _page(self, run: str, place: _Place, limit: int = 500) -> Json:
+    async def _page(self, run: str, place: _Place, limit: int = PAGE) -> Json:
         return dict(await self.call("GET", f"runs/{run}/events/?after={place.seq}&limit={limit}"))
 
     async def cancel(self, run: str, reason: str = "") -> Json:
