@@ -90,7 +90,7 @@ def world_of_owner() -> world.World:
     ScheduleTick.objects.create(schedule=found.rows["schedule"], at=now)
     RequestLink.objects.create(request=request, user=found.people["staff"], expires_at=now)
     Delegation.objects.create(user=owner, delegate=found.people["clerk"])
-    Ticket.objects.create(id="t", user=owner, expires_at=now)
+    Ticket.objects.create(id="t", user=owner, expires_at=now, ends_at=now)
     blob = Blob.objects.create(id="b", body=b'"big"', size=5)
     value = {"result": {"$blob": blob.id, "size": 5}, "started_at": now, "finished_at": now}
     JournalEntry.objects.create(run=child, seq=child.next_seq, path="@y", kind="log", **value)
