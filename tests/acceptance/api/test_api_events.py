@@ -78,6 +78,7 @@ def test_a_page_of_frames_says_where_the_next_begins(client: APIClient, done: Ru
 
     assert seen == everything["results"]
     assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+    assert wait_until(lambda: Run.objects.filter(id=done.id, published_at__isnull=False).exists(), BOUND_S)
     assert client.get(address(done, f"?after={after}"), headers=JSON).json() == {
         "results": [],
         "next_after": after,
