@@ -313,10 +313,12 @@ def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int])
 
 def _copy_files(source: Run, new: Run) -> None:
     """Of the source's session, those files that the copied turns and messages name."""
-    named = (Turn.objects.filter(session=new.session), "content"), (InboxMessage.objects.filter(run=new), "body")
-    for file in source.session.files.all():  # type: ignore[attr-defined]
-        if any(rows.filter(**{f"{column}__icontains": str(file.id)}).exists() for rows, column in named):
-            new.session.files.add(file)  # type: ignore[attr-defined]
+    if not (files := list(source.session.files.all())):  # type: ignore[attr-defined]
+        return
+    turns = Turn.objects.filter(session=new.session).values_list("content", flat=True)
+    messages = InboxMessage.objects.filter(run=new).values_list("body", flat=True)
+    said = str([*turns, *messages])
+    new.session.files.add(*(file for file in files if str(file.id) in said))  # type: ignore[attr-defined]
 
 
 def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
