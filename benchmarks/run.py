@@ -223,10 +223,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure the project.")
     parser.add_argument("--quick", action="store_true", help="few repetitions: the figures mean little")
     parser.add_argument("--only", type=_names, default=list(BENCHMARKS), help=f"of {','.join(BENCHMARKS)}")
+    parser.add_argument("--pooled", action="store_true", help="the site is behind PgBouncer in transaction mode")
     parser.add_argument("--out", type=Path, default=OUT, help="where the figures go, as JSON")
     options = parser.parse_args()
     try:
-        with stack.servers() as servers:
+        with stack.servers(pooled=options.pooled) as servers:
             stack.set_up_site()
             figures, failed = _measure(servers, options)
     except ProcessError as error:

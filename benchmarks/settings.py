@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from project.settings import *  # noqa: F403
-from project.settings import INSTALLED_APPS as DEMO_APPS, RAVI as DEMO_RAVI
+from project.settings import DATABASES, INSTALLED_APPS as DEMO_APPS, RAVI as DEMO_RAVI
 
 INSTALLED_APPS = [*DEMO_APPS, "benchmarks"]
 
@@ -17,3 +17,5 @@ RAVI |= {
 }
 if "BENCH_EVENT_BUS" in os.environ:
     RAVI["EVENT_BUS"] = os.environ["BENCH_EVENT_BUS"]
+if "BENCH_POOLED" in os.environ:
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True

@@ -6,9 +6,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from project.process import Child, ProcessError, wait_until
 from project.services import Postgres, Valkey, free_port
@@ -21,9 +22,10 @@ WORKER_NAME = "bench-worker"  # the application_name of the worker's database co
 @dataclass(frozen=True, slots=True)
 class Stack:
     folder: Path
-    database_url: str
+    database_url: str  # direct
     redis_url: str
     valkey: Valkey | None = None
+    site_url: str = ""  # of the database, as the site's processes connect to it
 
     def child(self, name: str, *command: str, **env: str) -> Child:
         """A Python process of the site."""
@@ -50,18 +52,41 @@ class Stack:
 
 
 @contextmanager
-def servers() -> Iterator[Stack]:
-    """PostgreSQL and Valkey in a temporary folder, named in the environment."""
-    with tempfile.TemporaryDirectory(prefix="ravi-bench-", ignore_cleanup_errors=True) as name:
+def servers(*, pooled: bool = False) -> Iterator[Stack]:
+    """PostgreSQL and Valkey in a temporary folder, named in the environment; `pooled` puts PgBouncer in front."""
+    with tempfile.TemporaryDirectory(prefix="ravi-bench-", ignore_cleanup_errors=True) as name, ExitStack() as opened:
         folder = Path(name)
-        with Postgres(folder / "postgresql") as pg, Valkey(folder / "valkey") as valkey:
-            os.environ.update(
-                DATABASE_URL=pg.url,
-                REDIS_URL=valkey.url,
-                DJANGO_SETTINGS_MODULE="benchmarks.settings",
-                LOG_LEVEL="WARNING",
-            )
-            yield Stack(folder, pg.url, valkey.url, valkey)
+        pg = opened.enter_context(Postgres(folder / "postgresql"))
+        valkey = opened.enter_context(Valkey(folder / "valkey"))
+        site_url = pg.url
+        if pooled:
+            os.environ["BENCH_POOLED"] = "1"
+            site_url = opened.enter_context(_pooler(pg.url))
+        os.environ.update(
+            DATABASE_URL=site_url,
+            REDIS_URL=valkey.url,
+            DJANGO_SETTINGS_MODULE="benchmarks.settings",
+            LOG_LEVEL="WARNING",
+        )
+        yield Stack(folder, pg.url, valkey.url, valkey, site_url)
+
+
+@contextmanager
+def _pooler(url: str) -> Iterator[str]:
+    """PgBouncer in transaction mode with its default number of connections; gives the URL of the database behind it."""
+    from tests.support.pgbouncer import pgbouncer
+
+    server = urlsplit(url)
+    assert server.hostname and server.port
+    database = {
+        "NAME": server.path[1:],
+        "USER": server.username or "",
+        "PASSWORD": server.password or "",
+        "HOST": server.hostname,
+        "PORT": str(server.port),
+    }
+    with pgbouncer(database, size=20) as port:
+        yield url.replace(f":{server.port}/", f":{port}/")
 
 
 def set_up_site() -> None:
@@ -91,7 +116,7 @@ def worker(stack: Stack, name: str = "worker", **env: str) -> Iterator[Child]:
     child = stack.child(
         name,
         *("-m", "celery", "-A", "project", "worker", *options),
-        **{"DATABASE_URL": f"{stack.database_url}?application_name={WORKER_NAME}", **env},
+        **{"DATABASE_URL": f"{stack.site_url}?application_name={WORKER_NAME}", **env},
     )
     with running(child):
         yield child

@@ -25,19 +25,19 @@ listen_port = {listen}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 3
+default_pool_size = {size}
 """
 
 
 @contextmanager
-def pgbouncer(database: dict[str, str]) -> Iterator[int]:
-    """Yields its port. `database` is an entry of DATABASES."""
+def pgbouncer(database: dict[str, str], size: int = 3) -> Iterator[int]:
+    """Yields its port. `database` is an entry of DATABASES; `size` is the number of connections to it."""
     program = shutil.which("pgbouncer") or missing("pgbouncer", "apt-get install pgbouncer")
     listen, user = free_port(), database["USER"]
     server = {"host": database["HOST"], "port": database["PORT"], "user": user, "password": database["PASSWORD"]}
     drop = {"user": "nobody"} if os.getuid() == 0 else {}  # it refuses to run as root
     with tempfile.NamedTemporaryFile("w", prefix="ravi-pgbouncer-", suffix=".ini") as file:
-        file.write(CONFIG.format(listen=listen, **server))
+        file.write(CONFIG.format(listen=listen, size=size, **server))
         file.flush()
         os.chmod(file.name, 0o644)
         process = subprocess.Popen(
