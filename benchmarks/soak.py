@@ -29,7 +29,7 @@ from project.process import Child, ProcessError, wait_until
 
 AGENT = "react/storyteller"
 BREAK_S = 20.0  # mean time until a socket breaks
-FAULT_S = 20.0  # between two faults
+FAULT_S = 40.0  # between two faults: a run that loses two workers in a row waits until it may be driven alone
 END_S = 120.0  # for the last runs to end
 
 
