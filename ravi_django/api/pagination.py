@@ -12,7 +12,7 @@ from django.db import DataError
 from django.db.models import TextField
 from django.db.models.functions import Cast, Coalesce, Length
 from rest_framework.exceptions import NotFound
-from rest_framework.pagination import CursorPagination
+from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from ravi_django.kernel import InvalidInputError
@@ -32,7 +32,8 @@ def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
 
 
 class Pages(CursorPagination):
-    """Pages of a queryset by a unique column, so that new rows do not shift them."""
+    """Pages of a queryset by a unique column, so that new rows do not shift them. `?cursor=end` is the last one; its
+    `previous` leads to the others."""
 
     page_size_query_param = "limit"
     page_size = LIMIT
@@ -40,6 +41,10 @@ class Pages(CursorPagination):
 
     def get_page_size(self, request: Any) -> int:
         return limit_of(request)
+
+    def decode_cursor(self, request: Any) -> Any:
+        is_end = request.query_params.get(self.cursor_query_param) == "end"
+        return Cursor(offset=0, reverse=True, position=None) if is_end else super().decode_cursor(request)
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
         self.ordering = queryset.query.order_by or (view.ordering,)

@@ -108,7 +108,6 @@ WORDS = (
     _("Good"),
     _("Bad"),
     _("Show the run"),
-    _("Forked from an earlier conversation"),
     _("Uploading %s"),
     _("Remove %s"),
     _("%s is not attached: %s"),

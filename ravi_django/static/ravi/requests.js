@@ -17,8 +17,6 @@
   let opened = false;
   let pending = 0;
 
-  // ------------------------------------------------------------------------------------------------- what is shown
-
   function said(text) {
     return words[text] || text;
   }
@@ -33,15 +31,9 @@
   function badge(count) {
     const tools = document.getElementById("user-tools"); // a theme without it has the number in its lists of apps
     let link = document.getElementById("ravi-badge");
-    if (!count || !tools) {
-      if (link) link.remove();
-      return;
-    }
+    if (!count || !tools) return link?.remove();
     if (!link) {
-      link = document.createElement("a");
-      link.id = "ravi-badge";
-      link.className = "ravi-badge";
-      link.href = inbox;
+      link = Object.assign(document.createElement("a"), { id: "ravi-badge", className: "ravi-badge", href: inbox });
       tools.prepend(link);
     }
     link.textContent = count > 99 ? "99+" : String(count);
@@ -51,22 +43,14 @@
 
   function say(place, text, link) {
     place.textContent = text + " ";
-    const anchor = document.createElement("a");
-    anchor.href = window.location.href;
-    anchor.textContent = link;
-    anchor.addEventListener("click", function (event) {
-      event.preventDefault();
-      window.location.reload();
-    });
-    place.append(anchor);
+    const { pathname, search } = window.location; // without a hash, which would only scroll
+    place.append(Object.assign(document.createElement("a"), { href: pathname + search, textContent: link }));
   }
 
   function sayFresh() {
     if (!fresh.size) list.textContent = "";
     else say(list, counted("%s new request.", "%s new requests.", fresh.size), said("Reload the list"));
   }
-
-  // -------------------------------------------------------------------------------------------------- what is heard
 
   function idOf(frame) {
     const found = frame.request || frame.data || frame;
@@ -122,11 +106,7 @@
       tries = 0;
     });
     socket.addEventListener("message", function (event) {
-      try {
-        hear(JSON.parse(event.data));
-      } catch (error) {
-        if (!(error instanceof SyntaxError)) throw error;
-      }
+      hear(JSON.parse(event.data));
     });
     socket.addEventListener("close", function (event) {
       tries += 1;
@@ -136,8 +116,6 @@
       wait = Math.min(wait * 2, 60000);
     });
   }
-
-  // ------------------------------------------------------------------------------------------------------ keyboard
 
   /* A letter goes to its button and does not press it: nobody approves by a slip of the hand. */
   function jump(event) {

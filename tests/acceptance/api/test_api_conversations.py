@@ -294,6 +294,9 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
     pages = client.get(f"/ravi/sessions/{run['session']}/messages/?limit=3").json()
     assert pages["results"] == messages[:3]
     assert client.get(pages["next"]).json()["results"] == messages[3:]
+    last = client.get(f"/ravi/sessions/{run['session']}/messages/?limit=3&cursor=end").json()
+    assert (last["results"], last["next"]) == (messages[1:], None)
+    assert client.get(last["previous"]).json()["results"] == messages[:1]
 
 
 @pytest.mark.django_db

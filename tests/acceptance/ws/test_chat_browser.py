@@ -13,7 +13,7 @@ from django.contrib.auth import get_user_model
 from project.models import Invoice
 from project.process import wait_until
 from ravi_django import register, signal, submit
-from ravi_django.models import HumanRequest, Run
+from ravi_django.models import HumanRequest, Run, Turn
 from tests.support import world
 from tests.support.browser import elsewhere, findings, looks
 from tests.support.patience import BOUND_S
@@ -142,6 +142,9 @@ def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, h
     said = page.inner_text(".answer .said")
     assert ("is done: Invoice" in said) if how == "Approve" else ("did not happen: denied: as agreed" in said)
     assert elsewhere(Invoice.objects.count) == (1 if how == "Approve" else 0)
+    page.reload()  # the answer is shown from its stream
+    page.wait_for_selector(f".answer .request .state:text-is('{word} by boss: as agreed')")
+    assert page.inner_text(".answer .request ~ .prose") == said
     assert staff.get_attribute("nav a:has-text('Approvals')", "href") == "/admin/ravi/humanrequest/"
     assert page.locator("nav a:has-text('Approvals')").count() == 0
 
@@ -364,6 +367,7 @@ def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(d
     page.wait_for_selector(".foot [aria-pressed=true]:text-is('Bad')")
     page.reload()
     page.wait_for_selector(".foot [aria-pressed=true]:text-is('Bad')")
+    assert sorted(cards.locator("> summary .name").all_inner_texts()) == ["react/editor", "react/researcher"]
     page.click("text=Answer again")
     page.wait_for_selector(f".note a[href$='{session}']")  # the conversation that it was forked from
     page.wait_for_selector(f".user:has-text('{prompt}') + .answer .foot:has-text('tokens')")
@@ -441,6 +445,39 @@ def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitte
 
     page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
     page.wait_for_selector(".user:text-is('hi') + .answer .note:text-is('Stopped.')")
+
+
+def test_a_long_conversation_opens_at_its_end_and_older_messages_come_on_scrolling_up(demo, submitted, chat_of) -> None:
+    run = elsewhere(submitted, "react/assistant", "What is 6 * 7?")
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".foot")
+    said = page.inner_text(".answer .prose")
+    page.reload()
+    page.wait_for_selector(".answer .foot")
+    assert page.inner_text(".answer .prose") == said and page.locator(".answer .tool .num").count() == 1
+    elsewhere(world.prune, {"streams": 0.0})
+    page.reload()
+    page.wait_for_selector(".answer .foot")  # from the messages
+    assert page.inner_text(".answer .prose") == said
+
+    texts = [(role, f"{role} {number}") for number in range(1_000) for role in ("user", "assistant")]
+    of = {"session_id": run.session_id, "agent": run.agent}
+    turns = [
+        Turn(**of, position=at - 2_000, role=role, content=[{"type": "text", "text": text}])
+        for at, (role, text) in enumerate(texts)
+    ]
+    elsewhere(Turn.objects.bulk_create, turns)
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.reload()
+    page.wait_for_selector(".user:text-is('What is 6 * 7?') + .answer .foot")
+    assert page.locator(".user").count() == 24 and sum("/messages/" in url for url in requested) == 1
+
+    page.locator("#scroller").evaluate("it => it.scrollTo(0, 0)")
+    page.wait_for_selector(".user:text-is('user 952')")
+    place = page.locator(".user:text-is('user 977')").bounding_box()["y"]
+    assert abs(place - page.locator("#scroller").bounding_box()["y"]) < 150
+    assert page.locator(".user").count() == 49
 
 
 def test_a_slow_message_stays_in_the_conversation_that_it_was_sent_in(demo, submitted, chat_of) -> None:

@@ -1,7 +1,7 @@
-// Files in messages: attach, paste or drop them in the composer, and show them in the transcript.
+// Files in messages: attach, paste or drop them in the composer.
 
 import { button, element } from "./element.js";
-import { textOf } from "./transcript.js";
+import { fileOf } from "./transcript.js";
 import { t } from "./words.js";
 
 export class Attachments {
@@ -61,26 +61,11 @@ export class Attachments {
         this.api.delete(`files/${item.block.file}/`).catch(() => {}); // else it is deleted after a day
       });
       remove.setAttribute("aria-label", t("Remove %s", item.block.name));
-      item.chip.replaceChildren(shown(this.api, item.block), remove);
+      item.chip.replaceChildren(fileOf(this.api, item.block), remove);
       this.on.files();
     } catch (error) {
       gone();
       this.on.fault(t("%s is not attached: %s", file.name, error.message));
     }
   }
-}
-
-// A message of a person.
-export function said(api, content) {
-  const root = element("p", "user", textOf(content));
-  root.setAttribute("part", "message");
-  if (Array.isArray(content)) root.append(...content.filter((block) => block.file).map((block) => shown(api, block)));
-  return root;
-}
-
-function shown(api, { type, file, name, size }) {
-  const link = element("a", "file", type === "image" ? "" : `${name} (${size < 1e6 ? `${Math.ceil(size / 1e3)} kB` : `${(size / 1e6).toFixed(1)} MB`})`);
-  link.href = new URL(`files/${file}/`, api.base);
-  if (type === "image") Object.assign(link.appendChild(element("img")), { src: link.href, alt: name, title: name });
-  return link;
 }

@@ -1,14 +1,13 @@
 // <ravi-chat>: a person, the agents that they may run, their conversations. Its shadow root comes from the server.
 
 import { Client, newKey } from "../ravi-client.js";
-import { said } from "./attachments.js";
 import { Board } from "./board.js";
 import { Composer } from "./composer.js";
 import { element } from "./element.js";
 import { showFoot, usageInWords } from "./foot.js";
 import { Status } from "./status.js";
 import { Talks } from "./talks.js";
-import { Answer, blocksOf } from "./transcript.js";
+import { Answer, framesOf, said } from "./transcript.js";
 import { setWords, statusInWords, stepInWords, t } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
@@ -62,6 +61,8 @@ class RaviChat extends HTMLElement {
     this.#$("new-chat").onclick = () => this.open(null, true);
     this.#$("open-sessions").onclick = this.#$("close-sessions").onclick = () => this.#drawer(!this.#$("sessions").classList.contains("open"));
     this.#$("to-end").onclick = () => this.#toEnd();
+    this.#$("older").onclick = () => this.#older();
+    new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && this.#older()).observe(this.#$("older"));
     this.#$("scroller").onscroll = () => {
       const { scrollHeight, scrollTop, clientHeight } = this.#$("scroller");
       const left = scrollHeight - scrollTop - clientHeight;
@@ -231,6 +232,7 @@ class RaviChat extends HTMLElement {
     if (push) this.#moved(id, "pushState");
     this.#drawer(false);
     this.#$("transcript").replaceChildren();
+    this.#$("older").hidden = this.#$("origin").hidden = true;
     this.board = null;
     this.#$("transcript").style.minHeight = "";
     this.#$("welcome").hidden = Boolean(id);
@@ -240,8 +242,8 @@ class RaviChat extends HTMLElement {
     this.talks.show(id);
     if (!id) return this.#tell("ravi-works", "");
     try {
-      const of = (rows) => this.api.all(`sessions/${id}/${rows}/?limit=200`);
-      const [messages, runs, tasks] = await Promise.all([of("messages"), this.#runsOf(id), of("board")]);
+      const newest = this.api.get(`sessions/${id}/messages/?cursor=end`);
+      const [{ results }, runs, tasks] = await Promise.all([newest, this.#runsOf(id), this.api.all(`sessions/${id}/board/?limit=200`)]);
       if (mine !== this.#opened) return;
       this.newest = runs[0]?.id;
       // The conversation has the message of a run only when it has ended. The oldest of these is at work.
@@ -250,12 +252,14 @@ class RaviChat extends HTMLElement {
       const active = waiting.shift();
       const last = (active ?? runs[0])?.agent;
       if ([...this.#$("agent").options].some((option) => option.value === last)) this.#$("agent").value = last;
-      await this.#showOrigin(runs.at(-1));
+      this.streamed = new Set([active?.id]);
+      await Promise.all([this.#page(newest, runs), this.#showOrigin(runs.at(-1))]);
       if (mine !== this.#opened) return;
-      const answer = this.#showMessages(messages, active, runs);
+      const hasMessage = (run) => results.some((row) => row.run === run.id);
+      if (active?.input && !hasMessage(active)) this.#show(said(this.api, active.input));
       if (!active) this.#tell("ravi-works", ""); // it ended between two pages
       if (active) this.#follow(active);
-      else if (runs[0]) await this.#end(runs[0], answer);
+      else if (runs[0] && !hasMessage(runs[0])) this.#$("transcript").append(...(await this.#past(runs[0].id, [], runs)));
       if (mine !== this.#opened) return;
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
       for (const run of waiting) if (run.input) this.#queued(run.input);
@@ -304,55 +308,48 @@ class RaviChat extends HTMLElement {
 
   // The conversation that this one was forked from, where the reader may see it.
   async #showOrigin(first) {
-    if (!first?.forked_from) return;
-    const origin = await this.api.get(`runs/${first.forked_from}/`).catch(() => null);
-    if (!origin) return;
-    const link = element("a", "", t("Forked from an earlier conversation"));
-    link.href = this.#address(origin.session);
-    this.#show(element("p", "note")).append(link);
+    const origin = first?.forked_from && (await this.api.get(`runs/${first.forked_from}/`).catch(() => null));
+    this.#$("origin").hidden = !origin;
+    if (origin) this.#$("origin").firstElementChild.href = this.#address(origin.session);
   }
 
-  #showMessages(rows, active, runs) {
-    let answer = null;
-    let asked = false;
-    const answers = [];
-    const answered = new Set(rows.filter((row) => row.role !== "user").map((row) => row.run)); // others were stopped, or failed
-    const shownOf = (run) => {
-      const shown = new Answer(this.#$("agent").value, this.api, this.dataset.inbox);
-      shown.run = run;
-      answers.push(shown);
-      this.#show(shown.root);
-      return shown;
-    };
-    for (const row of rows) {
-      const blocks = blocksOf(row.content);
-      if (row.role === "user") {
-        this.#show(said(this.api, blocks));
-        const run = runs.find((one) => one.id === row.run);
-        answer = run && run !== runs[0] && ENDED.has(run.status) && !answered.has(run.id) ? shownOf(run) : null;
-        asked ||= row.run === active?.id;
-      } else if (row.run !== active?.id) {
-        answer ??= shownOf(runs.find((run) => run.id === row.run));
-        answer.message(row.role, blocks);
-      }
-    }
-    if (active?.input && !asked) this.#show(said(this.api, active.input));
-    for (const shown of answers) {
-      shown.live(false);
-      if (!shown.run || shown.run === runs[0]) continue;
-      this.#ending(shown.run, shown);
-      this.#foot(shown.run, shown, false);
-    }
-    return answer;
+  async #older() {
+    if (this.#$("older").disabled) return;
+    this.#$("older").disabled = true;
+    await this.#page(this.api.get(`sessions/${this.#session}/messages/${this.previous}`)).catch((error) => this.status.say(error.message, "fault"));
+    this.#$("older").disabled = false;
   }
 
-  // The newest run has ended: say how, and what may be done next.
-  #end(run, answer) {
-    const own = answer && (answer.run ?? run) === run; // else it has no message yet
-    const shown = own ? answer : new Answer(run.agent, this.api, this.dataset.inbox);
-    if (!own) this.#show(shown.root);
-    this.#ending(run, shown);
-    return this.#foot(run, shown);
+  // Show a page of messages above the others; the reader's place stays.
+  async #page(found, runs = []) {
+    const mine = this.#opened;
+    const { results, previous } = await found;
+    let part; // the messages of a run; where it was deleted, those from a question on
+    const parts = Map.groupBy(results, (row) => (part = row.run ?? (row.role === "user" ? row.id : part)));
+    const nodes = await Promise.all([...parts.values()].map((rows) => this.#past(rows[0].run, rows, runs)));
+    if (mine !== this.#opened) return;
+    this.previous = previous && new URL(previous, this.api.base).search;
+    this.#$("older").hidden = !previous;
+    const left = this.#$("scroller").scrollHeight - this.#$("scroller").scrollTop;
+    this.#$("transcript").prepend(...nodes.flat());
+    this.#$("scroller").scrollTop = this.#$("scroller").scrollHeight - left;
+  }
+
+  // The message that a run began with, and its answer as it was streamed; from its messages, if its stream was pruned.
+  async #past(id, rows, runs) {
+    const [session, streamed] = [this.#session, this.streamed];
+    if (streamed.has(id)) return rows.filter((row) => row.role === "user").map((row) => said(this.api, row.content));
+    const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
+    const frames = run && !run.parent ? await framesOf(this.api, id).catch(() => []) : [];
+    if (frames.length) streamed.add(id);
+    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
+    const first = rows[0]?.role === "user" ? [said(this.api, rows.shift().content)] : [];
+    answer.past(rows, frames);
+    if (run?.session === session) {
+      this.#ending(run, answer);
+      this.#foot(run, answer, run === runs[0]).catch((error) => this.status.say(error.message, "fault"));
+    }
+    return [...first, answer.root];
   }
 
   #ending(run, answer) {

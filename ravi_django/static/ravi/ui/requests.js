@@ -52,6 +52,8 @@ export class RequestCard {
 
   async #look() {
     const mine = (this.looks = (this.looks ?? 0) + 1);
+    await null; // of what the stream says at once, only the last is looked up
+    if (mine !== this.looks) return;
     let row;
     try {
       row = await this.api.get(`requests/${this.asked.id}/`);

@@ -19,9 +19,7 @@ setWords(JSON.parse($("words").textContent));
 const api = new Client(page.dataset.api, { ...page.dataset, t });
 let following = false;
 let due = 0;
-let doing = "";
-let agent = "";
-let since = 0;
+let [doing, agent, since] = ["", "", 0]; // what the run does now, and from when
 let looking = false;
 let shown = location.search; // of the lanes
 let broken = ""; // why the last look failed

@@ -1,6 +1,6 @@
 // The list of conversations: search, rename, delete. Each is a link, so that it opens in a new tab too.
 
-import { element } from "./element.js";
+import { button, element } from "./element.js";
 import { t } from "./words.js";
 
 export class Talks {
@@ -60,11 +60,8 @@ export class Talks {
 
   #actions(row, item) {
     const box = element("div", "actions");
-    const rename = element("button", "quiet", t("Rename…"));
-    const remove = element("button", "quiet danger", t("Delete…"));
-    rename.onclick = () => this.#rename(row, item);
-    remove.onclick = () => this.#confirm(row, box, remove);
-    box.append(rename, remove);
+    const remove = button(t("Delete…"), () => this.#confirm(row, box), "quiet danger");
+    box.append(button(t("Rename…"), () => this.#rename(row, item)), remove);
     return box;
   }
 
@@ -88,12 +85,10 @@ export class Talks {
     title.focus();
   }
 
-  #confirm(row, box, remove) {
-    const sure = element("button", "danger", t("Delete this conversation"));
-    const keep = element("button", "quiet", t("Keep it"));
-    keep.onclick = () => this.show(this.current);
-    sure.onclick = () => this.#change(() => this.api.delete(`sessions/${row.id}/`), () => this.on.gone(row.id));
-    box.replaceChildren(sure, keep);
+  #confirm(row, box) {
+    const remove = () => this.#change(() => this.api.delete(`sessions/${row.id}/`), () => this.on.gone(row.id));
+    const sure = button(t("Delete this conversation"), remove, "danger");
+    box.replaceChildren(sure, button(t("Keep it"), () => this.show(this.current)));
     sure.focus();
   }
 

@@ -65,8 +65,20 @@ export class Answer {
     this.root.append(foot);
   }
 
+  // An ended run as it was streamed, and what people said meanwhile; all of its messages, if the stream was pruned.
+  past(rows, frames) {
+    let at = 0;
+    for (const row of rows) {
+      while (at < frames.length && Date.parse(frames[at].ts) <= Date.parse(row.created_at)) this.take(frames[at++]);
+      if (row.role === "user") this.root.append(said(this.api, row.content));
+      else if (!frames.length) this.#message(row.role, blocksOf(row.content));
+    }
+    for (const frame of frames.slice(at)) this.take(frame);
+    this.live(false);
+  }
+
   // A stored message: the same blocks that a completion carries.
-  message(role, blocks) {
+  #message(role, blocks) {
     for (const block of blocks) {
       if (block.type === "text" && role === "assistant") this.#prose(this.root, true).set(block.text);
       else if (block.type === "thinking") this.#details(this.root, t("Reasoning")).append(element("div", "said", block.text ?? block.thinking));
@@ -136,17 +148,14 @@ export class Answer {
     const call = this.#call(frame);
     if (call.attempt !== frame.attempt) {
       // An attempt is "lease" or "lease.repeat": another lease continues a lost one.
-      if (parseInt(call.attempt) < parseInt(frame.attempt)) this.#aside(call, t("The worker stopped. Another one continues; recorded steps are not repeated."));
+      const lost = parseInt(call.attempt) < parseInt(frame.attempt);
+      const note = lost && element("p", "note", t("The worker stopped. Another one continues; recorded steps are not repeated."));
+      if (lost) (call.text?.root ?? call.thought?.parentElement)?.before(note);
       call.attempt = frame.attempt;
       call.text?.clear();
       if (call.thought) call.thought.textContent = "";
     }
     this.#part(call, kind, frame).append(frame.text);
-  }
-
-  // A quiet line before the call's text.
-  #aside(call, text) {
-    (call.text?.root ?? call.thought?.parentElement)?.before(element("p", "note", text));
   }
 
   #complete(frame) {
@@ -196,10 +205,34 @@ export class Answer {
   }
 }
 
-export function blocksOf(content) {
+function blocksOf(content) {
   return typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
 }
 
 export function textOf(content) {
   return blocksOf(content).filter((block) => block.type === "text").map((block) => block.text).join("\n");
+}
+
+// A message of a person.
+export function said(api, content) {
+  const root = element("p", "user", textOf(content));
+  root.setAttribute("part", "message");
+  if (Array.isArray(content)) root.append(...content.filter((block) => block.file).map((block) => fileOf(api, block)));
+  return root;
+}
+
+export function fileOf(api, { type, file, name, size }) {
+  const link = element("a", "file", type === "image" ? "" : `${name} (${size < 1e6 ? `${Math.ceil(size / 1e3)} kB` : `${(size / 1e6).toFixed(1)} MB`})`);
+  link.href = new URL(`files/${file}/`, api.base);
+  if (type === "image") Object.assign(link.appendChild(element("img")), { src: link.href, alt: name, title: name });
+  return link;
+}
+
+// The frames of an ended run, from the first; none once they were pruned.
+export async function framesOf(api, run) {
+  const frames = [];
+  for (let page = {}; !page.done && page.results?.length !== 0; frames.push(...page.results)) {
+    page = await api.get(`runs/${run}/events/?after=${frames.at(-1)?.seq ?? 0}`);
+  }
+  return frames;
 }
