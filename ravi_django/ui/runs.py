@@ -58,7 +58,7 @@ class RunView(Page):
 
 
 class ExportView(Page):
-    """The run and its journal as a JSON file, as REST shows them."""
+    """The run, its descendants and their journals as a JSON file, as REST shows them."""
 
     def get(self, request: HttpRequest, id: UUID) -> HttpResponseBase:
         run = Run.objects.for_user(request.user).filter(id=id).first()
@@ -75,6 +75,22 @@ class ExportView(Page):
 
 
 def _export(run: Run, user: Any) -> Iterator[bytes]:
+    yield from _with_journal(run, user)
+    yield b', "descendants": ['
+    ours, separator = {run.id}, b"\n"
+    for one in Run.objects.for_user(user).filter(root_id=run.tree_id).order_by("id").iterator():
+        if one.parent_id not in ours:
+            continue
+        ours.add(one.id)
+        if access.allows("may_read_journal", user, one):
+            yield separator
+            yield from _with_journal(one, user)
+            yield b"}"
+            separator = b",\n"
+    yield b"\n]}\n"
+
+
+def _with_journal(run: Run, user: Any) -> Iterator[bytes]:
     yield b'{"run": ' + to_json(RunSerializer(run).data) + b', "journal": ['
     seq = 0
     while rows := list(run.journal.filter(seq__gt=seq).order_by("seq")[:EXPORTED]):
@@ -82,7 +98,7 @@ def _export(run: Run, user: Any) -> Iterator[bytes]:
         for row in EntrySerializer(rows, many=True, context={"user": user}).data:
             yield (b",\n" if seq else b"\n") + to_json(row)
             seq = row["seq"]
-    yield b"\n]}\n"
+    yield b"]"
 
 
 async def _one_by_one(parts: Iterator[bytes]) -> AsyncIterator[bytes]:

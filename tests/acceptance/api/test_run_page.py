@@ -101,7 +101,7 @@ async def test_under_asgi_an_export_is_not_collected_in_memory(user: Any) -> Non
 
     parts = [part async for part in await client.get(page_of(run, "export/"))]
 
-    assert len(parts) == 4 and [row["path"] for row in json.loads(b"".join(parts))["journal"]] == ["1", "2"]
+    assert len(parts) == 6 and [row["path"] for row in json.loads(b"".join(parts))["journal"]] == ["1", "2"]
 
 
 def test_of_a_long_tree_short_runs_are_whole_and_a_search_finds_all(user: Any, monkeypatch: Any) -> None:
@@ -133,6 +133,7 @@ def test_a_site_s_policy_holds_for_each_run_of_a_tree(user: Any, settings: Any) 
         page = read(user, name, f"?entry={child.id}.1")
         assert readable in page and refused not in page, name
         assert "No entry matches." in read(user, name, "?q=gpt")
+    assert json.loads(read(user, run, "export/"))["descendants"] == []
     assert logged_in(user).get(page_of(child, "export/")).status_code == 403
 
 
@@ -149,6 +150,8 @@ def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothin
     entry = read(user, run, f"?part=detail&entry={run.id}.8")
     assert "&lt;b&gt;no answer&lt;/b&gt;" in entry and "attempt 2" in entry
     assert "Choose a row" in read(user, run, f"?part=detail&entry={make_run().id}.1")
+    (child,) = json.loads(read(user, run, "export/"))["descendants"]
+    assert (child["run"]["agent"], [row["name"] for row in child["journal"]]) == ("react/child", ["gpt"])
 
 
 def test_a_takeover_is_marked_where_the_next_worker_began(user: Any) -> None:
