@@ -43,6 +43,8 @@ def context_of(
 ) -> dict[str, Any]:
     """What ravi/ui/chat.html needs beside its layout. `only` is the address of the single agent on offer."""
     is_staff = has(user, "is_superuser") or has(user, "is_staff")
+    talks = Session.objects.filter(owner=user, parent_session=None, erasure=None).exclude(agent="")
+    chosen = chosen or talks.values_list("agent", flat=True).first() or ""
     return {
         "mount": mount,
         "session": session or "",
@@ -61,7 +63,7 @@ class NoPageView(Page):
 
 
 def _agents(user: Any, chosen: str, only: str) -> list[dict[str, Any]]:
-    """The agents that the user may run, with their starter prompts. One query."""
+    """The agents that the user may run, those with starter prompts first. One query."""
     found = []
     for address, row in access.agents_seen(user).items():
         if only not in ("", address) or not access.allows("may_run", user, row or Agent(address=address)):
@@ -69,4 +71,4 @@ def _agents(user: Any, chosen: str, only: str) -> list[dict[str, Any]]:
         prompts = (row.spec or {}).get("starter_prompts", []) if row else []
         name = (row.name if row else "") or address
         found.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
-    return found
+    return sorted(found, key=lambda agent: not agent["prompts"])
