@@ -13,16 +13,23 @@ if TYPE_CHECKING:
     from tests.acceptance.ws.live_site import Server
 
 
-@pytest.fixture
-def server(transactional_db: None) -> Iterator[Server]:
-    """The project over HTTP and websockets, on a thread of this process."""
+@pytest.fixture(scope="session")
+def site_server() -> Iterator[Server]:
+    from project.asgi import application
     from tests.acceptance.ws.live_site import Server
-    from tests.support.world import forget_readers
 
-    running = Server()
-    running.start()
+    running = Server(application)
     yield running
     running.stop()
+
+
+@pytest.fixture
+def server(transactional_db: None, site_server: Server) -> Iterator[Server]:
+    """The project over HTTP and websockets, on a thread of this process."""
+    from tests.support.world import forget_readers
+
+    yield site_server
+    site_server.empty()
     forget_readers(close=True)
 
 

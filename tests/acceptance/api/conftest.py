@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import uvicorn
 from django.core.asgi import get_asgi_application
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from project.process import wait_until
 from ravi_django.kernel import AgentId
 from ravi_django.models import Run
 from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit, register_payers
+from tests.acceptance.ws.live_site import Server
 from tests.support import world
-from tests.support.patience import BOUND_S, seconds
 
 
 @pytest.fixture(autouse=True)
@@ -87,21 +83,18 @@ def written() -> Callable[[], dict[str, int]]:
     return lambda: {model.__name__: model.objects.count() for model in WRITTEN}
 
 
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[Server]:
+    running = Server(get_asgi_application())
+    yield running
+    running.stop()
+
+
 @pytest.fixture
-def server() -> Iterator[str]:
-    """The site's Django application in uvicorn, on a thread of this process: it shares the tests' database."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(get_asgi_application(), log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
-    found = uvicorn.Server(config)
-    thread = threading.Thread(target=found.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        assert wait_until(lambda: found.started, BOUND_S)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        found.should_exit = True
-        thread.join(seconds(20))
-        listener.close()
+def server(api_server: Server) -> Iterator[str]:
+    """The URL of the site's Django application in uvicorn."""
+    yield api_server.url
+    api_server.empty()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -78,29 +79,36 @@ class ThinkingModel:
 
 
 class Server:
-    def __init__(self) -> None:
-        from project.asgi import application
+    """An ASGI application on a thread of this process: it shares the tests' database and settings."""
 
+    def __init__(self, application: Any) -> None:
         self.application = application
-        self.port = free_port()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(
-            application, host="127.0.0.1", port=self.port, lifespan="off", log_config=None, access_log=False
-        )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_config=None, access_log=False))
+        self._thread = threading.Thread(target=self._serve, args=[listener], name="uvicorn")
         self.loop: asyncio.AbstractEventLoop
-        self._thread = threading.Thread(target=self._serve, name="uvicorn")
+        self._thread.start()
+        assert wait_until(lambda: self._server.started, BOUND_S)
 
-    def _serve(self) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         async def serve() -> None:
             self.loop = asyncio.get_running_loop()
-            await self._server.serve()
+            await self._server.serve([listener])
 
         asyncio.run(serve())
 
-    def start(self) -> None:
-        self._thread.start()
-        assert wait_until(lambda: self._server.started, BOUND_S)
+    def empty(self) -> None:
+        """Close what is open, as a server does that ends."""
+        state = self._server.server_state
+
+        def close() -> None:
+            for connection in list(state.connections):
+                connection.shutdown()
+
+        self.loop.call_soon_threadsafe(close)
+        wait_until(lambda: not state.connections and not state.tasks, seconds(10), poll=0.005)
 
     def stop(self) -> None:
         self._server.should_exit = True
