@@ -47,12 +47,16 @@ def test_cancel_ends_a_running_run(worker, opened, paced, submitted) -> None:
 
 
 def test_cancel_ends_a_waiting_run_and_its_stream_at_once(opened, submitted) -> None:
-    run = submitted(send=lambda run_id: None)
-    with opened("runs", run.id) as client:
+    run, ended = (submitted(send=lambda run_id: None) for _ in range(2))
+    with opened("runs", run.id) as client, opened("runs", ended.id) as late:
         client.send('{"type": "cancel"}')
         frames = until(client, "stream.done")
+        world.request_cancel(ended.id, "by somebody else")
+        late.send('{"type": "cancel"}')
+        refused = json.loads(late.recv(timeout=BOUND_S))
 
     assert frames[-1]["reason"] == Run.objects.get(id=run.id).status == "cancelled"
+    assert (refused["type"], refused["code"]) == ("error", "illegal_transition")
 
 
 def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, submitted, demo) -> None:
@@ -100,17 +104,6 @@ def test_a_bad_frame_is_answered_and_changes_nothing(opened, submitted) -> None:
         until(client, "stream.done")
 
     assert Run.objects.count() == 1
-
-
-def test_cancelling_what_has_ended_is_a_conflict(opened, submitted, monkeypatch) -> None:
-    run = submitted(send=lambda run_id: None)
-    with opened("runs", run.id) as client:
-        world.request_cancel(run.id, "by somebody else")
-
-        client.send('{"type": "cancel"}')
-        answer = json.loads(client.recv(timeout=BOUND_S))
-
-    assert (answer["type"], answer["code"]) == ("error", "illegal_transition")
 
 
 def test_somebody_locked_out_meanwhile_has_no_say(opened, submitted, demo) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from typing import Any
 
@@ -16,9 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from ravi_django.models import HumanRequest
 from ravi_django.signals import request_changed
 from ravi_django.ws import inbox, requests
-from tests.support import forks, world
-from tests.support.patience import BOUND_S
-from tests.support.runs import database_url
+from tests.support import world
 from tests.support.world import records_notify
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -199,43 +196,6 @@ def test_a_site_without_redis_goes_by_the_clock(hints_alone, opened, run, settin
         request = ask(run, "and live?")
 
         assert frame(client)["id"] == str(request.id)
-
-
-def test_a_worker_in_another_process_opens_and_the_socket_shows_it(hints_alone, opened, run, valkey_url) -> None:
-    with opened() as client:
-        settled(client, run)
-        environment = {**os.environ, "DATABASE_URL": database_url()}
-        done = forks.run(["-c", WORKER, str(run.id)], env=environment, capture_output=True, text=True, timeout=BOUND_S)
-        shown = frame(client)
-        request = HumanRequest.objects.get(text="From afar?")
-
-    assert done.returncode == 0, done.stderr
-    assert "Task was destroyed" not in done.stderr and "Traceback" not in done.stderr
-    assert shown["id"] == str(request.id)
-
-
-WORKER = """
-import asyncio, sys, django
-django.setup()
-from ravi_django import register
-from ravi_django.kernel import AgentId
-from ravi_django.models import Run
-from tests.support.world import Engine
-
-class Asks:
-    id = AgentId("react", "assistant")
-    model, tools = None, []
-    async def run(self, ctx, inbox):
-        await ctx.ask_human("From afar?")
-
-async def main():
-    engine = Engine(on_promoted=lambda run_id: None)
-    await engine.drive(sys.argv[1])
-    await engine.close(drain_s=0.5)
-
-register(Asks())
-asyncio.run(main())
-"""
 
 
 # ---------------------------------------------------------------------------------------------------- rights

@@ -237,6 +237,7 @@ UVICORN = (
 )
 
 
+@pytest.mark.full
 def test_a_web_process_that_stops_loses_no_frame(worker, paced, submitted, demo, ticket) -> None:
     run, kept = submitted("react/paced"), ticket(demo)
 
