@@ -49,9 +49,7 @@ def test_a_bad_body_cancels_nothing_and_an_ended_run_is_a_conflict(client: APICl
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_buffer_that_is_away_does_not_hinder_it(
-    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_buffer_that_is_away_does_not_hinder_it(client, user, agent, monkeypatch) -> None:
     def fail(*args: Any) -> None:
         raise ConnectionError("no buffer")
 
@@ -63,9 +61,7 @@ def test_a_buffer_that_is_away_does_not_hinder_it(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_that_this_process_drives_is_told_at_once(
-    client: APIClient, user: Any, agent: str, settings: Any
-) -> None:
+def test_a_run_that_this_process_drives_is_told_at_once(client, user, agent, settings) -> None:
     calling = threading.Event()
 
     async def never(*args: Any) -> str:

@@ -113,9 +113,7 @@ def test_a_session_is_begun_and_read(client: APIClient, user: Any, agent: str) -
 
 
 @pytest.mark.django_db
-def test_a_bad_session_is_neither_made_nor_renamed_nor_spoken_in(
-    client: APIClient, user: Any, agent: str, written: Any
-) -> None:
+def test_a_bad_session_is_neither_made_nor_renamed_nor_spoken_in(client, user, agent, written) -> None:
     address = f"/ravi/sessions/{world.create_session(Session(owner=user, agent=agent)).id}/"
     silent = f"/ravi/sessions/{world.create_session(Session(owner=user)).id}/"
     before = written()
@@ -145,9 +143,7 @@ def test_a_bad_session_is_neither_made_nor_renamed_nor_spoken_in(
 
 
 @pytest.mark.django_db
-def test_conversations_between_agents_are_not_listed(
-    client: APIClient, user: Any, django_assert_num_queries: Any
-) -> None:
+def test_conversations_between_agents_are_not_listed(client, user, django_assert_num_queries) -> None:
     mine = [world.create_session(Session(owner=user)) for _ in range(3)]
     child = world.create_session(Session(owner=user, parent_session=mine[0]))
 
@@ -300,9 +296,7 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
 
 
 @pytest.mark.django_db
-def test_a_value_too_big_for_its_row_is_shown_whole(
-    client: APIClient, user: Any, agent: str, django_assert_num_queries: Any
-) -> None:
+def test_a_value_too_big_for_its_row_is_shown_whole(client, user, agent, django_assert_num_queries) -> None:
     run = submit(agent, "hi", user=user)
     blob = make_blob(b'{"text": "' + b"x" * 100_000 + b'"}', compress=True)
     blob.save()
@@ -319,9 +313,7 @@ def test_a_value_too_big_for_its_row_is_shown_whole(
     assert [len(entry["result"]["text"]) for entry in entries] == [100_000] * 3
 
 
-def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(
-    client: APIClient, user: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(client, user, monkeypatch) -> None:
     monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
     session = world.create_session(Session(owner=user))
     for place in range(7):
@@ -364,9 +356,7 @@ def loaded(*models: Any) -> Iterator[list[Any]]:
         post_init.disconnect(note, sender=model)
 
 
-def test_no_more_rows_are_read_than_the_bytes_of_a_page(
-    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, monkeypatch) -> None:
     monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
     run = submit(agent, "hi", user=user)
     turn = {"session_id": run.session_id, "agent": "react/x", "role": "user"}
@@ -384,9 +374,7 @@ def test_no_more_rows_are_read_than_the_bytes_of_a_page(
         assert (len(shown), len(rows)) == (2, 5 if path == "requests/" else 3), path
 
 
-def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(
-    client: APIClient, user: Any, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(client, user, agent, monkeypatch) -> None:
     monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
     run = submit(agent, "hi", user=user)
     approval_of(run)

@@ -121,15 +121,6 @@ def test_a_stream_does_not_hold_gunicorns_only_worker(done: Run, user: Any) -> N
     assert page["results"][0]["seq"] == 3 and page["done"]
 
 
-def test_runserver_streams(done: Run, user: Any) -> None:
-    headers = {"Authorization": f"Token {Token.objects.create(user=user).key}"}
-    with (
-        serving("manage.py", "runserver", "--noreload", "127.0.0.1:{port}") as (site, _),
-        httpx.Client(base_url=site, headers=headers, timeout=BOUND_S, trust_env=False) as web,
-    ):
-        assert follow(web, done)[-1]["type"] == "stream.done"
-
-
 def test_the_stream_is_the_default_and_has_its_headers(client: APIClient, done: Run) -> None:
     response = client.get(address(done), **RUNSERVER)
 
@@ -153,9 +144,7 @@ def test_last_event_id_wins_over_after(client: APIClient, done: Run) -> None:
     assert seqs(f"?after={everything[-1]}") == []
 
 
-def test_under_runserver_a_stream_gives_its_thread_back(
-    client: APIClient, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_runserver_a_stream_gives_its_thread_back(client, run, monkeypatch) -> None:
     monkeypatch.setattr(sse, "WSGI_POLL_S", 0.02)
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
     body = client.get(address(run), **RUNSERVER).streaming_content
@@ -260,9 +249,7 @@ def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monk
     assert everybodys[0][-1]["type"] == "stream.done"
 
 
-def test_a_client_that_goes_away_leaves_nothing_running(
-    web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_goes_away_leaves_nothing_running(web, run, monkeypatch) -> None:
     waiting, ended = threading.Event(), threading.Event()
 
     async def endless(*args: Any, **more: Any) -> Any:
@@ -284,9 +271,7 @@ def test_a_client_that_goes_away_leaves_nothing_running(
     assert ended.wait(seconds(10))
 
 
-def test_a_fault_behind_it_ends_the_stream_and_is_logged(
-    web: httpx.Client, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_behind_it_ends_the_stream_and_is_logged(web, run, monkeypatch, caplog) -> None:
     async def broken(*args: Any, **more: Any) -> Any:
         raise ConnectionError("no buffer")
         yield

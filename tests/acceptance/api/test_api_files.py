@@ -92,9 +92,7 @@ def test_an_asgi_server_streams_the_content(client: APIClient, user: Any) -> Non
     assert async_to_sync(read)(user, file) == ([65536, 65536, 18928], "150000")
 
 
-def test_a_user_lists_and_deletes_their_files(
-    client: APIClient, strange_client: APIClient, user: Any, root: Any
-) -> None:
+def test_a_user_lists_and_deletes_their_files(client, strange_client, user, root) -> None:
     uploaded(strange_client)
     used, unused = uploaded(client), uploaded(client)
     assert start(client, used).status_code == 201
@@ -141,9 +139,7 @@ def test_what_is_refused(client: APIClient, stored: Callable[[], int], settings:
     assert stored() == RaviFile.objects.count() == 1
 
 
-def test_a_run_may_name_only_files_of_its_owner(
-    client: APIClient, strange_client: APIClient, anonymous: APIClient, user: Any, stranger: Any
-) -> None:
+def test_a_run_may_name_only_files_of_its_owner(client, strange_client, anonymous, user, stranger) -> None:
     file = uploaded(client)
     for kind, names in {"image": [uploaded(strange_client)], "audio": [file], "document": ["no-id"]}.items():
         refused = start(client, *names, kind=kind)
@@ -164,9 +160,7 @@ def test_a_run_may_name_only_files_of_its_owner(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_fork_keeps_the_files_that_its_conversation_names_and_names_more(
-    client: APIClient, strange_client: APIClient
-) -> None:
+def test_a_fork_keeps_the_files_that_its_conversation_names_and_names_more(client, strange_client) -> None:
     first, second, third, more, theirs = (*(uploaded(client) for _ in range(4)), uploaded(strange_client))
     runs = [start(client, first).json()]
     for file in (second, third):
@@ -235,9 +229,7 @@ def test_a_message_into_an_answer_refers_to_its_file(client: APIClient) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(
-    client: APIClient, stored: Callable[[], int], monkeypatch: Any
-) -> None:
+def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(client, stored, monkeypatch) -> None:
     unused, used, shared = uploaded(client), uploaded(client), uploaded(client)
     run = start(client, used, shared).json()
     other = start(client, shared).json()
@@ -264,9 +256,7 @@ def test_an_unused_file_goes_after_a_day_and_a_used_one_with_its_conversation(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_row_of_an_upload_is_there_before_its_content(
-    client: APIClient, user: Any, stored: Callable[[], int], monkeypatch: Any
-) -> None:
+def test_the_row_of_an_upload_is_there_before_its_content(client, user, stored, monkeypatch) -> None:
     save, rows = FileSystemStorage.save, []
 
     def erased_meanwhile(storage: Any, name: str, content: Any) -> str:

@@ -50,6 +50,11 @@ def test_runs_by_time_order_and_metadata(user: Any, client: APIClient) -> None:
         "metadata.customer=acme&metadata.n=6": [],
         "metadata.a--b__c=x": [],
         "search=API-HELP": [three, two, one],
+        "status=completed": [three, two, one],
+        "status=pending": [],
+        f"session={Run.objects.get(id=one).session_id}": [one],
+        f"agent={AGENT}": [three, two, one],
+        "agent=react/other": [],
         "search=%25": [],
         "metadatacustomer=acme&colour=red": [three, two, one],
     }.items():

@@ -88,9 +88,7 @@ def test_somebody_elses_session_is_404_also_for_a_superuser(user: Any, root: Any
     assert not Publication.objects.exists()
 
 
-def test_ones_follows_come_newest_first_by_page_and_filter(
-    client: APIClient, user: Any, stranger: Any, django_assert_num_queries: Any
-) -> None:
+def test_ones_follows_come_newest_first_by_page_and_filter(client, user, stranger, django_assert_num_queries) -> None:
     ravi_django.follow(AGENT, TOPIC, user=stranger)
     ravi_django.follow(AGENT, TOPIC)
     for topic in ("news/a", "news/b", "uk/news/a"):

@@ -64,9 +64,7 @@ def test_what_is_signed_starts_a_run_of_the_agent(source: Source, secret: str, u
 
 
 @pytest.mark.parametrize(("limit", "later"), [("unread", "60"), ("a day", "3600")])
-def test_what_is_too_much_is_to_come_again_later(
-    source: Source, secret: str, settings: Any, limit: str, later: str
-) -> None:
+def test_what_is_too_much_is_to_come_again_later(source, secret, settings, limit, later) -> None:
     if limit == "unread":
         settings.RAVI = {**settings.RAVI, "SOURCE_UNREAD": 1}
     else:
@@ -253,9 +251,7 @@ def test_two_secrets_are_valid_while_the_sender_changes_over(source: Source, sec
     assert not world.forget_old_secret(source)
 
 
-def test_the_secret_is_in_no_log_and_no_description(
-    source: Source, secret: str, client: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_secret_is_in_no_log_and_no_description(source, secret, client, caplog) -> None:
     caplog.set_level(logging.DEBUG)
 
     texts = [post(source, b"{", secret).content.decode(), post(source, {"id": 1}, "x").content.decode()]

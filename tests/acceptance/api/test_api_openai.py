@@ -278,6 +278,7 @@ def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -
     assert '"finish_reason":"stop"' in text and text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.full
 def test_litellm_uses_an_agent_as_a_model(server: str, key: str, worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import fetches a price list
     import litellm
@@ -289,25 +290,6 @@ def test_litellm_uses_an_agent_as_a_model(server: str, key: str, worker: None, m
 
     assert whole.choices[0].message.content == "It is 42."
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "It is 42."
-
-    payer = {**where, "model": "openai/react/payer"}
-    first = litellm.completion(**payer, messages=ASK)
-    asked = first.choices[0].message
-    answers = [{"role": "tool", "tool_call_id": call.id, "content": "approve"} for call in asked.tool_calls]
-    said = [*ASK, asked.model_dump(include={"role", "content", "tool_calls"}), *answers]
-    done = litellm.completion(**payer, messages=said, extra_body={"metadata": session_of(first)})
-    assert (done.choices[0].message.content, sorted(PAID)) == ("done", [5, 6])
-
-    more: Any = {"messages": ASK, "stream": True, "extra_headers": {"Idempotency-Key": "k"}}
-    cut = litellm.completion(**where, **more)
-    run = next(iter(cut)).id
-    cut.completion_stream.response.close()
-    again = list(litellm.completion(**where, **more))
-    assert {chunk.id for chunk in again} == {run} == {str(Run.objects.latest("created_at").id)}
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in again) == "It is 42."
-
-    with pytest.raises(litellm.InternalServerError, match="no such model"):
-        litellm.completion(**{**where, "model": "openai/react/broken"}, messages=ASK)
 
 
 def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: Any, worker: None) -> None:
@@ -323,9 +305,7 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_requests_to_others_are_waited_for(
-    ai: openai.OpenAI, worker: None, staff: Any, settings: Any, monkeypatch: Any, is_moved: bool
-) -> None:
+def test_requests_to_others_are_waited_for(ai, worker, staff, settings, monkeypatch, is_moved) -> None:
     assert pieces.LOOK_S == 5
     monkeypatch.setattr(pieces, "LOOK_S", 0.1)
     settings.RAVI = {**settings.RAVI, "FOUR_EYES": False}

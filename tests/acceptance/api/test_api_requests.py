@@ -122,9 +122,7 @@ def test_what_would_be_refused_is_not_offered(client: APIClient, run: Run) -> No
 # --------------------------------------------------------------------------------------------------- whose
 
 
-def test_who_sees_what_and_who_may_answer_it(
-    user: Any, stranger: Any, staff: Any, root: Any, run: Run, django_user_model: Any
-) -> None:
+def test_who_sees_what_and_who_may_answer_it(user, stranger, staff, root, run, django_user_model) -> None:
     finance = Group.objects.create(name="finance")
     payer = django_user_model.objects.create_user("payer")
     payer.groups.add(finance)

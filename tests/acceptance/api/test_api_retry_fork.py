@@ -59,14 +59,8 @@ def test_a_failed_run_is_retried_and_its_stream_goes_on(client: APIClient, user:
     drive(run)
     assert client.get(f"/ravi/runs/{run}/").json()["output"] == "It is 42."
     later = page(client, run, after=seen["next_after"])
-    assert later["done"]
-    assert later["results"][0]["seq"] == seen["next_after"] + 1
-    assert [frame["type"] for frame in later["results"]].count("stream.done") == 1
+    assert later["done"] and later["results"][0]["seq"] == seen["next_after"] + 1
     assert (later["results"][-1]["type"], later["results"][-1]["reason"]) == ("stream.done", "completed")
-    entries = client.get(f"/ravi/runs/{run}/journal/").json()["results"]
-    first, second = [entry for entry in entries if entry["kind"] == "llm.call"]
-    assert (first["attempt"], second["attempt"]) == (1, 2)
-    assert [entry["result"] for entry in entries if entry["kind"] == "run.retried"] == [{"supersedes": [first["seq"]]}]
 
 
 @pytest.mark.django_db
@@ -112,17 +106,10 @@ def test_a_fork_is_a_new_run_in_a_new_session(client: APIClient, user: Any, agen
     drive(found["id"])
     assert client.get(f"/ravi/runs/{found['id']}/").json()["output"] == "It is 42."
     assert client.get(f"/ravi/runs/{run.id}/").json() == before
-    frames = page(client, found["id"])
-    assert [frame["seq"] for frame in frames["results"]] == list(range(1, len(frames["results"]) + 1))
-    assert (frames["done"], frames["results"][-1]["reason"]) == (True, "completed")
-    entries = client.get(f"/ravi/runs/{found['id']}/journal/").json()["results"]
-    assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_fork_with_a_message_answers_that_one_after_the_same_conversation(
-    client: APIClient, stranger: Any, user: Any, agent: str
-) -> None:
+def test_a_fork_with_a_message_answers_that_one_after_the_same_conversation(client, stranger, user, agent) -> None:
     world.register(
         make_agent(model=ScriptedModel([lambda messages, options: f"Heard {len(messages)}: {messages[-1].text}"]))
     )

@@ -96,9 +96,7 @@ def test_variables_that_do_not_fit_are_a_400(client: APIClient, row: Agent) -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(
-    client: APIClient, strange_client: APIClient, row: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(client, strange_client, row, monkeypatch) -> None:
     world.patch(monkeypatch, "build_model", lambda name, **options: ScriptedModel(SCRIPT))
     started = client.post("/ravi/runs/", ASKED, format="json")
     assert (started.status_code, started.json()["agent_version"]) == (201, 1)

@@ -89,9 +89,7 @@ def test_the_pages_of_lists_are_described(schema: dict[str, Any]) -> None:
     }
 
 
-def test_what_is_answered_is_what_is_described(
-    permitted: None, schema: dict[str, Any], client: APIClient, agent: str
-) -> None:
+def test_what_is_answered_is_what_is_described(permitted, schema, client, agent) -> None:
     run = client.post("/ravi/runs/", {"agent": agent, "input": "hi"}, format="json").json()
     follow = client.post("/ravi/follows/", {"agent": agent, "topic": "news/sport"}, format="json").json()
     emitted = client.post("/ravi/topics/news/art/emit/", {"text": "x"}, format="json").json()
@@ -129,9 +127,7 @@ def test_the_pages_show_it_with_scripts_of_the_site(client: APIClient, anonymous
         assert (anonymous.get(address).status_code, client.post(address).status_code) == (401, 405)
 
 
-def test_without_the_apps_there_are_no_pages_and_the_description_all_the_same(
-    client: APIClient, settings: Any, schema: dict[str, Any]
-) -> None:
+def test_without_the_apps_there_are_no_pages_and_the_description_all_the_same(client, settings, schema) -> None:
     apps = [line for line in DOCS.splitlines() if line.startswith("INSTALLED_APPS += ")]
     named = re.findall(r'"(\w+)"', "".join(apps))
     assert sorted(named) == ["drf_spectacular", "drf_spectacular_sidecar"]

@@ -67,9 +67,7 @@ def tenants() -> list[set[str]]:
     [("acme", "acme"), (["acme"], "acme"), ({"a", "b"}, ""), ([], ""), (None, "")],
     ids=["one", "a list of one", "several", "none of them", "all"],
 )
-def test_every_surface_is_in_the_same_tenant(
-    permitted: None, client: Any, staff: Client, tenant_of: Any, given: Any, tenant: str
-) -> None:
+def test_every_surface_is_in_the_same_tenant(permitted, client, staff, tenant_of, given, tenant) -> None:
     tenant_of(given)
 
     assert [one.status_code for one in everything(client, staff)] == [201, 201, 201, 202, 302, 302]
@@ -81,9 +79,7 @@ def test_every_surface_is_in_the_same_tenant(
     [lambda user: 1 / 0, lambda user: 7, lambda user: "t" * 101, lambda user: "a\0b"],
     ids=["raises", "a number", "too long", "NUL"],
 )
-def test_a_hook_that_fails_lets_nobody_make_anything(
-    client: Any, staff: Client, tenant_of: Any, written: Any, hook: Any
-) -> None:
+def test_a_hook_that_fails_lets_nobody_make_anything(client, staff, tenant_of, written, hook) -> None:
     tenant_of(hook)
     before = written()
 

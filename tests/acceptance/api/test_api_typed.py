@@ -51,9 +51,7 @@ def test_an_agent_shows_the_schema_of_its_answers(client: APIClient, agent: str)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_runs_output_is_json_and_comes_with_its_schema(
-    client: APIClient, agent: str, django_assert_num_queries: Any
-) -> None:
+def test_a_runs_output_is_json_and_comes_with_its_schema(client, agent, django_assert_num_queries) -> None:
     started = client.post("/ravi/runs/", {"agent": TYPED, "input": "which?"}, format="json").json()
     assert "output_schema" not in client.get(f"/ravi/runs/{started['id']}/").json()
     drive(started["id"])

@@ -105,9 +105,7 @@ def test_a_span_is_what_was_made_in_it(client: APIClient, user: Any) -> None:
     assert count(f"until={day(290)}") == 1
 
 
-def test_everybody_sees_what_is_theirs(
-    client: APIClient, strange_client: APIClient, user: Any, stranger: Any, admin_user: Any, django_user_model: Any
-) -> None:
+def test_everybody_sees_what_is_theirs(client, strange_client, user, stranger, admin_user, django_user_model) -> None:
     used(user, tenant="acme")
     used(stranger)
     used(None)
@@ -196,9 +194,7 @@ def test_limits_are_shown_before_anything_is_spent(client: APIClient, user: Any,
     assert edited["user"]["limits"] == {"max_tokens": None, "max_cost_usd": None, "max_turns": 7}
 
 
-def test_a_tenants_day_is_for_those_who_have_runs_in_it(
-    client: APIClient, strange_client: APIClient, user: Any, stranger: Any, admin_user: Any
-) -> None:
+def test_a_tenants_day_is_for_those_who_have_runs_in_it(client, strange_client, user, stranger, admin_user) -> None:
     used(user, tenant="acme")
     used(user)
     used(stranger, tenant="other")

@@ -54,9 +54,7 @@ def test_a_conversation_opens_for_its_owner_alone(browser: Client, stranger: Any
     assert AGENT in own.content.decode() and "unsafe-inline" not in own["Content-Security-Policy"]
 
 
-def test_the_number_of_queries_does_not_depend_on_the_agents(
-    browser: Client, agent: str, django_assert_num_queries: Any
-) -> None:
+def test_the_number_of_queries_does_not_depend_on_the_agents(browser, agent, django_assert_num_queries) -> None:
     browser.get("/ravi/ui/chat/")
     with CaptureQueriesContext(connection) as few:
         browser.get("/ravi/ui/chat/")

@@ -273,9 +273,7 @@ OWN = {"cancel", "export"}
         ("completed", {}, ["signal_run", "change_run"], {"export"}),
     ],
 )
-def test_a_button_is_there_for_those_who_may_use_it_now(
-    user: Any, status: str, columns: dict[str, Any], permissions: list[str], offered: set[str]
-) -> None:
+def test_a_button_is_there_for_those_who_may_use_it_now(user, status, columns, permissions, offered) -> None:
     run = set_to(submit(AGENT, "hi", user=user), status, **columns)
     permit(user, *permissions)
 
