@@ -9,7 +9,7 @@ from django.test import Client
 
 from ravi_django import register
 from ravi_django.agents import ReActAgent
-from ravi_django.models import DailyBudget, Delegation, Source
+from ravi_django.models import BudgetAccount, DailyBudget, Delegation, Source
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.access.world import World, make
 
@@ -43,6 +43,21 @@ def test_a_daily_budget_is_of_ones_own_tenants(world: World, foreign: Client) ->
     row = DailyBudget.objects.get(tenant="b")
     foreign.post(f"/admin/ravi/dailybudget/{row.pk}/change/", {"owner": "", "tenant": "a", "max_turns": "0"})
     assert not DailyBudget.objects.filter(tenant="a").exists()
+
+
+def test_a_daily_budget_is_made_of_a_user_or_a_tenant(admin_client: Client, admin_user: Any) -> None:
+    add = "/admin/ravi/dailybudget/add/"
+
+    refused = admin_client.post(add, {"owner": admin_user.username, "tenant": "acme", "max_turns": "-1"})
+    made = admin_client.post(add, {"owner": "", "tenant": "acme", "max_turns": "5"})
+    BudgetAccount.objects.create(key="tenant:acme:2026-11-22", max_turns=5, spent_turns=2, reserved_turns=1)
+
+    assert (refused.status_code, made.status_code) == (200, 302)
+    assert b"not both" in refused.content and b"0 or more" in refused.content
+    row = DailyBudget.objects.get()
+    assert (row.owner, row.tenant, row.max_turns) == (None, "acme", 5)
+    assert b"tenant &#x27;acme&#x27;" in admin_client.get("/admin/ravi/dailybudget/").content
+    assert b"2 + 1 of 5" in admin_client.get("/admin/ravi/budgetaccount/").content
 
 
 def test_the_form_of_a_budget_tells_nobodys_name(world: World, foreign: Client, django_user_model: Any) -> None:

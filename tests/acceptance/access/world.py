@@ -60,7 +60,7 @@ class World:
 
 def make() -> World:
     """Everything belongs to `owner`, in tenant a. `clerk` holds every permission of the app, `foreign` too, as staff of
-    tenant b; `staff` holds none."""
+    tenant b; `viewer` those to view, `staff` none."""
     register(ReActAgent("matrix", model=ScriptedModel("ok")))
     users = get_user_model().objects
     people = {
@@ -71,10 +71,12 @@ def make() -> World:
         "clerk": users.create_user("clerk", is_staff=True),
         "owner": users.create_user("owner"),
         "root": users.create_superuser("root"),
+        "viewer": users.create_user("viewer", is_staff=True),
     }
     ours = Permission.objects.filter(content_type__app_label="ravi")
     for name in ("foreign", "clerk"):
         people[name].user_permissions.set(ours)
+    people["viewer"].user_permissions.set(ours.filter(codename__startswith="view_"))
     owner = people["owner"]
     run = submit_once(AGENT, f"hi {World.marker}", user=owner, tenant="a", send=lambda run_id: None)[0]
     request = approval_of(run, text=World.marker)
@@ -110,12 +112,12 @@ def make() -> World:
     return World(people, run, {row._meta.model_name: row for row in made})
 
 
-def misfits(path: Path, seen: dict[str, list[str]]) -> str:
+def misfits(path: Path, seen: dict[str, list[str]], people: tuple[str, ...] = PEOPLE) -> str:
     """The lines that differ from the table in this file, each as it was seen; empty where the table fits.
 
-    Its lines are `row: outcomes`, one outcome a person, in the order of PEOPLE."""
+    Its lines are `row: outcomes`, one outcome a person, in the order of `people`."""
     table = path.read_text().splitlines()
-    assert table[0] == f"# {' '.join(PEOPLE)}"
+    assert table[0] == f"# {' '.join(people)}"
     lines = [f"{row}: {' '.join(outcomes)}" for row, outcomes in seen.items()]
     wrong = [line for line in lines if line not in table]
     gone = [f"gone: {line}" for line in table[1:] if line.partition(":")[0] not in seen]

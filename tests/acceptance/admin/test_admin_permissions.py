@@ -1,4 +1,4 @@
-"""Who may do what in the admin: look, and nothing else but cancel a run or switch an agent off."""
+"""What operators do in the admin: with a run, by the services of the REST API, and with the agents of code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from ravi_django.models import (
     Agent,
     JournalEntry,
     Run,
+    Signal,
 )
 from tests.support import world
+from tests.support.inbox import html_of
+from tests.support.journals import rows_of
+from tests.support.runs import code, make_run
 from tests.support.world import submit_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,19 +49,6 @@ def test_an_operator_cancels(operator, run, place) -> None:
     assert run.cancel_reason == "cancelled in the admin"
     assert LogEntry.objects.get().object_id == str(run.pk)
     assert world.events_page(run.id)[1], "whoever watches is told"
-
-
-def test_who_may_only_look_cannot_cancel(operator, run) -> None:
-    client = operator("view_run")
-
-    html = client.get(f"/admin/ravi/run/{run.pk}/change/").content
-    cancel_action(client, run)
-
-    assert b"Cancel run" not in html
-    assert client.post(f"/admin/ravi/run/{run.pk}/cancel/").status_code == 403
-    assert b"cancel_runs" not in client.get("/admin/ravi/run/").content
-    run.refresh_from_db()
-    assert run.status == "pending"
 
 
 def test_cancelling_twice_is_a_warning(operator, run) -> None:
@@ -126,3 +117,47 @@ def test_an_agent_that_cannot_describe_itself_stops_no_migration(driven) -> None
     world.sync_after_migrate("default", apps)
 
     assert Agent.objects.get(address="react/mute").spec == {"class": "ReActAgent"}
+
+
+@pytest.fixture
+def failed() -> Run:
+    async def nothing(ctx: Any, inbox: Any) -> None: ...
+
+    code(nothing)
+    made = make_run(status="failed")
+    rows_of(made, (0, 1, {"kind": "llm.call", "name": "gpt", "path": "1"}))
+    made.refresh_from_db()
+    return made
+
+
+def act(client: Any, run: Run, action: str, **fields: Any) -> str:
+    return html_of(client.post(f"/admin/ravi/run/{run.pk}/{action}/", fields, follow=True))
+
+
+def page(client: Any, run: Run) -> str:
+    return html_of(client.get(f"/admin/ravi/run/{run.pk}/change/"))
+
+
+def test_an_operator_retries_forks_signals_and_resumes(root, failed) -> None:
+    assert f'href="/ravi/ui/runs/{failed.pk}/"' in page(root, failed)
+
+    act(root, failed, "fork", after_seq="1")
+    act(root, failed, "retry")
+    act(root, failed, "signal", name="go", payload='{"paid": true}')
+    Run.objects.filter(id=failed.id).update(paused_at=failed.created_at)
+    act(root, failed, "resume")
+
+    after = Run.objects.get(id=failed.id)
+    assert (after.status, after.paused_at, Run.objects.filter(forked_from=failed.id).count()) == ("pending", None, 1)
+    assert Signal.objects.get(run=failed).payload == {"paid": True}
+
+
+def test_the_services_say_why_not(operator, failed) -> None:
+    client = operator("view_run", "change_run")
+    assert f"/ravi/ui/runs/{failed.pk}/" not in page(client, failed)  # REST would not show it to them
+
+    assert "public_signals" in act(client, failed, "signal", name="go")
+    assert "is not paused" in act(client, failed, "resume")
+    assert "after_seq" in act(client, failed, "fork", after_seq="x")
+    act(client, failed, "retry")
+    assert "only a failed or a blocked run" in act(client, failed, "retry")

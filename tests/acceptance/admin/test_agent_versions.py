@@ -50,6 +50,7 @@ def test_the_first_and_the_current_version(root, operator, agent) -> None:
     assert "The first version" in first and "ravi-removed" not in first.split("What restoring")[0]
     assert "Restore this version" not in page(operator("view_agent"), f"{place(agent)}versions/1/")
     assert "Restore this version" not in last and "What restoring" not in last
+    assert root.get(f"{place(save_spec('support/other', SPEC))}versions/3/").status_code == 404, "another agent's"
     assert [root.get(f"{place(agent)}versions/{number}/").status_code for number in ("4", "0", "9" * 30, "x")] == [
         *[404, 404, 404],
         302,
@@ -65,15 +66,9 @@ def test_an_old_version_is_made_current_as_a_new_one(root, agent) -> None:
     assert agent.versions.get(number=3).spec["model"] == "rehearsal", "nothing was lost"
     assert "Restored version 1 as version 4." in html
     assert LogEntry.objects.get().change_message == "Restored version 1 as version 4."
-
-
-def test_going_back_to_a_version_without_a_name_takes_the_name_away(root, agent) -> None:
-    save_spec("support/orders", SPEC)
-
     restore(root, agent, 3, seen=4)
-
     agent.refresh_from_db()
-    assert (agent.version, agent.name) == (5, "")
+    assert (agent.version, agent.name) == (5, ""), "version 3 has no name"
 
 
 def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
@@ -84,12 +79,6 @@ def test_a_version_that_no_longer_fits_says_why(root, agent) -> None:
     agent.refresh_from_db()
     assert agent.version == 3
     assert "Version 1 cannot be restored: tool_names.0" in html
-
-
-def test_another_agents_version_is_not_found_under_this_one(root, agent) -> None:
-    other = save_spec("support/other", SPEC)
-
-    assert root.get(f"{place(other)}versions/3/").status_code == 404
 
 
 def test_many_versions_are_paged(root, agent) -> None:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from ravi_django.models import HumanRequest, Turn
 from tests.support import world
+from tests.support.cases import case
 from tests.support.inbox import EVIL, INBOX, ask, decide, html_of, logged_in, ours, page_of, person, words
 from tests.support.runs import make_run
 
@@ -162,9 +163,8 @@ def test_each_plain_argument_has_a_field_and_the_others_are_json(client: Any) ->
     assert "lines" in rest and "customer" not in rest
 
 
-@pytest.mark.parametrize(
-    ("typed", "changed"),
-    [
+def test_what_is_typed_has_the_type_of_its_argument(client: Any) -> None:
+    for typed, changed in (
         ({"customer": " Bolt & Co "}, {"customer": " Bolt & Co "}),
         ({"amount": "90"}, {"amount": 90}),
         ({"amount": " -1.25e2 "}, None),
@@ -175,27 +175,23 @@ def test_each_plain_argument_has_a_field_and_the_others_are_json(client: Any) ->
         ({"note": "soon"}, {"note": "soon"}),
         ({"arguments": '{"lines": ["b"]}'}, {"lines": ["b"]}),
         ({"customer": "Bolt", "arguments": '{"lines": []}'}, {"customer": "Bolt", "lines": []}),
-    ],
-)
-def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, changed: Any) -> None:
-    request = invoice()
-
-    response = decide(client, request, "edit", **{"arguments": '{"lines": ["a"]}', **named(request, **typed)})
-
-    if changed is None:
-        assert "not valid for send_invoice" in html_of(response, 400)
-        return
-    assert response.status_code == 302
-    kept = answer_of(request)["arguments"]
-    assert kept == {**ASKED, **changed}
-    assert {name: type(value) for name, value in kept.items()} == {
-        name: type(value) for name, value in {**ASKED, **changed}.items()
-    }
+    ):
+        with case(typed, changed):
+            request = invoice()
+            response = decide(client, request, "edit", **{"arguments": '{"lines": ["a"]}', **named(request, **typed)})
+            if changed is None:
+                assert "not valid for send_invoice" in html_of(response, 400)
+                continue
+            assert response.status_code == 302
+            kept = answer_of(request)["arguments"]
+            assert kept == {**ASKED, **changed}
+            assert {name: type(value) for name, value in kept.items()} == {
+                name: type(value) for name, value in {**ASKED, **changed}.items()
+            }
 
 
-@pytest.mark.parametrize(
-    ("field", "typed", "complaint"),
-    [
+def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(client) -> None:
+    for field, typed, complaint in (
         ("amount", "1.000,50", "Enter a number"),
         ("amount", "NaN", "Enter a number"),
         ("amount", "9" * 5000, "characters"),
@@ -203,23 +199,17 @@ def test_what_is_typed_has_the_type_of_its_argument(client: Any, typed: Any, cha
         ("currency", "7", "Select a valid choice"),
         ("arguments", "{", "Invalid JSON"),
         ("arguments", '{"customer": "Evil"}', "has its own field"),
-    ],
-)
-def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
-    client: Any, field: str, typed: str, complaint: str
-) -> None:
-    request = invoice()
-
-    html = ours(
-        html_of(decide(client, request, "edit", **named(request, **{"customer": "Bolt & Co", field: typed})), 400)
-    )
-
-    (place,) = named(request, **{field: ""})
-    note = html.split(f'id="decision-{place}-note"')[1].split("</div>")[0]
-    assert complaint in note
-    assert 'value="Bolt &amp; Co"' in html
-    assert 'ravi-change" open' in html
-    assert answer_of(request) is None
+    ):
+        with case(field, typed, complaint):
+            request = invoice()
+            asked = named(request, **{"customer": "Bolt & Co", field: typed})
+            html = ours(html_of(decide(client, request, "edit", **asked), 400))
+            (place,) = named(request, **{field: ""})
+            note = html.split(f'id="decision-{place}-note"')[1].split("</div>")[0]
+            assert complaint in note
+            assert 'value="Bolt &amp; Co"' in html
+            assert 'ravi-change" open' in html
+            assert answer_of(request) is None
 
 
 # ------------------------------------------------------------------------------------------------- no dead button
@@ -233,9 +223,7 @@ def test_a_fault_is_told_at_its_field_and_what_was_typed_comes_back(
         ({}, "failed", "The run is already failed"),
     ],
 )
-def test_buttons_that_would_be_refused_are_disabled_with_words(
-    client: Any, fields: dict[str, int], status: str, said: str
-) -> None:
+def test_buttons_that_would_be_refused_are_disabled_with_words(client, fields, status, said) -> None:
     request = ask()
     moments = {name: timezone.now() + timedelta(seconds=seconds) for name, seconds in fields.items()}
     HumanRequest.objects.filter(pk=request.pk).update(**moments)
@@ -255,9 +243,7 @@ def test_buttons_that_would_be_refused_are_disabled_with_words(
 # ------------------------------------------------------------------------------------------------------- the list
 
 
-def test_what_the_sites_own_rule_refuses_is_not_offered(
-    settings: Any, client: Any, django_assert_max_num_queries: Any
-) -> None:
+def test_what_the_sites_own_rule_refuses_is_not_offered(settings, client, django_assert_max_num_queries) -> None:
     settings.RAVI = {**settings.RAVI, "MAY_ANSWER": lambda user, request: request.arguments["amount"] < 10}
     small, big = ask(arguments={"amount": 1}), ask(arguments={"amount": 100})
 
