@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.conf import conf
-from ravi_django.kernel import ConflictError
-from ravi_django.models import Run, Status
-from ravi_django.testing import FakeClock
-from tests.acceptance.people.desk import desk, waiting
+from ravi_django.kernel import ConflictError, Role, ToolUseBlock
+from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.testing import FakeClock, ScriptedModel
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import (
@@ -25,6 +28,35 @@ from tests.support.runs import (
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def desk(pay: Any, *turns: dict[str, dict[str, Any]], key: str = "desk", **options: Any) -> ScriptedModel:
+    """An agent whose model asks for these payments, by call id, a turn a mapping; then it says what it was told."""
+    calls = [
+        [ToolUseBlock(tool_name="pay", arguments=arguments, call_id=call_id) for call_id, arguments in turn.items()]
+        for turn in turns
+    ]
+    model = ScriptedModel([*calls, _heard])
+    context = ContextConfig(DjangoHistoryProvider())
+    who = {"approvers": "group:finance", **options}
+    register(ReActAgent(key, model=model, tools=[pay], context=context, **who))
+    return model
+
+
+def _heard(messages: Any, options: Any) -> str:
+    """What each call of the last user's turn came to."""
+    told = {}
+    for message in messages:
+        for block in message.content if message.role is Role.TOOL else ():
+            told[block.call_id] = "".join(part.text for part in block.content)
+    return " | ".join(f"{call_id}: {text}" for call_id, text in sorted(told.items()))
+
+
+def waiting(run: Run) -> dict[str, HumanRequest]:
+    """The open approvals of a run, by whom is to be paid."""
+    assert run.status == Status.SUSPENDED, (run.status, run.error)
+    return {row.arguments["to"]: row for row in HumanRequest.objects.filter(run=run, status="pending")}
+
 
 # ------------------------------------------------------------------------------------- misrouted, doubled, lost
 
@@ -61,9 +93,7 @@ def test_two_answers_are_not_both_executed(paid: list[str], pay: Any, finance: l
 # ---------------------------------------------------------------------------------- answered, but never resumed
 
 
-def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(
-    paid: list[str], pay: Any, finance: list[Any]
-) -> None:
+def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(paid, pay, finance) -> None:
     """Of an answer inside a larger transaction the wake-up comes after: a crash in between leaves it to the sweep."""
     desk(pay, {"c0": {"to": "ACME", "amount": 1}})
     run = drive(make_run("react/desk"))
@@ -83,9 +113,7 @@ def test_a_run_goes_on_though_the_answerer_died_right_after_its_commit(
 # ---------------------------------------------------------------------------------------------------- ignored
 
 
-def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(
-    paid: list[str], pay: Any, finance: list[Any]
-) -> None:
+def test_no_approval_is_ignored_because_the_agent_was_rebuilt_without_one(paid, pay, finance) -> None:
     """A worker of the next release has forgotten the approvers: what was asked still waits for its answer."""
     calls = {"c0": {"to": "ACME", "amount": 1}}
     desk(pay, calls)
