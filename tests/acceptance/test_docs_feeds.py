@@ -1,17 +1,19 @@
-"""What docs/feeds.md shows is run here."""
+"""What docs/feeds.md, and docs/agents.md of news, show is run here."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rest_framework.test import APIClient
 
 from ravi_django import emit, register, submit
-from ravi_django.models import Follow, JournalEntry, Publication, Run
-from ravi_django.testing import FakeClock
+from ravi_django.models import Agent, Follow, JournalEntry, Publication, Run, Status
+from ravi_django.testing import FakeClock, journal_of, run_until_idle
 from tests.acceptance.api.api_support import permit
 from tests.support import world
 from tests.support.docs import Page
@@ -20,7 +22,7 @@ from tests.support.world import followers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Page("feeds")
+PAGE, NEWS = Page("feeds"), Page("agents")
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +100,33 @@ def test_a_desk_reads_single_messages_and_digests(monkeypatch: pytest.MonkeyPatc
     rows = JournalEntry.objects.filter(run=run, name="news").order_by("seq")
     assert [row.result for row in rows][1:] == [["one"], ["two", "three"]]
     assert run.status == "suspended"
+
+
+def test_the_pages_newsroom_and_reader_work_together(hinted, django_user_model, monkeypatch) -> None:
+    world.silence(monkeypatch, "dispatch_send")
+    monkeypatch.delenv("RAVI_MODEL", raising=False)
+    page = NEWS.run("shop/news.py")
+    reading = page["begin_reading"](django_user_model.objects.create_superuser("ann"))
+    run_until_idle()
+    news = page["submit"](page["newsroom"], "Begin.")
+    page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
+    page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
+    run_until_idle()
+    for publication in hinted:
+        world.fan_out_run(publication)
+    run_until_idle()
+
+    found = [entry.result for entry in journal_of(reading) if entry.name == "feed.curated"]
+    assert [(item["title"], item["keep"]) for item in found] == [("", False), ("Python", True)]
+    keys = re.search(r"logs it as\s+`feed.curated`:\s+`\{(.*?)\}`", NEWS.text, re.DOTALL)
+    assert keys is not None and set(re.findall(r'"(\w+)"', keys[1])) == found[0].keys()
+    assert Run.objects.filter(status=Status.SUSPENDED).count() == 2
+
+
+def test_the_pages_rows_are_made() -> None:
+    NEWS.run("shop/newsrows.py")["make_rows"]()
+
+    assert {row.address: row.spec["kind"] for row in Agent.objects.filter(source="admin")} == {
+        "news/art": "information",
+        "reader/art": "personal_feed",
+    }
