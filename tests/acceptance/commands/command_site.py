@@ -1,6 +1,6 @@
 """The demo site with agents for the command tests: a settings module, and an app, in one.
 
-`RAVI_ENGINE` in the environment overrides the engine, `RAVI_RETENTION` is days, `RAVI_TEST_ALIAS` names the database.
+`RAVI_ENGINE` in the environment overrides the engine, `RAVI_TEST_ALIAS` names the database.
 """
 
 import os
@@ -19,7 +19,6 @@ RAVI = {
     "HEARTBEAT_S": 0.5,
     "SWEEP_S": 0.5,
     "RETRY_BASE_S": 0.1,
-    "RETENTION": int(os.environ["RAVI_RETENTION"]) if "RAVI_RETENTION" in os.environ else None,
 }
 if alias := os.environ.get("RAVI_TEST_ALIAS"):  # whoever uses the default database gets an error
     DATABASES = {"default": {}, alias: DATABASES["default"]}

@@ -8,7 +8,7 @@ from project.process import wait_until
 from project.services import free_port
 from tests.support.patience import BOUND_S
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
 
 def test_a_site_where_all_is_well(inline_site) -> None:

@@ -9,9 +9,11 @@ import subprocess
 from uuid import uuid4
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from project.process import wait_until
 from project.services import free_port
+from ravi_django.models import Run, Session
 from tests.support.cases import case
 from tests.support.patience import BOUND_S
 
@@ -65,27 +67,21 @@ def test_what_becomes_of_a_run_is_told(sqlite_site) -> None:
             assert all(words in done.stderr for words in said)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+@pytest.mark.django_db
+def test_bad_usage_ends_with_2_and_writes_nothing() -> None:
+    for arguments, words in (
         (["react/nobody", "hi"], "no agent is registered as 'react/nobody'"),
         (["nonsense", "hi"], "nonsense"),
         (["react/assistant", "  "], "must not be empty"),
         (["react/assistant", "hi", "--session", "17"], "a session's id is a UUID"),
         (["react/assistant", "hi", "--session", str(uuid4())], "there is no session"),
         (["react/assistant", "hi", "--user", "nobody"], "there is no user 'nobody'"),
-    ],
-)
-def test_bad_usage_ends_with_2_and_writes_nothing(sqlite_site, arguments, words) -> None:
-    before = sqlite_site.rows("SELECT count(*) FROM ravi_run"), sqlite_site.rows("SELECT count(*) FROM ravi_session")
-
-    done = sqlite_site.manage("ravi_run", *arguments)
-
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert not done.stdout
-    after = sqlite_site.rows("SELECT count(*) FROM ravi_run"), sqlite_site.rows("SELECT count(*) FROM ravi_session")
-    assert after == before
+    ):
+        with case(arguments):
+            with pytest.raises(CommandError, match=words) as refused:
+                call_command("ravi_run", *arguments)
+            assert refused.value.returncode == 2
+    assert not Run.objects.exists() and not Session.objects.exists()
 
 
 def test_a_session_goes_on_and_belongs_to_its_owner(sqlite_site) -> None:
