@@ -14,9 +14,9 @@ class AnthropicServer(OpenAIServer):
 
     @property
     def base_url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://127.0.0.1:{self.port}"
 
-    async def _answer(self, path: str, number: int, body: Body, send: Any, gone: asyncio.Task[None]) -> None:
+    async def _answer(self, path: str, body: Body, send: Any, gone: asyncio.Task[None]) -> None:
         reply = self.script(body)
         if not path.endswith("/messages"):
             reply = Reply(status=404, text=f"no route {path}", error_type="not_found_error")

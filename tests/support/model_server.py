@@ -81,7 +81,7 @@ class ModelServer(OpenAIServer):
         found = self._conversations.get(last_user_text(body))
         return found.script(body) if found else Reply(text="I was not expecting that.")
 
-    async def _answer(self, path: str, number: int, body: Body, send: Any, gone: Any) -> None:
+    async def _answer(self, path: str, body: Body, send: Any, gone: Any) -> None:
         found = self._conversations.get(last_user_text(body))
         if found is not None:
             found.requests.append(body)
@@ -91,4 +91,4 @@ class ModelServer(OpenAIServer):
                 while not found._open.is_set():
                     if await _pause(0.01, gone):
                         return
-        await super()._answer(path, number, body, send, gone)
+        await super()._answer(path, body, send, gone)

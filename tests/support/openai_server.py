@@ -1,7 +1,7 @@
 """A small real HTTP server that speaks the OpenAI chat-completions protocol, for tests and benchmarks.
 
 In a thread: `with OpenAIServer(script=..., delay=...) as server: server.base_url`. As a process:
-`python tests/support/openai_server.py --port 0 --log FILE` prints its port on the first line.
+`python tests/support/openai_server.py` prints its port.
 
 A script is `(body) -> Reply`: it decides from the request's messages alone, so that it answers alike
 whichever process asks and however often.
@@ -14,12 +14,10 @@ import asyncio
 import itertools
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
@@ -56,7 +54,6 @@ class Request:
 
     body: Body
     headers: dict[str, str]
-    time: float  # seconds since the epoch
 
 
 def tool_results(body: Body) -> int:
@@ -65,16 +62,15 @@ def tool_results(body: Body) -> int:
     return sum(message["role"] == "tool" for message in since_user)
 
 
-def steps_script(steps: int, *, tool: str = "calculator", tokens: int = 8) -> Script:
-    """Ask for `steps` calls of `tool`, one a turn, then answer with `tokens` words."""
+def steps_script(steps: int, *, tokens: int = 8) -> Script:
+    """Ask for `steps` calls of the calculator, one a turn, then answer with `tokens` words."""
     answer = " ".join(f"word{index}" for index in range(tokens))
 
     def script(body: Body) -> Reply:
         done = tool_results(body)
         if done >= steps:
             return Reply(text=answer)
-        arguments = {"expression": f"{done} + 1"} if tool == "calculator" else {}
-        return Reply(tool_calls=((tool, arguments),))
+        return Reply(tool_calls=(("calculator", {"expression": f"{done} + 1"}),))
 
     return script
 
@@ -82,9 +78,8 @@ def steps_script(steps: int, *, tool: str = "calculator", tokens: int = 8) -> Sc
 class OpenAIServer:
     """`script` is a Reply, a list of them (one a request, the last one repeats) or `(body) -> Reply`.
 
-    `delay` is the time to the first byte, `token_delay` between streamed words, both in seconds.
-    The first `fail_first` requests get a 429 with `Retry-After`. While `flows` is not set, an answer stops after its
-    first word.
+    `delay` is the time to the first byte, `token_delay` between streamed words, both in seconds. While `flows` is not
+    set, an answer stops after its first word.
     """
 
     def __init__(
@@ -93,14 +88,10 @@ class OpenAIServer:
         *,
         delay: float = 0.0,
         token_delay: float = 0.0,
-        fail_first: int = 0,
-        log: Path | None = None,
         port: int = 0,
-        host: str = "127.0.0.1",
     ) -> None:
         self.script = _as_script(script)
-        self.delay, self.token_delay, self.fail_first = delay, token_delay, fail_first
-        self.log, self.host, self.port = log, host, port
+        self.delay, self.token_delay, self.port = delay, token_delay, port
         self.flows = threading.Event()
         self.flows.set()
         self.requests: list[Request] = []
@@ -111,7 +102,7 @@ class OpenAIServer:
 
     @property
     def base_url(self) -> str:
-        return f"http://{self.host}:{self.port}/v1"
+        return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> Self:
         self.bind()
@@ -127,7 +118,7 @@ class OpenAIServer:
 
     def bind(self) -> None:
         """Take the port; clients may connect from here on."""
-        self._socket = socket.create_server((self.host, self.port), backlog=2048)
+        self._socket = socket.create_server(("127.0.0.1", self.port), backlog=2048)
         self.port = self._socket.getsockname()[1]
         config = uvicorn.Config(
             self, lifespan="off", ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=1
@@ -141,24 +132,19 @@ class OpenAIServer:
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         body = await _read_json(receive)
-        request = Request(body, {key.decode(): value.decode() for key, value in scope["headers"]}, time.time())
-        self.requests.append(request)
-        self._write_log(request)
-        number = len(self.requests)
+        self.requests.append(Request(body, {key.decode(): value.decode() for key, value in scope["headers"]}))
         gone = asyncio.create_task(_disconnected(receive))
         try:
-            await self._answer(scope["path"], number, body, send, gone)
+            await self._answer(scope["path"], body, send, gone)
         finally:
             self.disconnects += gone.done()
             gone.cancel()
 
-    async def _answer(self, path: str, number: int, body: Body, send: Any, gone: asyncio.Task[None]) -> None:
+    async def _answer(self, path: str, body: Body, send: Any, gone: asyncio.Task[None]) -> None:
         if await _pause(self.delay, gone):
             return
         if not path.endswith("/chat/completions"):
             reply = Reply(status=404, text=f"no route {path}", error_type="not_found_error")
-        elif number <= self.fail_first:
-            reply = Reply(status=429, text="slow down", error_type="rate_limit_error", headers={"retry-after": "0.05"})
         else:
             reply = self.script(body)
         if reply.status >= 400:
@@ -186,11 +172,6 @@ class OpenAIServer:
         if (body.get("stream_options") or {}).get("include_usage"):
             yield _event({**head, "choices": [], "usage": _usage(body, reply)})
         yield b"data: [DONE]\n\n"
-
-    def _write_log(self, request: Request) -> None:
-        if self.log is not None:
-            with self.log.open("a") as file:
-                file.write(json.dumps({"time": request.time, "body": request.body}) + "\n")
 
 
 def _as_script(script: Script | Reply | Iterable[Reply]) -> Script:
@@ -289,25 +270,16 @@ async def _send_json(send: Any, value: Any, reply: Reply) -> None:
     await send({"type": "http.response.body", "body": json.dumps(value).encode()})
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description="A scripted model server.")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--log", type=Path, help="appends one JSON line a request")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds to the first byte")
-    parser.add_argument("--token-delay", type=float, default=0.0, help="seconds between words")
-    parser.add_argument("--tokens", type=int, default=8, help="words in the final answer")
-    parser.add_argument("--steps", type=int, default=0, help="tool calls before the final answer")
-    parser.add_argument("--tool", default="calculator")
-    parser.add_argument("--fail-first", type=int, default=0, help="requests that get a 429")
-    given = parser.parse_args(argv)
-    script = steps_script(given.steps, tool=given.tool, tokens=given.tokens)
-    settings = {name: getattr(given, name) for name in ("delay", "token_delay", "fail_first", "log", "port", "host")}
-    server = OpenAIServer(script, **settings)
+    parser.add_argument("--tokens", type=int, default=8, help="words in the answer")
+    given = parser.parse_args()
+    server = OpenAIServer(steps_script(0, tokens=given.tokens), delay=given.delay)
     server.bind()
     print(server.port, flush=True)
     server.serve()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
