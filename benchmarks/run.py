@@ -50,7 +50,7 @@ class Plan:
 
 
 FULL = Plan(
-    repetitions={10: 40, 50: 15, 200: 7},
+    repetitions={10: 40, 50: 15, 200: 7, 2_000: 5},
     stored={10: 120, 200: 8},
     in_flight=(500, 2.0),
     first_tokens=60,

@@ -151,10 +151,12 @@ def memory() -> float:
 
 
 def web_process() -> str:
-    """Memory, file descriptors and threads of the web process."""
+    """Memory, file descriptors, threads and CPU of the web process."""
     family = psutil.Process().children(recursive=True)
     one = next(one for one in family if "uvicorn" in one.cmdline())
-    return f"{one.memory_info().rss / 1e6:.0f} MB, {one.num_fds()} file descriptors, {one.num_threads()} threads"
+    times = one.cpu_times()
+    what = f"{one.num_fds()} file descriptors, {one.num_threads()} threads, {times.user + times.system:.0f} s of CPU"
+    return f"{one.memory_info().rss / 1e6:.0f} MB, {what}"
 
 
 async def soak(stack: Stack, valkey: Any, address: str, workers: list[Child], options: argparse.Namespace) -> Tally:

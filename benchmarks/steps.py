@@ -77,12 +77,37 @@ async def _time(rt: Runtime, steps: Steps) -> None:
     steps.wall.append((run.finished_at - run.started_at).total_seconds() * 1000 / steps.calls)
 
 
+async def sample_taken_over(repetitions: Mapping[int, int], raw: RawCommit) -> list[Steps]:
+    """The steps of runs after a second runtime has taken them over half-way. Its replay counts. Short runs end."""
+    found = []
+    for turns, times in repetitions.items():
+        if turns < 50:
+            continue
+        steps = Steps(turns)
+        for _ in range(times):
+            async with runtime() as first:
+                await first.register(loop_agent(turns))
+                run_id = await first.submit(f"react/bench-loop-{turns}", "Add them all.")
+                while (await Run.objects.aget(id=run_id)).next_seq <= turns:
+                    await asyncio.sleep(0.005)
+            steps.raw += raw.sample()
+            async with runtime() as second:
+                left = 2 * turns - (await Run.objects.aget(id=run_id)).next_seq
+                cpu, begun = time.process_time(), time.perf_counter()
+                await second.result(run_id, timeout=TIMEOUT_S)
+                steps.wall.append((time.perf_counter() - begun) * 1000 / left)
+                steps.cpu.append((time.process_time() - cpu) * 1000 / left)
+        found.append(steps)
+    return found
+
+
 def measure(repetitions: Mapping[int, int], raw: RawCommit) -> list[Figure]:
     samples = asyncio.run(sample(repetitions, raw))
     every_commit = [taken for steps in samples for taken in steps.raw]
     return [
         Figure("raw_commit", None, median(every_commit), "ms", 1.0),
         *(figure for steps in samples for figure in _figures(steps)),
+        *(figure for steps in asyncio.run(sample_taken_over(repetitions, raw)) for figure in _taken_over(steps)),
     ]
 
 
@@ -96,4 +121,13 @@ def _figures(steps: Steps) -> list[Figure]:
     return [
         *(Figure(name, steps.turns, value, "ms", value / raw) for name, value in timed.items()),
         Figure("durable_step_cpu", steps.turns, median(steps.cpu), "ms"),
+        Figure("durable_step_cpu_least", steps.turns, min(steps.cpu), "ms"),
+    ]
+
+
+def _taken_over(steps: Steps) -> list[Figure]:
+    least = min(steps.wall)
+    return [
+        Figure("taken_over_step_least", steps.turns, least, "ms", least / median(steps.raw)),
+        Figure("taken_over_step_cpu_least", steps.turns, min(steps.cpu), "ms"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,6 +22,8 @@ from ravi_django.runtime.streams.shown import named
 T = TypeVar("T")
 
 PAGE = 500
+
+_asked: dict[tuple[Any, ...], asyncio.Task[tuple[list[dict[str, Any]], bool]]] = {}  # reads that have not begun
 
 
 def page(
@@ -146,15 +149,31 @@ async def follow(
     seconds also without a hint."""
     async with get_buffer().watch(str(tree), every_s) as hints:
         while True:
-            found, done = await readers().call(page, tree, after, whole=whole)
+            found, done = await _read_together(str(tree), after, whole)
             for frame in found:
                 if only(frame):
                     yield frame
                 after = frame["seq"]
             if done:
                 return
-            if not found:
-                await anext(hints)
+            if len(found) < PAGE:
+                await anext(hints)  # at once, if there was one since the last
+
+
+async def _read_together(tree: str, after: int, whole: bool) -> tuple[list[dict[str, Any]], bool]:
+    """`page`, read once for all who ask for the same before the read begins: a hint wakes a run's followers at once."""
+    key = (asyncio.get_running_loop(), tree, after, whole)
+
+    async def read() -> tuple[list[dict[str, Any]], bool]:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            del _asked[key]
+        return await readers().call(page, tree, after, whole=whole)
+
+    if key not in _asked:
+        _asked[key] = asyncio.create_task(read(), context=Context())  # not part of a run's code
+    return await asyncio.shield(_asked[key])
 
 
 async def with_pauses(found: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:

@@ -76,6 +76,35 @@ def test_followers_get_frames_as_they_come_until_done(buffer):
     assert seen[-1] == {**seen[-1], "reason": "completed", "run": str(run.id), "parent": None}
 
 
+def test_followers_of_one_run_read_each_frame_together(valkey_url, monkeypatch):
+    buffer, reads = ValkeyBuffer(valkey_url), []
+    world.patch(monkeypatch, "get_buffer", lambda: buffer)
+    read = buffer.read
+    monkeypatch.setattr(buffer, "read", lambda *args: reads.append(args) or read(*args))
+
+    async def main():
+        model = Slow(*"abcdefgh")
+        for _ in model.words:
+            model.let.put_nowait(1)
+        code(ask, model=model)
+
+        async def watch():
+            return [frame["seq"] async for frame in world.events_follow(run.id)]
+
+        watching = [asyncio.create_task(watch()) for _ in range(20)]
+        await auntil(lambda: reads)
+        engine = Engine()
+        await asyncio.wait_for(engine.drive(run.id), BOUND_S)
+        await engine.close()
+        return await asyncio.wait_for(asyncio.gather(*watching), BOUND_S)
+
+    run = make_run()
+
+    first, *others = asyncio.run(main())
+    assert others == [first] * 19
+    assert len(reads) < 5 * len(first)  # each by itself: 20 times, and again to find nothing more
+
+
 def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())
