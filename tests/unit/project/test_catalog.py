@@ -1,7 +1,5 @@
 """The German catalog: it has each text of the source, and what is compiled is what is written."""
 
-from __future__ import annotations
-
 import ast
 import gettext
 import re

@@ -1,7 +1,5 @@
 """The tables of `make mutants` fit the code, and it says which guards survive. (A run of it takes minutes.)"""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sources that the site's own code reads, by a registered name, and directories: each file is told once."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """Another agent as a tool: a child run and its answer, journaled below the tool's own path."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, submit

@@ -1,7 +1,5 @@
 """The statement for PostgreSQL and the way through the ORM are one and the same write."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from decimal import Decimal
 

@@ -1,8 +1,6 @@
 """What a request for an approval may be: of a call that could be made, with what its asker may give it. What an answer
 is held to beside its form: the site's rule on a person's own arguments; and what it costs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Approvals by people: asked once for each call, waited for as rows, decided once, the same on every replay."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,8 +1,6 @@
 """What a person has decided on a tool for a session: found before anybody is asked, never for more risk, and while
 whoever gave it could give it on this very call."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import Permission
 from django.db.models import F

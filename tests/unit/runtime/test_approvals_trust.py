@@ -1,7 +1,5 @@
 """What is no approval: a model's words, a tool's, another run's, an earlier release's log, an odd row."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, tool

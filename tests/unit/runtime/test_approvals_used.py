@@ -1,7 +1,5 @@
 """What an approval is good for: one call. In a fork it counts with the call that was made by it, else not at all."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, tool

@@ -1,7 +1,5 @@
 """Questions to people: asked once, waited for as rows, answered once, the same on every replay."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from io import StringIO

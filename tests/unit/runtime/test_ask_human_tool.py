@@ -1,7 +1,5 @@
 """`ask_human`, the tool: it waits inside its own call, and whatever becomes of the question is told to the model."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Runs among themselves: children, questions with one outcome each, messages."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

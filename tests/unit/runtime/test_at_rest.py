@@ -1,7 +1,5 @@
 """A run's code is at rest when nothing of it goes on: only then comes the next result, and only then it may suspend."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import partial

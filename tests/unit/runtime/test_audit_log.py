@@ -1,7 +1,5 @@
 """AuditLog: one record of each thing, whatever crashes, and nothing in it that is nobody's business."""
 
-from __future__ import annotations
-
 import json
 import logging
 

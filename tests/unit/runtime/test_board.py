@@ -1,7 +1,5 @@
 """Task boards: each change once, whatever dies; a thread's board holds the tasks of its whole tree."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

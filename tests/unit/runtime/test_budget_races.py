@@ -1,7 +1,5 @@
 """Many at once: real connections, real locks. Nobody overspends by more than a call, and nobody waits for ever."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal

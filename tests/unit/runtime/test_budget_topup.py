@@ -1,7 +1,5 @@
 """A tree whose budget is used up may ask a person for more, and goes on."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """Who waits for what another run has reserved gets it: whatever ends or hinders that run, it frees that first."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

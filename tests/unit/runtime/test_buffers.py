@@ -1,7 +1,5 @@
 """Both event buffers keep the same promises."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

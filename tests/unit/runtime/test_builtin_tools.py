@@ -1,7 +1,5 @@
 """Every built-in, in a run: what it gave once is given again after a crash, and it is not run again."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import Permission, User
 

@@ -1,7 +1,5 @@
 """The event bus in memory and over Valkey."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path

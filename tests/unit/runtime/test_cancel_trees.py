@@ -1,7 +1,5 @@
 """A cancellation reaches all that is below a run, whatever each does, and leaves no orphan, whatever comes between."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Cancellation and deadlines reach a run wherever it stands."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 

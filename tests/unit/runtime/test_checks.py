@@ -1,7 +1,5 @@
 """An at-most-once tool's check finds out what became of an effect, before a person is asked."""
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Circles of agents end, whatever their agents do: beginning anew, or handing over, is no new beginning."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which ready run is claimed first: the order of `claim_at`, fair between owners."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter, deque

@@ -1,8 +1,6 @@
 """What a model is shown of a long conversation: what it costs to read, and its summaries: paid once, stored with the
 turns, the same after a crash and in the next run."""
 
-from __future__ import annotations
-
 import gc
 import re
 import tracemalloc

@@ -3,8 +3,6 @@
 To freeze this release's: FREEZE=<release> pytest tests/unit/runtime/test_corpus.py -k freeze
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

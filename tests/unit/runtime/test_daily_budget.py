@@ -1,7 +1,5 @@
 """What a user, and all of a tenant, may use in a day: by a setting, and by rows that go before it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """The figures of the dashboard are those of the runs, and cost few queries."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The database threads: few, with connections of their own, and patient for a bounded time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The database is away, full, locked, or has no time: what the code asked for is asked again, and it sees nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A question deep in a tree: it is seen at the root, everybody above waits as rows, the answer goes to who asked."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

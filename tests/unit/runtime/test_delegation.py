@@ -1,8 +1,6 @@
 """An orchestrator's delegations: child runs in parallel, their outcomes in words, one that takes over, and what a crash
 changes: nothing."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

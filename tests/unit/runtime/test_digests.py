@@ -1,7 +1,5 @@
 """What a follower is given later: at most once in so many seconds, not while it has enough unread, bounded, once."""
 
-from __future__ import annotations
-
 import json
 import logging
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Many leases on one loop, from hints, looks and promotions."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from threading import Event

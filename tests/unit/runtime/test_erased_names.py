@@ -1,7 +1,5 @@
 """The name of a deleted user goes from everybody's rows and streams; a live run reads on what it has recorded."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from typing import Any

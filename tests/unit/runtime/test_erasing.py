@@ -1,7 +1,5 @@
 """A deleted user's data: all of it goes, nobody else's does, whatever is interrupted."""
 
-from __future__ import annotations
-
 import io
 import json
 from random import Random

@@ -1,7 +1,5 @@
 """Reading a stream: everything in order, from where the reader left off, until the end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

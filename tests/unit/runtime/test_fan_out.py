@@ -1,7 +1,5 @@
 """A publication is delivered to each follower once: to the run that waits, or as the first message of a new one."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """One who follows many topics has one home and one run at a time; a publisher gets nothing of its own."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 

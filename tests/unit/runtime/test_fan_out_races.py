@@ -1,7 +1,5 @@
 """A fan-out beside all else that writes runs: it waits for nobody, nobody's message is lost, none comes twice."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

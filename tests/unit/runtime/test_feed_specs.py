@@ -1,7 +1,5 @@
 """Agents of a feed that are rows: what their specs say, and that they run."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events become the signals of a run: never of what the run does itself, and never more than it reads."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ravi_django.follow, unfollow, emit: the social graph for a site's own code, and for many at the same moment."""
 
-from __future__ import annotations
-
 from functools import partial
 from uuid import uuid4
 

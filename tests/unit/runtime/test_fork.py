@@ -1,7 +1,5 @@
 """A fork shares a run's past by copy, and lives on alone."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A fork of a later generation begins on what that one was carried, and goes on with its memory, as itself."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Code that changes and code that never ends: patched, log_once, continue_as_new, releases."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, signal

@@ -1,7 +1,5 @@
 """ctx.follow, ctx.unfollow, ctx.emit: an agent's follows outlive its runs; each is done once, in every replay."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext

@@ -1,7 +1,5 @@
 """Guardrails: what trips, what it leaves behind, and that a replay comes to the same."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that goes on as another agent: who asked is answered once, whatever dies in between."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,8 +1,6 @@
 """A tool that hands over says so in its result: what is recorded, the agent's last turn, what the other calls are told,
 and refusals; the same in every replay."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, save_spec, tool

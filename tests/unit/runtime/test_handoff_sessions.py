@@ -1,7 +1,5 @@
 """Handing over a root run: its session's queue, its spec, its turns, its stream, and what people do with it later."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pytest

@@ -1,7 +1,5 @@
 """Leases are renewed from a thread of their own, for all runs of a process at once."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,8 +1,6 @@
 """The history in the database does what every history does. What a run reads, counts, clears, keeps for itself or seeds
 of it is part of the journal: once, and the same in every replay."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Being installed costs a site nothing: no model library, no thread, no connection, no loop before there is work."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Agents that are given so many messages at a time, and what a generation carries for the next one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

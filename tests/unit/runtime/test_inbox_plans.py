@@ -1,7 +1,5 @@
 """A batch of a backlog costs the database that batch: neither what is unread behind it, nor what others have."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

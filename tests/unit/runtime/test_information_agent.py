@@ -1,7 +1,5 @@
 """`InformationAgent` as a run: no item is lost and none told twice, whatever dies, and its journal does not grow."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The reply to a delegation that comes after its timeout: recorded, and no message that would begin another turn."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, signal, tool

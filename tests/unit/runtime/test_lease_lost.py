@@ -1,7 +1,5 @@
 """A worker drops a run whose lease is over, and gives its runs back when it drains."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

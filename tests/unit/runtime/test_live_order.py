@@ -1,7 +1,5 @@
 """Results come back to the code in the order of their rows while they are made, as a replay hands them out."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """The loop's own connection: appends go over it while it is free, and to the threads whenever it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import asynccontextmanager

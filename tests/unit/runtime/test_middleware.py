@@ -1,7 +1,5 @@
 """Middlewares and hooks around a run, its model calls and its tools: what they change is what is recorded."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

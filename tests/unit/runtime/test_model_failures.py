@@ -1,8 +1,6 @@
 """A model's fallback list and its RetryPolicy in a run: which failures come again or go to the next model, what is
 journaled, replayed and shown; across crashes."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Saves of the site's own models: told once each, who may know of them, what they break, and what they cost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A network that loses connections without a word: each of ours has a deadline."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

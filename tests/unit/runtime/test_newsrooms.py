@@ -1,7 +1,5 @@
 """What newsrooms read: bursts, backlogs in parts with one note of what came before, large messages, and circles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What an agent's code, or a change of it, does to its run: its end, and what once doubled an effect or hung."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

@@ -1,7 +1,5 @@
 """Each table is written by the packages that own it, and by nothing outside of the runtime. Read off the source."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The event bus's outbox: what a run, a request and a site leave there, in whose transaction, and at what cost."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A user or a run that is deleted: what runs is cancelled, nothing goes on as the system's, and no row is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

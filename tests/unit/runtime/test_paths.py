@@ -1,7 +1,5 @@
 """A call's path says where in the code it is made: the same whichever of its neighbours finishes first."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from contextvars import copy_context

@@ -1,7 +1,5 @@
 """A tool that waits for a run which it has spawned: no code of it is alive meanwhile, the outcome is its result."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A tool that asks a person: its attempt is closed, the call waits as rows, and the next attempt gets the answer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

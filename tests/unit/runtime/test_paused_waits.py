@@ -1,7 +1,5 @@
 """Runs that wait for a paused one: its slot may be theirs, and then nobody would ever go on."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

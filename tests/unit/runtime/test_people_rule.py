@@ -1,7 +1,5 @@
 """Who may answer: the list that a person sees, the page that shows a button and the answer that counts agree."""
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta

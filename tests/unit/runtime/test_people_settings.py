@@ -1,7 +1,5 @@
 """A fault in the settings about people is said by `manage.py check`, with the place and the fix."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pytest

@@ -1,7 +1,5 @@
 """`PersonalFeedAgent` as a run: each item judged once for whoever's run it is, whatever dies, and for ever."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

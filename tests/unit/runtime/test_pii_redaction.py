@@ -1,7 +1,5 @@
 """PIIRedaction: the model is sent placeholders, tools and people get the values."""
 
-from __future__ import annotations
-
 import base64
 import json
 

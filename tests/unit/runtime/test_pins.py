@@ -1,7 +1,5 @@
 """Values that are computed once in a run, and instructions made of them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

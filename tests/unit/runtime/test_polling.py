@@ -1,7 +1,5 @@
 """Sources are polled when they are due, each by one poller, and what they bring is told once, whoever dies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta

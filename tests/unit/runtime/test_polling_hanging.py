@@ -1,7 +1,5 @@
 """A poll that hangs, or holds its source for long, is its source's alone; where too much is unread none is made."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

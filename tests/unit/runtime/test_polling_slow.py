@@ -1,7 +1,5 @@
 """A poll that hangs, or fails in a way of its own, is its source's alone: the others are polled, and a worker ends."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Workers behind a pooler: they work, and the pool's other clients notice nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """A run that gives its slot away: it yields, it is driven by nobody, and it goes on where it was."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

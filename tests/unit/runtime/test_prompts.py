@@ -1,7 +1,5 @@
 """Instructions as templates: what they can say, what their errors name, and what no text can reach."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Agents written as generators, on durable rows: questions, children, crashes at every append, requests apart."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, tool

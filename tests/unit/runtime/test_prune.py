@@ -1,7 +1,5 @@
 """What is old goes, what lives stays, and what is pruned cannot go on from half of its past."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import time

@@ -1,8 +1,6 @@
 """What runs were told goes with their past: of runs that live for ever what earlier generations had, of ended ones all
 but what they were asked. Nothing comes twice for it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The publisher takes frames from the agents to the buffer: in order, none twice, none lost without saying so."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

@@ -1,7 +1,5 @@
 """Reading the site's tables: what is declared, for whoever may view it, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

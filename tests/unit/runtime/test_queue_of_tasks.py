@@ -1,7 +1,5 @@
 """The queue that the app's tasks go to, and the connection that they go by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """UserRateLimit: who gets through is decided by the rows of the runs, and any worker decides the same."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """A big result: the model sees its beginning, and reads on by the id that the marker names."""
 
-from __future__ import annotations
-
 import re
 import zlib
 

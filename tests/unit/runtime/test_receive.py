@@ -1,7 +1,5 @@
 """`ctx.receive`: messages that come while the code runs are given once, and the same ones on every replay."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

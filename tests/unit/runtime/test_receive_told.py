@@ -1,7 +1,5 @@
 """Signals beside messages: whoever has read the messages has read these too, once, whatever dies."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

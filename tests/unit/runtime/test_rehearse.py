@@ -1,7 +1,5 @@
 """`ravi_replay_check`: every live run against the code on disk, and nothing happens."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from io import StringIO

@@ -1,7 +1,5 @@
 """From the outbox to the bus: in order, at least once, and nothing else fails when the bus is away."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence

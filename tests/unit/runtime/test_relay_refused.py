@@ -1,7 +1,5 @@
 """An event that the bus's server refuses: it holds up no other, comes again, and somebody is told."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator

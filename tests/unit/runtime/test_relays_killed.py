@@ -1,7 +1,5 @@
 """Relays are killed at any moment: every event arrives, in its order."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import defaultdict

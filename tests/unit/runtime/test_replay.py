@@ -1,7 +1,5 @@
 """A later lease runs the agent's code from the top: what is recorded comes back, nothing is done twice."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from contextlib import contextmanager

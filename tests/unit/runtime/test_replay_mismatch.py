@@ -1,7 +1,5 @@
 """Code that no longer does what the journal says: blocked with words for the operator, never a wrong answer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

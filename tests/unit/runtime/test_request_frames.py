@@ -1,7 +1,5 @@
 """A request on the stream of the run that asks: the same object that REST shows, and what became of it."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """E-mails about requests: one a person and level, whatever dies, fails or comes at once; none where it is off."""
 
-from __future__ import annotations
-
 import logging
 import smtplib
 from copy import copy

@@ -1,7 +1,5 @@
 """What is kept of a request for ever, and who is told: written with what it tells of, never without, never changed."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The steps of a request: whoever it is that asks, the first that means somebody is asked first, and in its time."""
 
-from __future__ import annotations
-
 import logging
 from datetime import timedelta
 

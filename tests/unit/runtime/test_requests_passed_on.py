@@ -3,8 +3,6 @@
 Every order of this is the state machine's: `test_requests_stateful`.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 

@@ -4,8 +4,6 @@ Each belongs to a run that waits for it. Races of two connections have tests of 
 the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """ResponseCache: who is given what was answered before, and that no cache can fail a call."""
 
-from __future__ import annotations
-
 from threading import Event
 
 import pytest

@@ -1,7 +1,5 @@
 """RAVI["RETENTION"] of sessions, runs, requests, audit records, publications and events for a bus."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

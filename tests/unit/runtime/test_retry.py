@@ -1,7 +1,5 @@
 """Transient errors are no results: the run goes back with backoff, and fails in the provider's words in the end."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

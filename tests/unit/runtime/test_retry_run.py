@@ -1,7 +1,5 @@
 """A failed or blocked run that a person has retried goes on from its journal."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from uuid import uuid4

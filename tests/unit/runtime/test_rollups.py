@@ -1,7 +1,5 @@
 """What runs have done is counted once, whatever happens to the sweep."""
 
-from __future__ import annotations
-
 from collections import Counter
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Runs of agents that are rows: each is driven by the version that it was made with, whatever becomes of the row."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pytest

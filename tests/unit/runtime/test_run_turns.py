@@ -1,7 +1,5 @@
 """Every turn of a run reaches the history once, whoever in the run writes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from ravi_django import register, tool

@@ -1,7 +1,5 @@
 """Scheduler processes on one PostgreSQL, and what is left when they are killed in the middle: a run a tick."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

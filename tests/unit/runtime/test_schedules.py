@@ -1,7 +1,5 @@
 """Schedules submit a run a tick: once, whoever looks, and whatever becomes of the others."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfoNotFoundError
 

@@ -1,7 +1,5 @@
 """Locks of sessions and runs keep other writers out, and nobody who only refers to them by a foreign key."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

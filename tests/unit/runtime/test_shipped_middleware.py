@@ -1,7 +1,5 @@
 """The shipped middlewares on one agent: in their order, through crashes, and one facade for all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Figures of how people keep up: counts and times by tool and address."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

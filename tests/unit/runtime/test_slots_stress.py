@@ -1,7 +1,5 @@
 """Spawns, ends, suspensions and cancellations of one tree by many connections at once: never more than its slots."""
 
-from __future__ import annotations
-
 import random
 import threading
 

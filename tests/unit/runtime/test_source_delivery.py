@@ -1,7 +1,5 @@
 """A source's items reach its agent, each once, and are forgotten when they have long been gone from it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run was told and has not read when it ends is read by the next, in its order; and none is told without end."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many runs of a tree may live at once: who gets a slot, who is refused one, and what frees it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Agents that are rows: how a spec is kept, found and made an agent."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

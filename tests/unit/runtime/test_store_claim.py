@@ -1,7 +1,5 @@
 """Who gets a run, and when."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker whose lease is over can compute; it cannot record."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import IntegrityError, connection, transaction
 

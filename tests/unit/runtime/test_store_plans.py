@@ -1,7 +1,5 @@
 """The partial indexes serve the claim and the sweep: with 20,000 runs no query of theirs reads the table through."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """How a run ends, or is cancelled, and which run of its session is next."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import IntegrityError, transaction
 

@@ -5,8 +5,6 @@ Races of two connections have tests of their own (`test_store_fence`, `test_stor
 the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The end of a stream: once, last, and kept."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Submitting writes rows in the caller's transaction, and is never undone by what comes after."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext
 from datetime import UTC, datetime

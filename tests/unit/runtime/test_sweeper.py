@@ -1,7 +1,5 @@
 """The sweep finds what no hint has reached; one at a time, and one bad row does not stop the rest."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """When ticks are: cron on a wall clock that jumps, intervals that do not drift, jitter that is the same each time."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """What a run may spend on tools, across leases; who reaches a cap is told."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a tool's effect promises about crashes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

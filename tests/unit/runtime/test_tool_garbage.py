@@ -1,7 +1,5 @@
 """A tool that raises, hangs, returns garbage, 50 MB or what is no JSON never kills a run or a worker."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import itertools

@@ -1,7 +1,5 @@
 """Where and with what a tool's code runs; text and numbers that no row can hold do not poison a run."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Sync tools that hang: their threads are lost, the worker goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess

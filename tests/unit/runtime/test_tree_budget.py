@@ -1,7 +1,5 @@
 """A budget is the whole tree's: reserved before a model call, settled with its row, exact after any crash."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import date
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Typed results through the durable runtime: whoever finishes the run, its output is the same and nothing is redone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """An effect that may have happened: kept as a request, decided once by a person, never tried again by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """UserProxyAgent on durable rows: answered by a person or by a signal, once, across crashes, in any order."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from threading import Barrier

@@ -1,7 +1,5 @@
 """Waiting: a suspended run is rows and nothing else, and goes on where it was."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta
 

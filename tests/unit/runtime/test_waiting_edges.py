@@ -1,7 +1,5 @@
 """Waiting at its edges: what a careful reader found could go wrong, and does not."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 

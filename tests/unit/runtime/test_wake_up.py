@@ -1,7 +1,5 @@
 """No wake-up is lost: signal and suspend in every order, on two connections."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

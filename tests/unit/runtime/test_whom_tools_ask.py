@@ -1,7 +1,5 @@
 """Whom a tool's question and a pause go to: the site's choice. And that no tool reaches what answers them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
