@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ravi_django.capabilities.feeds import Item
-from ravi_django.capabilities.feeds.adapter import Polled, SourceError, find_source_adapter, register_source_adapter
+from ravi_django.capabilities.feeds.adapter import Polled, find_source_adapter, register_source_adapter
 from ravi_django.kernel import InvalidInputError
-from ravi_django.models import InboxMessage, Signal, Source, SourceItem
+from ravi_django.models import InboxMessage, Signal, Source
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.runs import code
@@ -70,32 +70,6 @@ def test_what_it_remembers_is_given_to_the_next_poll():
     assert told() == ["Number 1", "Number 2"]
     assert numbers.given == [({}, {"q": "x", "spoiled": True}), ({"next": 2}, {"q": "x", "spoiled": True})]
     assert source.options == {"q": "x", "state": {"next": 3}}
-
-
-def test_a_poll_that_is_cut_off_before_its_state_is_kept_is_made_again(monkeypatch):
-    register_source_adapter("numbers", Counting())
-    source = declare()
-
-    def die(*args: Any) -> bool:
-        raise SystemExit
-
-    with monkeypatch.context() as patch:
-        world.patch(patch, "source_polled", die)
-        with pytest.raises(SystemExit):
-            poll(source)
-    assert told() == ["Number 1"]
-
-    source = poll(source)
-    assert (told(), source.options["state"]) == (["Number 1"], {"next": 2})
-
-
-def test_it_says_when_to_look_again():
-    register_source_adapter("numbers", Counting(Polled(next_in_s=7200.0), SourceError("slow down", retry_after=10_000)))
-    source = poll(declare(every_s=60))
-    assert 7200 <= (source.next_at - source.checked_at).total_seconds() <= 7920
-    source = poll(source)
-    assert (source.error, source.failures) == ("slow down", 1)
-    assert (source.next_at - source.checked_at).total_seconds() >= 10_000
 
 
 WRONG = [
@@ -247,16 +221,6 @@ def test_while_nobody_can_be_told_the_files_stay(inside: Path) -> None:
     Source.objects.update(agent="test/gone")
     source = poll(source)
     assert names(inside) == ["b.txt"] and "test/gone" in source.error and source.failures == 1
-
-
-def test_two_pollers_tell_once(inside: Path) -> None:
-    put(inside, "a.txt")
-    source = a_drop(inside)
-    first, second = (world.drops_look(str(inside), {}) for _ in range(2))
-    for polled in (first, second):
-        assert not world.deliver_items(source, polled.items).error
-    assert [polled.after() for polled in (first, second)] == ["", ""]
-    assert told() == ["a.txt"] and SourceItem.objects.count() == 1 and names(inside / "done") == ["a.txt"]
 
 
 def test_a_file_that_is_replaced_while_it_is_told_is_told_with_the_next_poll(inside: Path) -> None:

@@ -240,18 +240,6 @@ def test_a_run_of_before_goes_on_where_it_was(clock: FakeClock) -> None:
         assert (run.status, run.error) == (Status.SUSPENDED, None)
 
 
-@pytest.mark.parametrize("address", [NEWS, MINE])
-def test_what_comes_one_at_a_time_is_read_in_any_generation(address: str) -> None:
-    """One begins on the note alone: what comes later is no part of what it began on, on no replay."""
-    reads(address, 3)
-    run = begun(address)
-    for number in range(12):
-        publish(run, digest(1, start=number))
-        idle(run)
-    assert heard(run) == titles(12)
-    assert most_rows(run) <= 3 * 3 + 10
-
-
 # ------------------------------------------------------------------------------------------- large messages
 
 

@@ -17,7 +17,6 @@ from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.feed_server import FeedServer, a_source, one_server, polled_here, rss  # noqa: F401 - fixtures
 from tests.support.runs import BOUND_S, auntil, in_background, on_postgresql, until
-from tests.support.world import Hangs, on_own_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -201,55 +200,6 @@ def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
     source.refresh_from_db()
     assert (source.etag, source.error, Run.objects.count()) == ("new", "", 1)
     assert Signal.objects.get(consumed_at=None).payload["id"] == "more"
-
-
-def called(key, function, within_s=BOUND_S):
-    async def main():
-        async with asyncio.timeout(within_s + 5):
-            return await on_own_thread(key, function, within_s)
-
-    return asyncio.run(main())
-
-
-def test_it_gives_back_what_the_function_returns_or_raises():
-    def away():
-        raise TimeoutError(110, "Connection timed out")
-
-    assert called("a", lambda: threading.current_thread().daemon) is True
-    with pytest.raises(TimeoutError, match="Connection timed out"):
-        called("a", away)
-    assert called("a", lambda: "again") == "again"
-
-
-def test_one_that_hangs_is_given_up_and_costs_one_thread_and_a_forked_process_has_none_of_them(go, monkeypatch):
-    begun = []
-
-    def hang():
-        begun.append(threading.current_thread())
-        go.wait()
-
-    def refuses(self):
-        raise RuntimeError("can't start new thread")
-
-    with pytest.raises(Hangs, match="no answer within"):
-        called("a", hang, 0.05)
-    with pytest.raises(Hangs, match="earlier call still hangs"):
-        called("a", hang)
-    assert called("b", lambda: "another's") == "another's"
-    go.set()
-    until(lambda: not begun[0].is_alive())
-    assert (called("a", lambda: "again"), len(begun)) == ("again", 1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuses)
-        with pytest.raises(RuntimeError, match="new thread"):
-            called("a", lambda: None)
-    assert called("a", lambda: "again") == "again"
-    go.clear()
-    with pytest.raises(Hangs):
-        called("a", go.wait, 0.05)
-    world.own_thread_after_fork()
-    assert called("a", lambda: "its own") == "its own"
 
 
 def test_a_process_ends_though_a_call_hangs():

@@ -81,19 +81,6 @@ def test_an_error_or_a_note_that_no_row_can_hold_is_cleaned(polls: Polls, monkey
     assert (source.error, source.failures) == ("a\ufffdb", 0)
 
 
-def test_a_failure_that_cannot_be_written_ends_no_other_poll(polls: Polls, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*args: Any, **kwargs: Any) -> Any:
-        polls.go.set()
-        raise ValueError("the row cannot be written")
-
-    world.patch(monkeypatch, "source_failed", refuses)
-    polls.errors["bad"] = SourceError("away")
-    _, slow = a_source("bad"), a_source("slow")
-
-    assert world.poll_due() == 2
-    assert is_read(slow)
-
-
 @pytest.mark.parametrize("bound_s", [None, 0.5])
 def test_what_becomes_due_while_one_takes_its_time_is_polled(polls: Polls, bound_s: float | None) -> None:
     """By the same task, or, when its time is over, by the next one beside it."""
@@ -156,26 +143,6 @@ def test_a_server_that_polls_before_are_still_at_is_not_asked_beside(polls: Poll
     Source.objects.update(next_at=None)
     assert world.poll_due() == 3
     assert is_read(other)
-
-
-def test_what_was_taken_and_never_begun_keeps_its_server_for_nobody(
-    polls: Polls, server: FeedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(*args: Any) -> None:
-        raise ValueError("the database is away")
-
-    for number in range(world.PER_HOST + 1):
-        server.answers[f"/{number}"] = (200, {"ETag": "read"}, rss("one"))
-        a_source("x", server.url(f"/{number}"))
-    with monkeypatch.context() as patch:
-        world.patch(patch, "put_off", dies)
-        with pytest.raises(ValueError, match="away"):
-            world.poll_due()
-    assert server.seen == []
-
-    Source.objects.update(polling_until=None)
-
-    assert world.poll_due(world.PER_HOST) == world.PER_HOST
 
 
 async def served() -> None:

@@ -338,18 +338,6 @@ def test_delivered_edits_are_counted_with_the_new_items(clock: FakeClock) -> Non
     assert world.deliver_items(quiet, items("new")).new == 1
 
 
-def test_a_count_that_is_none_is_counted_anew(clock: FakeClock, read: list[str]) -> None:
-    day = "2026-11-22"
-    counts = [{"date": day, "items": items} for items in ("x", -9, True)]
-    for nonsense in ("x", 5, {"date": day}, {"items": [None]}, *counts):
-        source = a_source(options={"max_items_a_day": 2, "delivered_today": nonsense})
-
-        told = world.deliver_items(source, numbered(3))
-
-        source.refresh_from_db()
-        assert (told.new, source.options["delivered_today"]) == (2, {"date": day, "items": 2}), nonsense
-
-
 # --------------------------------------------------------------------------------------------------------- many unread
 
 
