@@ -65,7 +65,11 @@ async def _teller(way: Any, kept: list[Any], topic: str, ctx: Any, inbox: Any) -
         inbox = await ctx.receive()
 
 
-@pytest.mark.parametrize("way", [_data, _carried, _washed, _nothing, _twice], ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    "way",
+    [_washed, _nothing, *(pytest.param(way, marks=pytest.mark.full) for way in (_data, _carried, _twice))],
+    ids=lambda way: way.__name__,
+)
 def test_it_ends_though_they_begin_anew_before_they_emit(way: Any) -> None:
     kept: dict[str, list[Any]] = {"a": [], "b": []}
 

@@ -1,8 +1,6 @@
 """An orchestrator's delegations: child runs in parallel, their outcomes in words, one that takes over, and what a crash
 changes: nothing."""
 
-import asyncio
-
 import pytest
 
 from ravi_django import register, signal
@@ -69,17 +67,6 @@ def kinds(run):
     return [row.kind for row in journal_of(run)]
 
 
-def test_a_reply_is_the_calls_result():
-    model, run = boss([handoff("writer"), "Here it is."], member(echoes))
-    idle(run)
-    assert (run.status, run.output) == (Status.COMPLETED, "Here it is.")
-    assert told(model) == {"c1": ("writer did for writer", False)}
-    child = Run.objects.get(parent=run)
-    assert (child.agent, child.root_id, child.depth) == ("test/writer", run.id, 1)
-    assert child.session_id != run.session_id
-    assert "tool.call" not in kinds(run)
-
-
 def test_the_child_knows_who_has_sent_it():
     seen = []
 
@@ -89,28 +76,6 @@ def test_the_child_knows_who_has_sent_it():
     _, run = boss([handoff("writer"), "ok"], member(looks))
     idle(run)
     assert seen == [("orchestrator/boss", "orchestrator/boss", str(run.session_id))]
-
-
-def test_calls_of_a_turn_run_in_parallel_and_keep_their_ids(step, ran):
-    calls = [
-        handoff("slow", "c1", task="one"),
-        ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2"),
-        handoff("fast", "c3", task="two"),
-        handoff("fast", "c4", task="three"),
-    ]
-    members = member(waits, "slow"), member(echoes, "fast")
-    model, run = boss([calls, "done"], *members, tools=[step], max_parallel_tools=1)
-    idle(run)
-    assert (run.status, ran, Run.objects.filter(parent=run).count()) == (Status.SUSPENDED, ["tool"], 3)
-    signal(Run.objects.get(parent=run, agent="test/slow").id, "go", "at last")
-    assert idle(run).output == "done"
-    assert told(model) == {
-        "c1": ("at last", False),
-        "c2": ("tool", False),
-        "c3": ("fast did two", False),
-        "c4": ("fast did three", False),
-    }
-    assert ran == ["tool"]
 
 
 def test_forty_in_one_turn(settings):
@@ -145,13 +110,8 @@ def test_whatever_comes_of_a_task_is_words_for_the_model():
     assert poet.calls[0].messages[-1].text == "for poet", "it keeps its own history"
 
 
-@pytest.mark.parametrize("limit", ["the site's", "the orchestrator's"])
-def test_a_full_tree_is_words_for_the_model(settings, limit):
-    options = {}
-    if limit == "the site's":
-        settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
-    else:
-        options = {"spawn_budget": SpawnBudget(max_agents=3)}
+def test_a_full_tree_is_words_for_the_model():
+    options = {"spawn_budget": SpawnBudget(max_agents=3)}
     # The two children live until the third is refused: one that has ended would leave it its place.
     model, run = boss([[handoff("writer", f"c{number}") for number in range(3)], "ok"], member(waits), **options)
     assert idle(run).status == Status.SUSPENDED
@@ -164,20 +124,18 @@ def test_a_full_tree_is_words_for_the_model(settings, limit):
     assert denied.startswith("test/writer was not started, nothing has been done: the tree has 3 live runs")
 
 
-@pytest.mark.parametrize("arguments", [{"job": "x"}, {"task": " "}, {"task": 3}, {"task": "a", "more": 1}])
-def test_a_bad_task_goes_back_to_the_model(arguments):
-    model, run = boss([handoff("writer", **arguments), handoff("writer", "c2"), "ok"], member(echoes))
+def test_a_bad_task_goes_back_to_the_model():
+    model, run = boss([handoff("writer", job="x"), handoff("writer", "c2"), "ok"], member(echoes))
     assert idle(run).output == "ok"
     assert told(model) == {"c1": ('handoff_writer takes one argument: {"task": "…"}, a text', True)}
     assert told(model, 2) == {"c2": ("writer did for writer", False)}
     assert Run.objects.filter(parent=run).count() == 1
 
 
-@pytest.mark.parametrize("priority", list(Priority))
-def test_the_childs_priority_is_the_configured_one(priority):
-    _, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(echoes), priority=priority))
+def test_the_childs_priority_is_the_configured_one():
+    _, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(echoes), priority=Priority.LOW))
     idle(run)
-    assert Run.objects.get(parent=run).priority == priority
+    assert Run.objects.get(parent=run).priority == Priority.LOW
 
 
 # --------------------------------------------------------------------------------------------- crash and replay
@@ -223,11 +181,10 @@ def test_a_takeover_in_a_parallel_turn_spawns_none_twice_and_routes_each_answer_
         assert paths == {f"turn1.call{place}.1" for place in (0, 2, 3)}
 
 
-@pytest.mark.parametrize("dies", [None, 3])
-def test_the_deadline_of_an_answer_survives_a_crash(clock, dies):
+def test_the_deadline_of_an_answer_survives_a_crash(clock):
     """It is the journaled one: a takeover does not begin to count anew."""
     model, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(waits), ask_timeout=100.0))
-    drive(run, dies=dies, written=True)  # spawned, asked; in one case dead before it could suspend
+    drive(run, dies=3, written=True)  # spawned and asked, dead before it could suspend
     asked = next(row for row in journal_of(run) if row.kind == "ask")
     clock.advance(60)
     idle(run)
@@ -238,19 +195,6 @@ def test_the_deadline_of_an_answer_survives_a_crash(clock, dies):
     clock.advance(2)
     assert idle(run).output == "ok"
     assert "it may still be at work" in told(model)["c1"][0]
-
-
-@pytest.mark.parametrize("dies", range(1, 7))
-def test_a_refusal_is_told_again_though_there_is_room_by_then(settings, clock, dies):
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 1}
-    model, run = boss([handoff("writer"), "ok"], member(echoes))
-    drive(run, dies=dies, written=True)
-    recorded = "child.spawned" in kinds(run)
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 50}
-    clock.advance(conf.LEASE_S + 1)
-    assert idle(run).output == "ok"
-    assert Run.objects.filter(parent=run).count() == (0 if recorded else 1)
-    assert told(model, -1)["c1"][1] is recorded
 
 
 def test_an_edited_description_is_drift_alone_and_a_sub_agent_that_is_gone_blocks_the_run(clock):
@@ -328,18 +272,6 @@ def test_the_team_is_registered_with_its_orchestrator():
 def test_an_orchestrators_handoffs_are_no_tools_for_others():
     boss(["x"], member(echoes))
     assert world.known_tools().get("handoff_writer") is None
-
-
-def test_the_runtime_registers_the_team_too():
-    model = ScriptedModel([handoff("live-writer"), "ok"])
-    agent = OrchestratorAgent("live", model=model, sub_agents=[SubAgentConfig(member(echoes, "live-writer"))])
-
-    async def main():
-        async with world.Runtime(poll_s=0.05) as rt:
-            await rt.register(agent)
-            return await rt.result(await rt.submit(agent, "hello"), timeout=BOUND_S)
-
-    assert asyncio.run(main()) == "ok"
 
 
 def most(settings, size):

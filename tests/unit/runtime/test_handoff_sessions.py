@@ -252,16 +252,3 @@ def test_the_replay_check_replays_the_part_of_who_has_it(step):
     with pytest.raises(SystemExit):
         call_command("ravi_replay_check", stdout=StringIO())
     assert status_of(run) == Status.SUSPENDED
-
-
-def test_the_replay_check_passes_a_run_that_is_about_to_hand_over(step):
-    async def first(ctx, inbox):
-        await ctx.tool("step", name="1")
-        await ctx.handoff(B)
-
-    agent("b", shout)
-    code(first, tools=[step])
-    run = make_run()
-    drive(run, dies="end")
-    call_command("ravi_replay_check", stdout=StringIO())
-    assert (status_of(run), Run.objects.get(id=run.id).agent) == (Status.RUNNING, "test/code")

@@ -1,7 +1,5 @@
 """A tool that waits for a run which it has spawned: no code of it is alive meanwhile, the outcome is its result."""
 
-import asyncio
-
 import pytest
 
 from ravi_django import register, tool
@@ -64,8 +62,7 @@ def after_the_child(agent):
     return drive(run)
 
 
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
-@pytest.mark.parametrize("message", [True, False])
+@pytest.mark.parametrize(("effect", "message"), [("idempotent", True), ("at_most_once", False)])
 def test_what_the_child_comes_to_is_the_tools_result(ran, effect, message):
     helper(greets)
     delegating(ran, effect, message=message)
@@ -87,10 +84,12 @@ def test_what_the_child_comes_to_is_the_tools_result(ran, effect, message):
     assert [row.seq for row in journal_of(run)] == list(range(1, run.next_seq))
 
 
-@pytest.mark.parametrize("effect", ["idempotent", "at_most_once"])
 @pytest.mark.parametrize(
-    ("ending", "words"),
-    [("fails", "test/helper failed: out of paint"), ("cancelled", "test/helper was cancelled: no more")],
+    ("ending", "words", "effect"),
+    [
+        ("fails", "test/helper failed: out of paint", "idempotent"),
+        ("cancelled", "test/helper was cancelled: no more", "at_most_once"),
+    ],
 )
 def test_any_other_end_is_an_error_with_the_words_of_a_delegation(ran, effect, ending, words):
     async def fails(ctx, inbox):
@@ -185,26 +184,6 @@ def test_a_child_may_have_ended_before_the_pause_and_get_its_message_with_it():
     helper(greets)
     assert after_the_child(code(calling("hire"), tools=[hire])).output == "ok: hello you"
     assert after_the_child(code(calling("hire_idle"), tools=[hire_idle])).output == "ok: hello there"
-
-
-def test_two_tools_wait_for_their_own_children():
-    @tool
-    async def hire(what: str, ctx: RunContext) -> str:
-        """Hire."""
-        asked = boot(what)
-        return PauseForChildResult(await ctx.spawn(HELPER, asked), asked)
-
-    async def story(ctx, inbox):
-        results = await asyncio.gather(ctx.tool("hire", what="a"), ctx.tool("hire", what="b"))
-        return " ".join(result.text for result in results)
-
-    helper(greets)
-    code(story, tools=[hire])
-    run = drive(make_run())
-    for child in Run.objects.filter(parent=run).order_by("-id"):
-        drive(child)
-
-    assert drive(run).output == "hello a hello b"
 
 
 def test_a_stranger_s_run_is_not_waited_for(django_user_model, ran):

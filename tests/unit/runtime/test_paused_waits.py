@@ -114,18 +114,6 @@ def test_a_wait_with_an_outcome_resumes_nobody():
     assert is_paused(low)
 
 
-@on_postgresql
-def test_a_wait_for_a_run_that_is_not_paused_costs_no_query(django_assert_num_queries):
-    lease = root()
-    child = spawn(lease)
-    other = leased(spawn(lease))
-    asked = spawn(lease)
-    asks(other, asked)
-
-    with django_assert_num_queries(8):
-        asks(lease, child)
-
-
 def test_a_run_that_another_waits_for_does_not_give_way():
     lease = root(limit=4)
     needed, asker, other = spawn(lease, LOW), leased(spawn(lease, HIGH)), spawn(lease, NORMAL)

@@ -62,15 +62,6 @@ def test_in_a_full_tree_high_and_critical_take_the_lowest_strictly_lower_slot(pr
     assert [is_paused(run) for run in runs] == [place == gives_way for place in range(2)]
 
 
-def test_nobody_is_paused_where_the_tree_forbids_it():
-    for forbidden in (True, False):
-        lease = leased(make_run(budget={"max_agents": 2, **({"allow_preempt": False} if forbidden else {})}))
-        low = spawn(lease, LOW)
-        with pytest.raises(SpawnDeniedError) if forbidden else nullcontext():
-            spawn(lease, CRITICAL)
-        assert is_paused(low) is not forbidden
-
-
 def test_neither_the_spawner_nor_one_above_it_nor_one_that_is_to_be_cancelled_gives_way():
     lease = root(limit=4)
     above = leased(spawn(lease, LOW))
@@ -87,6 +78,15 @@ def test_neither_the_spawner_nor_one_above_it_nor_one_that_is_to_be_cancelled_gi
     world.request_cancel(going.id, "enough")
     spawn(lease, HIGH)
     assert [run.id for run in paused(lease)] == [staying.id]
+
+
+def test_nobody_is_paused_where_the_tree_forbids_it():
+    for forbidden in (True, False):
+        lease = leased(make_run(budget={"max_agents": 2, **({"allow_preempt": False} if forbidden else {})}))
+        low = spawn(lease, LOW)
+        with pytest.raises(SpawnDeniedError) if forbidden else nullcontext():
+            spawn(lease, CRITICAL)
+        assert is_paused(low) is not forbidden
 
 
 def test_the_limit_is_the_least_of_the_settings_and_the_roots_budget(settings):
@@ -289,23 +289,6 @@ def test_the_end_of_a_run_frees_the_slots_of_all_below_it():
     assert world.slots_live(lease.run_id) == 4
     world.finish(above, Status.FAILED, [Entry("run.failed", "@failed.1")], error={}, entangled=True)
     assert world.slots_live(lease.run_id) == 1
-
-
-def test_neither_a_suspension_nor_an_ask_that_timed_out_frees_the_slot(clock):
-    async def story(ctx, inbox):
-        answer = await ctx.ask(ADDRESS, "are you there?", timeout=5)
-        try:
-            await ctx.spawn(ADDRESS, "another")
-        except SpawnDeniedError as error:
-            return f"{answer.kind}: {error}"
-
-    child(stay)
-    code(story)
-    run = make_run(budget={"max_agents": 2})
-    run_until_idle()
-    clock.advance(6)
-    idle(run)
-    assert run.output.startswith("timed_out: the tree has 2 live runs, the limit is 2; wait for one to end")
 
 
 def test_a_worker_that_dies_anywhere_takes_one_slot_and_pauses_one_run(clock, step):
