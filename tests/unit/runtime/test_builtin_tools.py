@@ -36,8 +36,10 @@ def ann():
     return user
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-@pytest.mark.parametrize(("dies", "written"), [(1, False), (1, True), ("end", False)])
+@pytest.mark.parametrize(
+    ("name", "dies", "written"),
+    [*[(name, "end", False) for name in BUILT_IN], ("calculator", 1, False), ("read_user", 1, True)],
+)
 def test_a_recorded_call_is_not_made_again(name, dies, written, clock, ran, ann):
     make, arguments, answer = BUILT_IN[name]
     made = make()

@@ -200,11 +200,10 @@ EFFECTS = pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "tran
 
 
 @EFFECTS
-@pytest.mark.parametrize("dies", [1, "end"])
-def test_arguments_that_trip_are_an_error_for_the_model(effect, ran, clock, dies):
+def test_arguments_that_trip_are_an_error_for_the_model(effect, ran, clock):
     told = []
     paying(effect, ran, ToolGuardrail(check_arguments=too_much), told=told)
-    run = take_over(clock, drive(make_run(), dies=dies))
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert run.output == "error: pay was not run: guardrail 'too_much' tripped: 100 is too much"
     assert ran == []
     assert phases() == ["result"]
@@ -228,12 +227,10 @@ def test_a_guardrail_for_some_tools_leaves_others_alone(ran):
 
 
 @EFFECTS
-@pytest.mark.parametrize("dies", [None, 1, 2, "end"])
+@pytest.mark.parametrize("dies", [1, 2, "end"])
 def test_a_trip_that_fails_the_run_leaves_nothing_uncertain(effect, ran, clock, dies):
     paying(effect, ran, ToolGuardrail(check_result=leaks, on_trip="fail"), amount=1)
-    run = drive(make_run(), dies=dies)
-    if dies is not None:
-        run = take_over(clock, run)
+    run = take_over(clock, drive(make_run(), dies=dies))
 
     if effect == "at_most_once" and dies == 2:  # died between the tool and its row: as ever, a person decides
         assert asked(run).tool == "pay"

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import DatabaseError, InternalError, connection
+from django.db import InternalError, connection
 
 from ravi_django import tool
 from ravi_django.kernel import RunContext, ToolRefused
@@ -236,23 +236,6 @@ def test_a_transactional_tool_whose_backend_is_terminated_is_left_to_the_next_le
     assert (run.status, Group.objects.count(), phases()) == (Status.RUNNING, 0, [])
     run = take_over(clock, run)
     assert (run.output, Group.objects.count(), phases()) == ("ok: added two", 2, ["result"])
-
-
-@on_postgresql
-def test_a_transactional_tools_own_words_for_a_lost_backend_are_told_to_the_model():
-    @tool(effect="transactional")
-    def add() -> str:
-        """Add a group."""
-        Group.objects.create(name="one")
-        end_backend()
-        try:
-            Group.objects.create(name="two")
-        except DatabaseError as error:
-            raise ValueError("no second one") from error
-        return "added"
-
-    assert output_of(add) == "error: ValueError: no second one"
-    assert (Group.objects.count(), phases()) == (0, ["result"])
 
 
 def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_told():

@@ -128,7 +128,14 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize(("name", "effect"), list(zip(GARBAGE, itertools.cycle([*PROMISES, "async"]), strict=False)))
+# One of each way through a run; `test_garbage_makes_a_message_that_a_model_can_be_sent` takes all of them.
+DRIVEN = [
+    *("half a surrogate pair", "nan", "huge int", "circular", "deep", "evil", "endless", "no result", "many"),
+    "a future of another loop",
+]
+
+
+@pytest.mark.parametrize(("name", "effect"), list(zip(DRIVEN, itertools.cycle([*PROMISES, "async"]), strict=False)))
 @pytest.mark.django_db(transaction=True)
 def test_garbage_is_told_and_recorded_and_the_run_goes_on(name, effect, clock):
     def give():
@@ -256,8 +263,14 @@ RAISED = [
 ]
 
 
-@pytest.mark.parametrize("raised", RAISED, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("effect", ["idempotent", "transactional", "async"])
+WAYS = ["idempotent", "async", "transactional"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "effect"),
+    [*zip(RAISED, itertools.cycle(WAYS), strict=False), *itertools.product([SystemExit(3), RecursionError()], WAYS)],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 @pytest.mark.django_db(transaction=True)
 def test_whatever_a_tool_raises_is_told(raised, effect, clock):
     if effect == "async" and isinstance(raised, GeneratorExit):

@@ -26,8 +26,7 @@ class Odd:
         return "an odd thing"
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_arguments_that_are_not_json_do_not_poison_the_run(number, clock, ran):
+def test_arguments_that_are_not_json_do_not_poison_the_run(clock, ran):
     @tool
     def note(x):
         ran.append(x)
@@ -38,7 +37,7 @@ def test_arguments_that_are_not_json_do_not_poison_the_run(number, clock, ran):
         call = response.message.tool_calls[0]
         return (await ctx.tool(call.tool_name, **call.arguments)).text
 
-    call = ToolUseBlock(tool_name="note", arguments={"x": [number]}, call_id="c1")
+    call = ToolUseBlock(tool_name="note", arguments={"x": [float("nan")]}, call_id="c1")
     code(story, model=ScriptedModel([call]), tools=[note])
     run = drive(make_run(), dies="end")
     assert take_over(clock, run).output == "noted"
@@ -85,8 +84,7 @@ def nested(depth):
     return value
 
 
-@pytest.mark.parametrize("dies", [None, "end"])
-def test_arguments_nested_too_deep_are_told_to_the_model(dies, clock, ran):
+def test_arguments_nested_too_deep_are_told_to_the_model(clock, ran):
     @tool
     def take(tree: list):
         ran.append(tree)
@@ -98,9 +96,7 @@ def test_arguments_nested_too_deep_are_told_to_the_model(dies, clock, ran):
 
     asked = ToolUseBlock(tool_name="take", arguments={"tree": nested(120)}, call_id="1")
     code(story, tools=[take], model=ScriptedModel([asked]))
-    run = drive(make_run(), dies=dies)
-    if dies:
-        run = take_over(clock, run)
+    run = take_over(clock, drive(make_run(), dies="end"))
     assert (run.status, run.error, ran) == (Status.COMPLETED, None, [])
     words = "the arguments were not valid JSON: they are nested more than 50 levels deep"
     assert run.output.splitlines()[:3] == [words] * 3

@@ -45,20 +45,6 @@ def in_loop(story):
     return asyncio.run(asyncio.wait_for(story(), BOUND_S))
 
 
-def test_who_waits_for_a_thread_gets_the_replacement(held):
-    async def story():
-        pool = ToolThreads(1)
-        begun = threading.Event()
-        first = asyncio.ensure_future(pool.run(lambda: (begun.set(), held.wait(BOUND_S))))
-        await auntil(begun.is_set)
-        second = asyncio.ensure_future(pool.run(lambda: "ran"))
-        await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    assert in_loop(story) == "ran"
-
-
 def test_at_the_bound_nobody_waits_for_ever(held, monkeypatch):
     world.patch(monkeypatch, "LOST_PER_THREAD", 1)
 
