@@ -185,8 +185,7 @@ def test_a_run_makes_summaries_in_the_journal_and_keeps_them_with_its_turns(cloc
     assert shown(model)[-1][1] == "task"
 
 
-@pytest.mark.parametrize("written", [False, True])
-@pytest.mark.parametrize("dies", [5, 6, 8, "end"])
+@pytest.mark.parametrize(("dies", "written"), [(5, False), (5, True), (8, False), ("end", True)])
 def test_after_a_crash_the_view_is_the_same_and_no_recorded_summary_is_made_again(clock, dies, written):
     """Appends 5 and 8 are those of the summaries: unwritten, they are in flight and paid again."""
     model = agent(Model())
@@ -243,7 +242,7 @@ def test_a_summary_that_fails_for_good_leaves_a_plain_window_and_a_replay_too(cl
     assert not Turn.objects.filter(keeps__isnull=False).exists()
 
 
-@pytest.mark.parametrize(("retention", "left"), [("none", 0), ("run", 0), ("permanent", 2)])
+@pytest.mark.parametrize(("retention", "left"), [("run", 0), ("permanent", 2)])
 def test_retention_holds_for_summaries_too(clock, retention, left):
     model = agent(Model(), retention=retention)
     run = drive(begun())
@@ -262,7 +261,7 @@ def test_a_summary_is_shown_to_nobody_as_an_answer(clock):
     assert of_summary == []
 
 
-@pytest.mark.parametrize(("dies", "written"), [(9, True), (10, False), (11, True), (15, True), ("end", False)])
+@pytest.mark.parametrize(("dies", "written"), [(9, True), (10, False), (15, True)])
 def test_a_run_goes_on_without_the_strategy_that_made_its_summaries(clock, dies, written):
     """Appends 9 and 14 are those of the summaries. What they cost counts, and no turn is lost or stored twice."""
     model = agent(Model())
@@ -289,10 +288,9 @@ def test_a_summary_that_was_passed_over_counts_against_the_budget(clock):
     assert outputs == {STEPS + 1: None, STEPS + 2: "done"}
 
 
-@pytest.mark.parametrize("dies", [3, 5, 7])
-def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock, dies):
+def test_a_run_goes_on_with_a_strategy_that_was_added_meanwhile(clock):
     model = agent(Model(), SlidingWindowCompaction(50))
-    run = drive(begun(), dies=dies)
+    run = drive(begun(), dies=5)
     agent(model)
     run = take_over(clock, take_over(clock, run, dies="end"))
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)

@@ -213,7 +213,7 @@ def test_messages_are_given_in_the_same_batches(clock, step):
     assert (forked.status, given) == (Status.COMPLETED, [["hi"], ["more"]])
 
 
-@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.BLOCKED, Status.COMPLETED])
 def test_the_source_stays_as_it_is_whatever_its_status(status):
     async def nothing(ctx, inbox):
         return "done"

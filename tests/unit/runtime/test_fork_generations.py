@@ -69,8 +69,7 @@ def test_it_goes_on_from_anywhere_with_its_memory(agent: Any) -> None:
     assert len(taken) >= 4
 
 
-@pytest.mark.parametrize("dies", [1, 2, "end"])
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("again", "dies"), [(False, 1), (True, 2), (True, "end")])
 def test_a_digest_goes_on_at_its_place(again: bool, dies: Any, clock: FakeClock) -> None:
     """Also in the fork of a fork, and whatever dies."""
     register(AGENTS[0])

@@ -8,7 +8,7 @@ import pytest
 
 from ravi_django import tool
 from ravi_django.conf import conf
-from ravi_django.kernel import ChatMessage, ModelError, TransientError
+from ravi_django.kernel import ChatMessage, TransientError
 from ravi_django.models import Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support.gates import Gate, drained
@@ -111,23 +111,6 @@ def test_a_run_whose_main_task_waits_for_what_was_unwound_is_given_back(clock):
     run = drive(make_run())
     assert (run.status, run.attempts) == (Status.PENDING, 1)
     assert time.monotonic() - begun < BOUND_S / 2, "it was only ended from outside"
-
-
-def test_any_error_of_a_model_is_recorded_as_it_is_replayed(clock):
-    model, seen = ScriptedModel([KeyError("choices")]), []
-
-    async def story(ctx, inbox):
-        try:
-            await ctx.llm([USER])
-        except ModelError as error:
-            seen.append((str(error), error.type))
-        await ctx.tool("nothing")
-        return "went on"
-
-    code(story, model=model)
-    run = take_over(clock, drive(make_run(), dies=2))
-    assert (run.status, len(model.calls)) == (Status.COMPLETED, 1)
-    assert seen == [("'choices'", "KeyError")] * 2
 
 
 def test_an_argument_that_is_no_json_is_refused_by_its_name(clock):

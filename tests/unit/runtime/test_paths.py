@@ -9,7 +9,6 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.world import Branches
 
 
 def paths_of(code, *, seed=0):
@@ -136,22 +135,6 @@ def named(name, call_id=""):
     return world.paths_entered(world.paths_current().for_name(name, call_id))
 
 
-def test_the_models_call_id_goes_down_to_the_tasks_inside():
-    async def main():
-        undo = world.paths_install(asyncio.get_running_loop())
-        world.paths_scope.set(world.Scope())
-        with named("call0", call_id="c7"):
-
-            async def inside():
-                return world.paths_current().call_id
-
-            found = await asyncio.create_task(inside())
-        undo()
-        return found, world.paths_current().call_id
-
-    assert asyncio.run(main()) == ("c7", "")
-
-
 def test_tasks_outside_of_the_numbering_change_none():
     async def code(call):
         async def background():
@@ -165,25 +148,6 @@ def test_tasks_outside_of_the_numbering_change_none():
         await task
 
     assert paths_of(code) == {"a": "1", "b": "t1.1", "c": "t2.1"}
-
-
-def test_tasks_of_a_scope_are_reported_and_others_are_not():
-    branches = Branches(lambda at_rest: None)
-
-    async def nothing():
-        pass
-
-    async def main():
-        undo = world.paths_install(asyncio.get_running_loop())
-        await asyncio.create_task(nothing())
-        with world.paths_entered(world.Scope(branches=branches)):
-            task = asyncio.create_task(nothing())
-            assert [*branches.others] == [task]
-            await task
-        undo()
-        return branches.alone
-
-    assert asyncio.run(main())
 
 
 def test_the_factory_that_was_there_before_is_used_and_put_back():

@@ -200,15 +200,15 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("value", NASTY, ids=["order", "floats", "ints", "text", "nested", "strings"])
 @pytest.mark.sqlite
-def test_what_the_database_does_to_json_is_no_mismatch(clock, value):
+def test_what_the_database_does_to_json_is_no_mismatch(clock):
     seen = []
 
     async def story(ctx, inbox):
-        result = await ctx.tool("echo", value=value)
-        await ctx.tool("echo", value=dict(reversed(value.items())))
-        seen.append(result.text)
+        results = [await ctx.tool("echo", value=value) for value in NASTY]
+        for value in NASTY:
+            await ctx.tool("echo", value=dict(reversed(value.items())))
+        seen.append([result.text for result in results])
         return "done"
 
     run = recorded_then(clock, story, story)
@@ -255,7 +255,7 @@ def test_drift_is_noted_once_and_the_recorded_result_used(clock, drift):
     assert [note.result for note in notes] == [{"changed": components}]
 
 
-@pytest.mark.parametrize("drift", DRIFTS)
+@pytest.mark.parametrize("drift", ["instructions", "options"])
 def test_strict_replay_blocks_on_drift_and_nothing_is_noted_when_nothing_has_changed(clock, settings, drift):
     change, components = DRIFTS[drift]
     for strict in (False, True):

@@ -15,7 +15,7 @@ from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.runs import code, drive, every_death, idle, leased, make_run, message, on_postgresql, take_over
-from tests.support.world import PromptTemplate, fork, retry
+from tests.support.world import fork, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,25 +99,6 @@ def test_a_takeover_goes_on_with_the_old_version_and_repeats_nothing(helper, mod
         kinds = [row.kind for row in journal_of(run)]
         assert (kinds.count("llm.call"), kinds.count("tool.call"), kinds.count("pinned")) == (3, 2, 1)
         assert "replay.drift" not in kinds
-
-
-def test_instructions_are_recorded_text_under_another_renderer(helper, model, clock, monkeypatch):
-    run = submit(ADDRESS, "hi")
-    drive(run, dies=2, written=True)
-    monkeypatch.setattr(PromptTemplate, "render", lambda self, *args, **kwargs: "rendered by another release")
-    run = take_over(clock, run)
-    assert run.status == Status.COMPLETED
-    assert len({told(call) for call in model.calls}) == 1
-    assert told(model.calls[0]).startswith("Serve you")
-
-
-def test_plain_text_is_pinned_by_its_version_alone(models, step):
-    register_tool(step)
-    world.save_spec(ADDRESS, {**SPEC, "system_instructions": "Be brief.", "variables": {}})
-    run = submit(ADDRESS, "hi")
-    run_until_idle()
-    assert "pinned" not in [row.kind for row in journal_of(run)]
-    assert told(models["scripted"].calls[0]) == "Be brief."
 
 
 def spawning(target, boot, seen):
@@ -314,18 +295,3 @@ def queries_of(function, *args, **kwargs):
 def test_a_submit_of_a_row_costs_what_that_of_code_does(helper):
     code(lambda ctx, inbox: None)
     assert queries_of(submit, ADDRESS, "hi") == queries_of(submit, "test/code", "hi") == ["SELECT", "WITH"]
-
-
-def test_a_lease_of_a_row_costs_one_query_more_and_that_of_code_none(helper, model, monkeypatch):
-    asked = []
-    world.patch(monkeypatch, "specs_load", lambda *args, load=world.specs_load: asked.append(args) or load(*args))
-
-    async def nothing(ctx, inbox):
-        return "done"
-
-    code(nothing)
-    drive(submit("test/code", "hi"))
-    assert asked == []
-    drive(submit(ADDRESS, "hi"))
-    assert asked == [(ADDRESS, 1)]
-    assert len(queries_of(world.specs_load, ADDRESS, 1)) == 1

@@ -10,7 +10,7 @@ from ravi_django.kernel import ChatMessage, Message, RunContext, ToolUseBlock
 from ravi_django.models import InboxMessage, Turn
 from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.runs import CodeAgent, every_death, in_background, leased, make_run, message
+from tests.support.runs import every_death, in_background, leased, make_run, message
 from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -84,23 +84,3 @@ def test_what_a_tool_or_an_agent_of_ones_own_appends_takes_no_turns_place(clock)
     for run, _ in every_death(clock, story):
         assert turns_of(run)[0] == "assistant: welcome"
         assert sorted(turns_of(run)[1:]) == sorted(words)
-
-
-def test_two_agents_in_one_run_keep_their_turns_each(clock):
-    def story(drive):
-        first = ReActAgent("one", model=ScriptedModel(["from one"]), context=ContextConfig(DjangoHistoryProvider()))
-        second = ReActAgent("two", model=ScriptedModel(["from two"]), context=ContextConfig(DjangoHistoryProvider()))
-
-        async def both(ctx, inbox):
-            with ctx.scope("one"):
-                await first.run(ctx, inbox)
-            with ctx.scope("two"):
-                return await second.run(ctx, inbox)
-
-        register(CodeAgent(both, model=first.model))
-        first.model.name = second.model.name
-        return drive(make_run())
-
-    for run, _ in every_death(clock, story):
-        assert len(turns_of(run)) == 4
-        assert Turn.objects.filter(agent="react/one").count() == Turn.objects.filter(agent="react/two").count() == 2
