@@ -115,32 +115,6 @@ def test_a_reader_that_comes_back_gets_exactly_the_rest(buffer):
         assert asyncio.run(asyncio.wait_for(rest(after), BOUND_S)) == everything[after:], after
 
 
-def test_readers_that_come_and_go_miss_and_double_nothing(buffer):
-    async def main():
-        model = Slow(*"abcdefghij")
-        code(ask, model=model)
-        engine = Engine()
-        driving = asyncio.create_task(engine.drive(run.id))
-        seen = []
-        for _ in range(100):
-            model.let.put_nowait(1)
-            async for frame in world.events_follow(run.id, len(seen)):
-                seen.append(frame)
-                break
-            if seen[-1]["type"] == "stream.done":
-                break
-        await driving
-        await engine.close()
-        return seen
-
-    run = make_run()
-
-    seen = asyncio.run(asyncio.wait_for(main(), BOUND_S))
-    assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
-    assert "".join(frame["text"] for frame in seen if frame["type"] == "text.delta") == "abcdefghij"
-    assert seen[-1]["type"] == "stream.done"
-
-
 def test_pages_have_a_limit_and_say_when_they_are_the_last(buffer):
     code(ask, model=ScriptedModel(["hello"]))
     run = drive(make_run())

@@ -181,23 +181,3 @@ def test_it_is_no_message_to_who_is_handed_the_run() -> None:
 
     assert (run.status, given) == (Status.COMPLETED, [["1"]])
     assert not InboxMessage.objects.filter(run=run, message_id=INBOXES_CARRIED).exists()
-
-
-def test_a_generation_that_began_with_nothing_is_given_nothing_by_a_replay_either() -> None:
-    rounds: list[Any] = []
-
-    async def story(ctx: Any, inbox: Any) -> Any:
-        rounds.append(words(inbox))
-        if inbox:
-            await ctx.continue_as_new()
-        await ctx.sleep_until_signal("go")
-        rounds.append(words(await ctx.receive()))
-
-    code(story)
-    run = drive(make_run())
-    drive(run)
-    arrive(run, "1")
-    signal(run, "go")
-    drive(run)
-
-    assert (run.status, rounds) == (Status.COMPLETED, [["hi"], [], [], ["1"]])

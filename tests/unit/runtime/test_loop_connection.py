@@ -166,17 +166,6 @@ def test_a_value_too_big_for_a_row_is_left_to_the_threads(monkeypatch):
     assert set(JournalEntry.objects.get(path="big").result) == {"$blob", "size"}
 
 
-def test_what_the_server_refuses_is_raised_as_by_the_threads():
-    async def story(my, lease):
-        with pytest.raises(DataError):
-            await my.append(lease, effect("a", attempt=2**40))
-        assert my.threads.given == 1
-        assert await my.append(lease, effect("b")) == 2
-        assert my.threads.given == 1  # the refusal is no fault of the connection
-
-    run_story(story)
-
-
 def test_a_plan_that_the_server_has_no_more_costs_the_connection(monkeypatch):
     """Prepared again under its name it could be one that is only out of date: every append would fail once more."""
     world.patch(monkeypatch, "APPENDING_REST_S", 0.0)

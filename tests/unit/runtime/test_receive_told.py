@@ -11,7 +11,7 @@ from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
-from tests.support.arriving import NEW_ITEM, arrive, publish
+from tests.support.arriving import NEW_ITEM, publish
 from tests.support.runs import code, drive, every_death, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -47,35 +47,6 @@ def test_what_is_read_has_no_signal_left_in_memory_either() -> None:
 
     assert (run.status, found[-1]) == (Status.SUSPENDED, [1, 2, 3])
     assert [row.name for row in Signal.objects.filter(run=run, consumed_at=None)] == ["other"]
-
-
-def test_it_costs_a_commit_only_where_there_are_such_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, commits = [], []
-    told_of, receive = world.told_of, world.receive
-    world.patch(monkeypatch, "told_of", lambda *args: looks.append(args) or told_of(*args))
-    world.patch(monkeypatch, "receive", lambda *args, **more: commits.append(more) or receive(*args, **more))
-
-    async def story(ctx: Any, inbox: Any) -> None:
-        for name in ("a", "b", "c", "d"):
-            await ctx.receive()
-            await ctx.sleep_until_signal(name)
-
-    code(story)
-    run = drive(make_run())
-    arrive(run, "of a person")
-    signal(run, "a")
-    drive(run)
-    assert (looks, commits) == ([], [])
-
-    publish(run, {"n": 1}, woken=False)
-    signal(run, "b")
-    drive(run)
-    assert (len(looks), commits) == (1, [])
-
-    deliver(run, 2)
-    signal(run, "c")
-    drive(run)
-    assert (len(looks), len(commits), unread(run)) == (2, 1, 0)
 
 
 def test_whatever_dies_each_is_given_once_and_none_is_left(clock: FakeClock) -> None:

@@ -60,7 +60,7 @@ def test_a_question_is_only_rows_until_a_person_answers_it(ann):
     assert not Signal.objects.filter(run=run, consumed_at=None).exists()
 
 
-@pytest.mark.parametrize("payload", [{"ok": True, "amount": 3}, "Yes.", ["a"], False])
+@pytest.mark.parametrize("payload", [{"ok": True, "amount": 3}, False])
 def test_a_signal_is_relayed_as_it_is_and_closes_the_question(payload):
     async def story(ctx, inbox):
         told = await ctx.ask(AgentId("user_proxy", "boss"), "Send it?")
@@ -209,7 +209,7 @@ def _accept(request_id):
 
 
 @on_postgresql
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", range(2))
 def test_of_a_person_and_a_program_at_the_same_moment_one_is_relayed(attempt):
     boss()
     run, name = proxied()
