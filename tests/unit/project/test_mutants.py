@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants import chosen, judge_group
+from tests.mutants import judge_group
 from tests.support import guards
 from tests.support.guards import ROOT
 from tests.support.mutation_bench import NOTHING_RAN, Outcome
@@ -57,55 +57,6 @@ def test_one_that_does_not_fit_is_named(change, complaint):
     assert found is not None
     assert found.startswith(str(guard))
     assert complaint in found
-
-
-TEXT = """# About leases.
-files tests/unit/test_*.py
-
-claims.claim: only an expired lease
-- if expired:
--     return True
-+ if True:
-+     return True
-= tests/a.py::test_a
-
-claims.claim: once: of two
-- FOR UPDATE
-= tests/a.py::test_a[1]
-"""
-
-
-def test_a_table_is_read_and_another_killer_is_written_into_it(tmp_path):
-    (tmp_path / "leases.txt").write_text(TEXT)
-
-    first, second = guards.load(tmp_path)
-
-    assert (first.symbol, first.promise) == ("claims.claim", "only an expired lease")
-    assert (first.before, first.after) == ("if expired:\n    return True", "if True:\n    return True")
-    assert (second.promise, second.after, second.killer) == ("once: of two", "", "tests/a.py::test_a[1]")
-    assert second.files == ("tests/unit/test_*.py",)
-
-    guards.record(second, "tests/b.py::test_b", tmp_path)
-
-    assert (tmp_path / "leases.txt").read_text() == TEXT.replace("tests/a.py::test_a[1]", "tests/b.py::test_b")
-
-
-@pytest.mark.parametrize("text", ["no.colon", "a.b: no text\n= t", "a.b: no killer\n- x", "a.b: odd\n- x\n* y\n= t"])
-def test_an_entry_that_lacks_a_part_is_refused(text):
-    with pytest.raises(ValueError, match=r"group\.txt"):
-        list(guards.parse("group", f"# About.\n\n{text}\n"))
-
-
-@pytest.mark.parametrize(
-    ("parts", "promises"), [([], "abc"), (["leases"], "ab"), (["b"], "b"), (["slots.x", "b"], "bc"), (["nothing"], "")]
-)
-def test_a_part_names_a_group_or_is_in_a_symbol_or_promise(parts, promises):
-    table = [
-        replace(GUARD, group=group, symbol=symbol, promise=promise)
-        for group, symbol, promise in (("leases", "x.y", "a"), ("leases", "x.y", "b"), ("trees", "slots.x", "c"))
-    ]
-
-    assert "".join(guard.promise for guard in chosen(table, parts)) == promises
 
 
 class FakeBench:

@@ -8,13 +8,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from project.process import wait_until
-from tests.support import durations, forks, patience
+from tests.support import forks
 from tests.support.patience import BOUND_S
 from tests.support.required import missing
 
@@ -28,24 +27,6 @@ def test_a_missing_program_skips_a_test_or_fails_it_where_all_are_required(monke
         monkeypatch.setenv("RAVI_REQUIRE_ALL", required)
     with pytest.raises(end, match="Chromium is missing: playwright install chromium"):
         missing("Chromium", "playwright install chromium")
-
-
-@pytest.mark.parametrize("marked", [False, True])
-def test_a_slow_machine_has_longer_bounds_and_timeouts(monkeypatch, request, marked):
-    import pytest_timeout
-
-    timeouts = []
-    monkeypatch.setattr(patience, "SLOW", 3.0)
-    monkeypatch.setattr(
-        pytest_timeout, "pytest_timeout_set_timer", lambda item, settings: timeouts.append(settings.timeout)
-    )
-    if marked:
-        request.node.add_marker(pytest.mark.timeout(7))
-    settings = pytest_timeout._get_item_settings(request.node)
-
-    request.config.hook.pytest_timeout_set_timer(item=request.node, settings=settings)
-
-    assert (timeouts, patience.seconds(20)) == ([21.0 if marked else 3 * settings.timeout], 60.0)
 
 
 PROGRAMS = (
@@ -66,6 +47,7 @@ def _interruptible() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", PROGRAMS)
 def test_a_fork_ends_as_python_does(code, tmp_path):
     script = tmp_path / "script.py"
@@ -95,6 +77,7 @@ def test_a_fork_dies_with_the_process_that_asked_for_it():
     assert wait_until(lambda: not psutil.pid_exists(pid), BOUND_S)
 
 
+@pytest.mark.full
 def test_the_fork_server_outlives_clients_that_go_at_once(tmp_path):
     own = forks.Forks(tmp_path / "socket", forks._start)
     request = json.dumps({"argv": ["-c", ""], "env": {}, "cwd": "/"}).encode()
@@ -130,29 +113,3 @@ def test_an_environment_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
 
     assert done.returncode == 2 and f".venv is a link to {other}" in done.stderr
     assert not used.exists() and not list(other.glob(".installed-*"))
-
-
-@pytest.fixture
-def record(monkeypatch, tmp_path):
-    path = tmp_path / "durations.json"
-    path.write_text(json.dumps({"tests/conftest.py": 9.0, "tests/mutants.py": 1.0, "tests/gone.py": 5.0}))
-    monkeypatch.setattr(durations, "RECORD", path)
-    return path
-
-
-def test_the_longest_files_go_first_and_new_ones_are_average(record):
-    ids = ["tests/mutants.py::a", "tests/new.py::a", "tests/new.py::b", "tests/conftest.py::a"]
-
-    found = durations.longest_first([SimpleNamespace(nodeid=nodeid) for nodeid in ids])
-
-    assert [item.nodeid for item in found] == [ids[3], ids[1], ids[2], ids[0]]
-
-
-def test_what_ran_is_recorded_anew_and_what_is_gone_is_left_out(record):
-    recorder = durations.Recorder()
-    for seconds in (1.25, 2.0):
-        recorder.pytest_runtest_logreport(SimpleNamespace(nodeid="tests/mutants.py::a", duration=seconds))
-
-    recorder.pytest_sessionfinish()
-
-    assert json.loads(record.read_text()) == {"tests/conftest.py": 9.0, "tests/mutants.py": 3.2}
