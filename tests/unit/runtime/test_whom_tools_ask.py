@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,16 @@ def reached(module: str) -> set[str]:
     while edge:
         name = edge.pop()
         found.add(name)
-        edge |= {one for one in imports(name) if one.startswith("ravi_django")} - found
+        edge |= imports(name) - found
     return found
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> set[str]:
+    return {name for name in imported(module) if name.startswith("ravi_django")}
+
+
+def imported(module: str) -> Iterator[str]:
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -140,6 +146,11 @@ def tree_of(module: str) -> ast.AST:
     return WithoutTypes().visit(ast.parse(source))
 
 
+@cache
+def used_in(module: str) -> set[str]:
+    return {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree_of(module))}
+
+
 class WithoutTypes(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
@@ -154,8 +165,7 @@ def test_no_shipped_tool_reaches_what_answers_requests():
         assert not within & ANSWERS, f"{module} reaches {within & ANSWERS}"
         for name in within:
             if name not in ROWS:
-                used = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree_of(name))}
-                assert not used & CALLS, f"{module} reaches {name}, which calls {used & CALLS}"
+                assert not used_in(name) & CALLS, f"{module} reaches {name}, which calls {used_in(name) & CALLS}"
 
 
 def test_the_walk_finds_what_it_looks_for():
