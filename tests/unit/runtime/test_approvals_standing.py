@@ -167,8 +167,10 @@ def next_run(session, ran, approvers="staff", amount=7, **fields):
     return bool(waiting)
 
 
-@pytest.mark.parametrize("how", ["dismissed", "deleted", "no longer of the staff"])
-@pytest.mark.parametrize("action", ["approve", "deny"])
+@pytest.mark.parametrize(
+    ("action", "how"),
+    [("approve", "dismissed"), ("approve", "deleted"), ("approve", "no longer of the staff"), ("deny", "deleted")],
+)
 def test_not_the_approval_of_somebody_who_has_left_but_their_denial(ann, ran, session, how, action):
     trusted(session, ran, ann, action)
     user("bob", is_staff=True)

@@ -92,9 +92,14 @@ def _woken_by_a_touch(run):
 @pytest.mark.sqlite
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("vendor", [None, "another"])
-@pytest.mark.parametrize("fair_by", ["owner", "tenant", None])
 @pytest.mark.parametrize(
-    "becomes_ready", [lambda run: None, lambda run: world.requeue(leased(run)), _woken, _woken_by_a_touch]
+    ("becomes_ready", "fair_by"),
+    [
+        (lambda run: None, "owner"),
+        (lambda run: world.requeue(leased(run)), "tenant"),
+        (_woken, "owner"),
+        (_woken_by_a_touch, None),
+    ],
 )
 def test_both_databases_write_the_same_claim_at(clock, users, settings, monkeypatch, vendor, fair_by, becomes_ready):
     settings.RAVI = {**settings.RAVI, "FAIR_BY": fair_by}

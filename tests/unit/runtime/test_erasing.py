@@ -128,7 +128,9 @@ def test_what_is_exported_is_what_is_erased(clock: FakeClock, by: str) -> None:
     assert not AuditRecord.objects.filter(owner=key).exists()
 
 
-@pytest.mark.parametrize("step", range(1, 40, 4))
+@pytest.mark.parametrize(
+    "step", [*range(1, 40, 8), *(pytest.param(step, marks=pytest.mark.full) for step in range(5, 40, 8))]
+)
 def test_the_sweep_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     world_of_owner().people["owner"].delete()
     some, calls = door.erasures_some, []

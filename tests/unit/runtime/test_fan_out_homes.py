@@ -107,7 +107,7 @@ def test_a_home_that_was_given_before_the_lock_is_found(ada, monkeypatch):
 @on_postgresql
 def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run():
     users = get_user_model().objects.bulk_create(get_user_model()(username=f"u{number}") for number in range(50))
-    for round_ in range(6):
+    for round_ in range(3):
         topics, agent = [f"one/{round_}", f"two/{round_}"], f"test/feed-{round_}"
         register(CodeAgent(print, key=f"feed-{round_}"))
         Follow.objects.bulk_create(follow_row(agent, topic, owner=user) for user in users for topic in topics)

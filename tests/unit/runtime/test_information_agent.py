@@ -94,7 +94,7 @@ def test_the_item_is_data_and_no_instruction() -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("many", sizes(60, 120))
+@pytest.mark.parametrize("many", sizes(40, 120))
 def test_neither_journal_nor_replay_grows_with_the_items(many: int) -> None:
     newsroom(says(lambda item: "ok"))
     run = begun()

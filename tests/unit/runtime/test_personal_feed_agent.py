@@ -118,7 +118,7 @@ def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyP
     assert Follow.objects.get().topic == "news/other"
 
 
-@pytest.mark.parametrize("by", ["message", "signal"])
+@pytest.mark.parametrize("by", ["message", pytest.param("signal", marks=pytest.mark.full)])
 def test_the_user_changes_what_they_prefer_and_it_stays(by: str, clock: FakeClock) -> None:
     reader(items_per_generation=2)
 

@@ -37,7 +37,7 @@ def site_conf() -> Iterator[Any]:
     app.amqp.router = app.amqp.Router()
 
 
-@pytest.mark.parametrize("task", [tasks.sweep, tasks.poll_sources, tasks.relay_events])
+@pytest.mark.parametrize("task", [tasks.sweep, tasks.relay_events])
 def test_tasks_go_to_the_queue_of_the_settings_whatever_the_site_routes(
     settings: Any, site_conf: Any, task: Any
 ) -> None:

@@ -20,7 +20,7 @@ from tests.support.patience import BOUND_S, seconds
 from tests.support.runs import in_background, on_postgresql, until
 from tests.support.world import enqueue
 
-pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
+pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql, pytest.mark.full]
 
 
 def relay(bus: str) -> forks.Popen:

@@ -82,8 +82,7 @@ def test_a_request_that_is_opened_again_is_shown_as_it_is_then():
     assert (again["id"], again["status"], again["version"]) == (first["id"], "pending", 3)
 
 
-@pytest.mark.parametrize("make", [asking, approving])
-@pytest.mark.parametrize("by", ["ann", None])
+@pytest.mark.parametrize(("make", "by"), [(asking, "ann"), (approving, None)])
 def test_what_was_answered_is_closed_with_who_has(make, by):
     run = make()
     request = HumanRequest.objects.get()
@@ -98,8 +97,10 @@ def test_what_was_answered_is_closed_with_who_has(make, by):
     assert (closed["status"], closed["answered_by"]) == ("answered", by)
 
 
-@pytest.mark.parametrize("make", [lambda: asking(timeout=60), lambda: approving(to=[("staff", 60)])])
-@pytest.mark.parametrize("became", ["expired", "cancelled"])
+@pytest.mark.parametrize(
+    ("make", "became"),
+    [(lambda: asking(timeout=60), "cancelled"), (lambda: approving(to=[("staff", 60)]), "expired")],
+)
 def test_what_nobody_has_answered_or_ends_with_its_run_is_closed_as_such(clock, make, became):
     run = make()
     if became == "cancelled":

@@ -435,17 +435,6 @@ def test_an_e_mail_that_can_never_be_sent_is_given_up(wanted, smtp, clock, caplo
     assert [record.levelno for record in caplog.records if "given up" in record.getMessage()] == [logging.ERROR]
 
 
-def test_what_is_given_up_stays_so_while_others_are_tried(person, smtp):
-    ann, _ = person("ann", "finance"), person("bob", "finance")
-    request = approval_of(make_run(), FIRST)
-    world.make_links(request, [ann], 60)
-    RequestLink.objects.update(tries=LINKS_TRIES)
-
-    assert world.mail_send(request.id) == 1
-
-    assert (sent_to(), smtp.attempts, world.links_unwritten(10)) == (["bob@example.com"], 1, [])
-
-
 def test_a_server_that_is_away_is_left_alone_for_a_while_and_costs_no_try_where_it_cannot_be_reached(
     wanted, smtp, clock, monkeypatch
 ):

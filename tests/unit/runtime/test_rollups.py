@@ -160,7 +160,7 @@ def test_rows_before_a_handoff_are_the_first_agents(clock):
     assert sorted(rows) == [("test/b", "", 0), ("test/b", "gpt", 100), ("test/code", "gpt", 100)]
 
 
-@pytest.mark.parametrize("by", ["erase", "anonymize", "keep", "command"])
+@pytest.mark.parametrize("by", ["erase", "anonymize", "command"])
 def test_a_deleted_user_leaves_figures_without_a_name(clock, settings, by):
     if by != "command":
         settings.RAVI = {**settings.RAVI, "ON_USER_DELETE": by}

@@ -357,8 +357,9 @@ def all_claimed(agents, suspects=True):
     return [lease.run_id for lease in iter(lambda: claim_next("w", agents, suspects), None)]
 
 
-@pytest.mark.parametrize("vendor", [None, "another"])
-@pytest.mark.parametrize(("release", "suspects"), [("", True), ("r1", True), ("r2", False)])
+@pytest.mark.parametrize(
+    ("release", "suspects", "vendor"), [("", True, None), ("r2", False, None), ("r1", True, "another")]
+)
 def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, monkeypatch, release, suspects, vendor):
     settings.RAVI = {**settings.RAVI, "RELEASE": release}
     runs = [make_run() for _ in STATES]

@@ -108,8 +108,10 @@ def every_minute(text: str, zone: str, start: datetime, minutes: int) -> list[da
     return found
 
 
-@pytest.mark.parametrize("zone", [NEW_YORK, CAIRO, LORD_HOWE, APIA])
-@pytest.mark.parametrize("text", ["*/7 * * * *", "0 * * * *", "*/20 1-5 * * *", "30 */2 * * *"])
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [(NEW_YORK, "*/7 * * * *"), (CAIRO, "0 * * * *"), (LORD_HOWE, "*/20 1-5 * * *"), (APIA, "30 */2 * * *")],
+)
 def test_what_follows_the_clock_is_what_one_sees_looking_at_it(text, zone):
     for day in (utc(2026, 3, 7), utc(2026, 4, 4), utc(2026, 4, 23), utc(2026, 10, 3), utc(2026, 10, 29),
                 utc(2026, 10, 31), utc(2011, 12, 29)):  # fmt: skip
