@@ -6,7 +6,9 @@ The server renders all of it. The script renders parts again while the run works
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
+from functools import cached_property, partial
+from hashlib import sha256
+from math import log
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -18,8 +20,9 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
+from django.utils.cache import get_conditional_response
 from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
@@ -43,6 +46,8 @@ from ravi_django.users import has, name_of, permits
 PART = 300  # lanes
 REQUESTS = 20  # open ones
 EXPORTED = 200  # rows a query
+GROWTH = 1.02  # of a live run's time: its bars are drawn again
+SHOWN = ("id", "status", "next_seq", "lease_epoch", "cancel_requested_at", "input_tokens", "output_tokens", "cost")
 
 
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the script sends the cookie's token
@@ -54,7 +59,14 @@ class RunView(Page):
             return problem(request, 404, _("There is no such run."))
         if "entry" in request.GET and request.GET.get("part") == "detail":
             return render(request, "ravi/ui/run_entry.html", {"entry": _entry(request, run), "run": run})
-        return with_policy(render(request, "ravi/ui/run.html", _Shown(request, run).context()), links.socket())
+        shown = _Shown(request, run)
+        tag = shown.tag()
+        unchanged = get_conditional_response(request, etag=tag)
+        if unchanged is not None:
+            return unchanged
+        response = with_policy(render(request, "ravi/ui/run.html", shown.context()), links.socket())
+        response["ETag"] = tag
+        return response
 
 
 class ExportView(Page):
@@ -153,13 +165,25 @@ class _Shown:
         self._runs = journal.runs_of(run, self._user)
         self._readable = [one for one in self._runs if access.allows("may_read_journal", self._user, one)]
         self._is_readable = run in self._readable
+        self._now = clock.present()
+
+    def tag(self) -> str:
+        """Changes with what the page shows. The bars of a live run count as changed once a minute, and when they are
+        `GROWTH` times as long."""
+        is_live = any(not one.is_terminal for one in self._runs)
+        age_s = max(1.0, (self._now - self._runs[0].created_at).total_seconds())
+        length = [self._now.timestamp() // 60, log(age_s) // log(GROWTH)] if is_live else []
+        runs = [[getattr(one, name) for name in SHOWN] for one in self._runs]
+        asked = [(request.id, request.version) for request in self._asked]
+        reader = [self._user.pk, get_language(), self._request.get_full_path()]
+        return f'"{sha256(repr([reader, runs, asked, length]).encode()).hexdigest()}"'
 
     def context(self) -> dict[str, Any]:
         request, run = self._request, self._run
         asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
         found = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
         rows = journal.rows_of(self._readable, found or ())
-        timeline = Timeline(self._runs, rows, clock.present(), is_whole=asked["time"] == "true")
+        timeline = Timeline(self._runs, rows, self._now, is_whole=asked["time"] == "true")
         lanes = timeline.chosen(asked["kind"], found)
         first, until = (_number(request, name, default) for name, default in (("from", 0), ("upto", 0)))
         part = lanes[first : max(until, first + PART)]
@@ -205,11 +229,15 @@ class _Shown:
         ]
         return [*sums, (_("Takeovers"), f"{timeline.takeovers:,}")] if self._is_readable else sums
 
-    def _requests(self) -> list[dict[str, Any]]:
+    @cached_property
+    def _asked(self) -> list[HumanRequest]:
         """The open requests of the tree that the user may read."""
         tree = self._run.tree_id
         found = rights.visible(self._user).filter(Q(run=tree) | Q(run__root=tree), status=HumanRequest.Status.PENDING)
-        rows = marked(list(found.select_related("run", "owner").order_by("id")[:REQUESTS]), self._user)
+        return list(found.select_related("run", "owner").order_by("id")[:REQUESTS])
+
+    def _requests(self) -> list[dict[str, Any]]:
+        rows = marked(self._asked, self._user)
         return [
             {
                 "id": row.id,

@@ -18,6 +18,7 @@ from ravi_django.access import AccessPolicy
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
 from tests.acceptance.api.api_support import AGENT, client_of, permit
 from tests.support import world
+from tests.support.asked import Kind, asked_by
 from tests.support.inbox import logged_in
 from tests.support.journals import long, rows_of
 from tests.support.runs import make_run
@@ -152,6 +153,32 @@ def test_the_timeline_has_the_whole_tree_and_leaves_out_the_time_in_which_nothin
     assert "Choose a row" in read(user, run, f"?part=detail&entry={make_run().id}.1")
     (child,) = json.loads(read(user, run, "export/"))["descendants"]
     assert (child["run"]["agent"], [row["name"] for row in child["journal"]]) == ("react/child", ["gpt"])
+
+
+def test_a_live_run_that_has_not_changed_is_not_sent_again(user: Any, monkeypatch: Any) -> None:
+    run = make_run(AGENT, owner=user, status=Status.SUSPENDED)
+    now = run.created_at + timedelta(hours=1)
+    monkeypatch.setattr("ravi_django.ui.runs.clock.present", lambda: now)
+    client = logged_in(user)
+
+    def again(address: str = "") -> int:
+        return client.get(page_of(run, address), headers={"if-none-match": tag}).status_code
+
+    tag = client.get(page_of(run))["ETag"]
+    assert (again(), again("?kind=all"), again(f"?entry={run.id}.1")) == (304, 200, 200)
+    asked_by(run, Kind.QUESTION, "owner")
+    assert again() == 200
+    tag = client.get(page_of(run))["ETag"]
+    rows_of(run, (0, 1, CALL))
+    Run.objects.filter(id=run.id).update(next_seq=2)
+    assert again() == 200
+    tag = client.get(page_of(run))["ETag"]
+    now += timedelta(minutes=2)
+    assert again() == 200  # bars have grown
+    set_to(run, Status.COMPLETED, finished_at=now)
+    tag = client.get(page_of(run))["ETag"]
+    now += timedelta(days=1)
+    assert again() == 304
 
 
 def test_a_takeover_is_marked_where_the_next_worker_began(user: Any) -> None:

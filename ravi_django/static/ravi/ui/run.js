@@ -24,15 +24,18 @@ let looking = false;
 let shown = location.search; // of the lanes
 let broken = ""; // why the last look failed
 let pause = PAUSE;
+let tag = ""; // of the page that is shown
 let rows = 0; // lanes that are loaded, of those from the first
 
 // --- the server's page again
 
-async function read(address) {
-  const response = await fetch(address, { headers: { Accept: "text/html" } });
+async function read(address, known = "") {
+  const response = await fetch(address, { headers: { Accept: "text/html", "If-None-Match": known } });
+  if (response.status === 304) return null;
   if (response.redirected) throw new Error(t("You are logged out."));
   if (!response.ok) throw new Error(t("The server answered with status %s.", response.status));
-  return new DOMParser().parseFromString(await response.text(), "text/html");
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  return Object.assign(fresh, { tag: response.headers.get("ETag") });
 }
 
 function addressOf(changes) {
@@ -57,8 +60,9 @@ async function refresh() {
   const begun = performance.now();
   const here = location.search;
   try {
-    const fresh = await read(addressOf({ entry: "", from: "", upto: rows > 0 ? String(rows) : "" }));
-    if (here === location.search) show(fresh);
+    const fresh = await read(addressOf({ entry: "", from: "", upto: rows > 0 ? String(rows) : "" }), tag);
+    if (fresh && here === location.search) show(fresh);
+    follow();
     if ($("banner").textContent === broken) say("");
   } catch (error) {
     say((broken = error.message));
@@ -70,6 +74,7 @@ async function refresh() {
 
 function show(fresh) {
   const before = lanes().length;
+  tag = fresh.tag;
   morph($("lanes"), fresh.getElementById("lanes"));
   $("more").replaceWith(fresh.getElementById("more"));
   const head = fresh.getElementById("head");
@@ -82,7 +87,6 @@ function show(fresh) {
   const news = lanes().length - before;
   if (news > 0 && shown === location.search) $("more").prepend(`${t("New rows: %s", news)} · `);
   shown = location.search;
-  follow();
 }
 
 // Replace what has changed, and nothing around it: a button keeps the focus, a fault stays.
