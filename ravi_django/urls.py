@@ -28,6 +28,7 @@ from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView
 from ravi_django.ui.dashboard import DashboardView
 from ravi_django.ui.runs import ExportView, RunView
+from ravi_django.ui.widget import PanelView
 
 app_name = "ravi"
 
@@ -94,6 +95,7 @@ urlpatterns = [
     re_path(r"^v1/", NoEndpointView.as_view(), name="v1-nothing"),
     path("health/", HealthView.as_view(), name="health"),
     path("schema/", SchemaView.as_view(), name="schema"),
+    path("ui/panel/", PanelView.as_view(), name="panel"),  # of the template tags, also on a site without pages
     *(pages if conf.PAGES else []),
     path("docs/", SwaggerView.as_view(), name="docs"),
     path("docs/redoc/", RedocView.as_view(), name="docs-redoc"),

@@ -48,7 +48,7 @@ def context_of(
     return {
         "mount": mount,
         "session": session or "",
-        "agents": _agents(user, chosen, only),
+        "agents": agents_of(user, chosen, only),
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
@@ -62,7 +62,7 @@ class NoPageView(Page):
         return problem(request, 404, _("There is no such page."))
 
 
-def _agents(user: Any, chosen: str, only: str) -> list[dict[str, Any]]:
+def agents_of(user: Any, chosen: str = "", only: str = "") -> list[dict[str, Any]]:
     """The agents that the user may run, those with starter prompts first. One query."""
     found = []
     for address, row in access.agents_seen(user).items():

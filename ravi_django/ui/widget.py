@@ -1,11 +1,12 @@
-"""The chat in other pages: a button that opens it at the side. `templatetags/ravi.py` has the tags."""
+"""The chat in other pages: a button that loads and opens it at the side. `templatetags/ravi.py` has the tags."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch
 from django.utils.html import format_html
@@ -14,11 +15,21 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ravi_django.runtime.people import links
-from ravi_django.ui.access import login_url
-from ravi_django.ui.chat import context_of
+from ravi_django.ui.access import Page, login_url
+from ravi_django.ui.chat import agents_of, context_of
 from ravi_django.users import has
 
 MOST_FILTERS = 20
+
+
+class PanelView(Page):
+    """The chat for an opened panel."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        mount = request.path.removesuffix("ui/panel/")
+        context = context_of(request.user, mount, only=request.GET.get("agent", ""))
+        more = {"layout": "ravi/ui/part.html", "is_panel": True}
+        return render(request, "ravi/ui/chat.html", {**context, **more})
 
 
 def chat_panel(request: HttpRequest | None, agent: str = "") -> SafeString:
@@ -44,17 +55,18 @@ def admin_panel(context: Any, agent: str = "") -> SafeString:
 def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = None) -> SafeString:
     if getattr(request, "ravi_panel", False):  # one button a page is enough
         return SafeString()
-    mount = links.path_to("run-list").removesuffix("runs/")
-    context = context_of(request.user, mount, only=agent)
-    if not context["agents"]:
+    agents = agents_of(request.user, only=agent)
+    if not agents:
         return SafeString()
+    mount = links.path_to("run-list").removesuffix("runs/")
+    chat = f"{mount}ui/panel/?{urlencode({'agent': agent})}"
     try:
         home = links.path_to("chat")
     except NoReverseMatch:  # the site has no pages
         home = ""
     request.ravi_panel = True
-    more = {"layout": "ravi/ui/panel.html", "is_panel": True, "home": home, "place": place, "kept": f"{where}.{agent}"}
-    return render_to_string("ravi/ui/chat.html", {**context, **more}, request)
+    shown = {"mount": mount, "chat": chat, "title": agents[0]["name"], "home": home}
+    return render_to_string("ravi/ui/panel.html", {**shown, "place": place, "kept": f"{where}.{agent}"}, request)
 
 
 def _place(context: Any, request: Any) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from django.test import RequestFactory
 from project.models import Invoice
 from ravi_django.models import InboxMessage, Run
 from tests.support.browser import elsewhere, looks
-from tests.support.inbox import person
+from tests.support.inbox import logged_in, person
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -44,7 +45,11 @@ def test_the_panel_is_for_who_may_run_the_agent(demo: Any, settings: Any) -> Non
     twice = rendered(chat + chat, demo)
 
     assert (twice.count("<ravi-panel"), twice.count('<script type="module"')) == (1, 1)
-    assert twice.count('<option value="react/') == twice.count('<option value="react/assistant"') == 1
+    assert len(twice) < 2_000 and "<ravi-chat" not in twice
+    (address,) = re.findall('data-chat="(.*?)"', twice)
+    loaded = logged_in(demo).get(address).content.decode()
+    assert loaded.count('<option value="react/') == loaded.count('<option value="react/assistant"') == 1
+    assert loaded.strip().startswith("<ravi-chat")
     assert 'href="/accounts/login/?next=%2Fshop%2F%3Fpage%3D2"' in rendered(chat, AnonymousUser())
     assert rendered("{% ravi_admin_chat %}", demo) == rendered("{% ravi_admin_chat %}", AnonymousUser()) == ""
     assert "<ravi-panel" in rendered("{% ravi_admin_chat %}", person("fay", "finance"))

@@ -1,4 +1,4 @@
-// <ravi-panel>: a button that opens the chat at the side of any page. The chat's own files load when it is first opened.
+// <ravi-panel>: a button that opens the chat at the side of any page. The chat loads when it is first opened.
 
 const LOOK = 5000; // ms between two looks at a run that a closed panel has left at work
 const narrow = matchMedia("(max-width: 46rem)");
@@ -6,7 +6,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 
 class RaviPanel extends HTMLElement {
   connectedCallback() {
-    [this.button, this.dialog, this.full, this.asks] = ["open", "panel", "full", "asks"].map((id) => this.shadowRoot.getElementById(id));
+    [this.button, this.dialog, this.full, this.asks, this.fault] = ["open", "panel", "full", "asks", "fault"].map((id) => this.shadowRoot.getElementById(id));
     this.key = `ravi.panel.${this.dataset.user}.${this.dataset.kept}`; // of {open, session, run}: run is the one at work
     this.button.onclick = () => this.open();
     this.shadowRoot.getElementById("close").onclick = () => this.close();
@@ -26,18 +26,30 @@ class RaviPanel extends HTMLElement {
   }
 
   open() {
-    const template = this.querySelector("template");
-    if (template) {
-      const chat = template.content.querySelector("ravi-chat");
-      chat.dataset.session = this.#kept().session ?? "";
-      chat.dataset.theme = this.dataset.theme;
-      this.#moved(chat.dataset.session);
-      template.replaceWith(chat); // moved and not cloned, with its shadow root
-      import("./chat.js");
-    }
     if (narrow.matches) this.dialog.showModal();
     else this.dialog.show();
     this.#shown(true);
+    this.loaded ??= this.#load();
+  }
+
+  async #load() {
+    try {
+      const html = await (await fetch(this.dataset.chat)).text();
+      const chat = Document.parseHTMLUnsafe(html).querySelector("ravi-chat"); // with its shadow root
+      const place = chat.shadowRoot.getElementById("place");
+      if (place && this.dataset.page) {
+        Object.assign(place, { hidden: false }).dataset.page = this.dataset.page;
+        place.firstElementChild.textContent = this.dataset.about;
+      }
+      chat.dataset.session = this.#kept().session ?? "";
+      this.#moved(chat.dataset.session);
+      this.replaceChildren(chat);
+      this.#theme();
+      await import("./chat.js");
+    } catch {
+      this.loaded = null;
+    }
+    this.fault.hidden = Boolean(this.loaded);
   }
 
   close() {
@@ -59,9 +71,8 @@ class RaviPanel extends HTMLElement {
   // Before the chat is loaded: whether the run that an earlier page left at work has ended.
   async #look() {
     const { run } = this.#kept();
-    const chat = this.querySelector("template")?.content.querySelector("ravi-chat");
-    if (!run || !chat) return;
-    const answer = document.hidden ? null : await fetch(`${chat.dataset.api}runs/${run}/`, { headers: { Accept: "application/json" } }).catch(() => null);
+    if (!run || this.loaded) return;
+    const answer = document.hidden ? null : await fetch(`${this.dataset.api}runs/${run}/`, { headers: { Accept: "application/json" } }).catch(() => null);
     const status = answer?.ok ? (await answer.json()).status : "";
     if (["completed", "failed", "cancelled"].includes(status)) {
       this.#keep({ run: "" });

@@ -8,10 +8,7 @@ const PAUSE = 700; // ms at least between two looks at the server
 const GROW = 5000; // ms: the bars of what runs grow
 const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
 
-const STATES = {
-  lost: "Reconnecting… The run continues.",
-  polled: "This server has no live connection. The page asks for news every second.",
-};
+const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news every second." };
 
 const page = document.getElementById("viewer");
 const $ = (id) => document.getElementById(id);
