@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_django.kernel.canonical import canonical_json
-from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, text_of
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, files_of, text_of
 
 
 class Role(StrEnum):
@@ -88,6 +88,11 @@ class ChatMessage(BaseModel):
         return hashlib.sha256(canonical_json(said)).digest()
 
     @cached_property
+    def files(self) -> tuple[str, ...]:
+        """Ids of the uploaded files that it names, also in tool results."""
+        return tuple(files_of(self.content))
+
+    @cached_property
     def _wire(self) -> dict[str, Any]:
         """The message in the formats of providers, by name; filled by the adapters."""
         return {}
@@ -95,7 +100,7 @@ class ChatMessage(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, without the values that were computed for the original."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("_json", "digest", "_wire"):
+        for name in ("_json", "digest", "files", "_wire"):
             copied.__dict__.pop(name, None)
         return copied
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_serializer
@@ -167,6 +168,15 @@ def _block_json(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, DataBlock | UnknownBlock):
         return body
     return {name: value for name, value in body.items() if value is not None}
+
+
+def files_of(blocks: list[ContentBlock]) -> Iterator[str]:
+    """Ids of the uploaded files that the blocks name, also in tool results."""
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            yield from files_of(block.content)
+        elif isinstance(block, _Media) and block.file:
+            yield block.file
 
 
 def text_of(blocks: list[ContentBlock]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -105,7 +105,7 @@ def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
     """The message with name, type and size of each file that it names, and the ids of the files. Raises
     InvalidInputError for more than MESSAGE_FILES, and for a file that `owner` may not use."""
     payload = message.payload
-    if not isinstance(payload, ChatPayload) or not (names := list(_names(payload.message.content))):
+    if not isinstance(payload, ChatPayload) or not (names := payload.message.files):
         return message, []
     if len(names) > MESSAGE_FILES:
         raise InvalidInputError(f"input: a message has at most {MESSAGE_FILES} files, not {len(names)}", field="input")
@@ -143,15 +143,6 @@ def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any,
         return run
 
 
-def _names(blocks: Sequence[ContentBlock]) -> Iterator[str]:
-    """Of the files, also in tool results."""
-    for block in blocks:
-        if isinstance(block, ToolResultBlock):
-            yield from _names(block.content)
-        elif name := getattr(block, "file", None):
-            yield name
-
-
 def kinds(names: Iterable[str]) -> dict[str, str]:
     """By name, the type of the content block for each file that exists."""
     return {name: kind_of(row.type) for name, row in _rows(names, None).items()}
@@ -171,16 +162,12 @@ def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
 # -------------------------------------------------------------------------------------------------- for a model
 
 
-def are_named(messages: Sequence[ChatMessage]) -> bool:
-    return any(name for message in messages for name in _names(message.content))
-
-
 def loaded(messages: Sequence[ChatMessage], run: Run) -> list[ChatMessage]:
     """The messages with the content of the newest files that they name. Called on a thread of the tools: a storage may
     be slow. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if the
     storage or the database fails."""
     try:
-        names = {name for message in messages for name in _names(message.content)}
+        names = {name for message in messages for name in message.files}
         loading = _Loading(_rows(names, run.owner), max(CALL_BYTES, max_bytes()))
         found = [
             message.model_copy(update={"content": loading.blocks(message.content)}) for message in reversed(messages)
