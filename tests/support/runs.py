@@ -25,7 +25,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message
 from ravi_django.models import HumanRequest, Run, Session, Status, uuid7
 from ravi_django.testing import FakeClock, run_until_idle, warm
-from tests.support import world
+from tests.support import emptying, world
 from tests.support.patience import BOUND_S
 from tests.support.world import Engine, Lease, LoopConnection
 
@@ -253,6 +253,8 @@ def _begin_anew() -> None:
     world.bodies_forget()
     world.budgets_forget()
     world.accounts_forget()
+    if connection.vendor == "postgresql":
+        return emptying.empty("ravi_")
     with transaction.atomic():
         for model in apps.get_app_config("ravi").get_models():
             model._base_manager.all()._raw_delete(DEFAULT_DB_ALIAS)  # type: ignore[attr-defined]
