@@ -63,7 +63,7 @@ class NoPageView(Page):
 
 
 def agents_of(user: Any, chosen: str = "", only: str = "") -> list[dict[str, Any]]:
-    """The agents that the user may run, those with starter prompts first. One query."""
+    """The agents that the user may run, with their starter prompts. One query."""
     found = []
     for address, row in access.agents_seen(user).items():
         if only not in ("", address) or not access.allows("may_run", user, row or Agent(address=address)):
@@ -71,4 +71,4 @@ def agents_of(user: Any, chosen: str = "", only: str = "") -> list[dict[str, Any
         prompts = (row.spec or {}).get("starter_prompts", []) if row else []
         name = (row.name if row else "") or address
         found.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
-    return sorted(found, key=lambda agent: not agent["prompts"])
+    return found

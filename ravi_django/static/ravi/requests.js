@@ -15,7 +15,6 @@
   let wait = 1000; // milliseconds until the next try
   let tries = 0; // in a row that came to nothing
   let opened = false;
-  let pending = 0;
 
   function said(text) {
     return words[text] || text;
@@ -58,10 +57,7 @@
   }
 
   function hear(frame) {
-    if (Number.isInteger(frame.pending)) {
-      pending = frame.pending;
-      badge(pending);
-    }
+    if (Number.isInteger(frame.pending)) badge(frame.pending);
     const id = idOf(frame);
     if (!id) return;
     if (list && frame.type === "request" && frame.may_answer !== false && new Date(frame.created_at) > new Date(list.dataset.raviList)) {

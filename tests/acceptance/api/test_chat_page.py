@@ -69,22 +69,19 @@ def test_the_number_of_queries_does_not_depend_on_the_agents(browser, agent, dja
     assert "aid/three" in page
 
 
-def test_agents_with_starter_prompts_come_first_and_that_of_the_last_conversation_is_chosen(
-    browser: Client, agent: str, user: Any
-) -> None:
-    spec = {"model": "rehearsal", "system_instructions": "You help.", "starter_prompts": ["Hello"]}
+def test_a_conversation_begins_with_the_agent_of_the_last_one(browser: Client, agent: str, user: Any) -> None:
+    spec = {"model": "rehearsal", "system_instructions": "You help."}
     save_spec("zoo/keeper", spec)
     Agent.objects.update(access="authenticated")
 
-    offered = browser.get("/ravi/ui/chat/").context["agents"]
-    assert offered[0]["address"] == "zoo/keeper" and not any(one["chosen"] for one in offered)
+    assert not any(one["chosen"] for one in browser.get("/ravi/ui/chat/").context["agents"])
 
     for address in (AGENT, "zoo/keeper", AGENT):
         submit(address, "hi", user=user)
         (chosen,) = (one["address"] for one in browser.get("/ravi/ui/chat/").context["agents"] if one["chosen"])
         assert chosen == address
-    linked = browser.get("/ravi/ui/chat/?agent=zoo/keeper").context["agents"]
-    assert linked[0]["chosen"]
+    (linked,) = (one for one in browser.get("/ravi/ui/chat/?agent=zoo/keeper").context["agents"] if one["chosen"])
+    assert linked["address"] == "zoo/keeper"
 
 
 def test_a_user_who_may_run_no_agent_reads_what_to_add(browser: Client, settings: Any) -> None:

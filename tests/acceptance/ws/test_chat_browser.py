@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 from project.models import Invoice
 from project.process import wait_until
 from ravi_django import register, signal, submit
+from ravi_django.kernel import AgentId
 from ravi_django.models import HumanRequest, Run, Turn
 from tests.support import world
 from tests.support.browser import elsewhere, findings, looks
@@ -90,6 +91,25 @@ def test_a_question_is_answered_by_a_choice_in_the_conversation(demo, submitted,
     assert (output_of(run), page.title().startswith("Chat")) == ("answer: red", True)
 
 
+def test_a_question_of_a_sub_agent_keeps_its_answer_after_a_reload(demo, submitted, asking, chat_of) -> None:
+    asks = asking("Which colour?", ["red", "blue"])
+
+    async def story(ctx: Any, inbox: Any) -> Any:
+        await ctx.ask(AgentId.parse(asks), "paint")
+
+    agent = register(CodeAgent(story, key="browser-boss"))
+    try:
+        run = elsewhere(submitted, str(agent.id))
+        page = chat_of(demo, run.session_id)
+        page.click(".answer > .agent .request button:text-is('red')")
+        page.wait_for_selector("#status:text-is('Done')")
+        page.reload()
+        answered = ".answer > .agent:not([open]) .request .state:text-is('Answered by demo: red')"
+        page.wait_for_selector(answered, state="attached")
+    finally:
+        world.unregister(agent.id)
+
+
 def test_a_question_is_answered_in_ones_own_words_or_not_at_all(demo, submitted, asking, chat_of) -> None:
     run = elsewhere(submitted, asking("Which colour?"))
     page = chat_of(demo, run.session_id)
@@ -122,6 +142,8 @@ def test_a_question_to_somebody_else_is_there_to_read(demo, stranger, submitted,
 def test_an_invoice_waits_for_staff_who_decide_in_the_same_page(demo, chat_of, how: str) -> None:
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
     page = chat_of(demo)
+    page.wait_for_selector("ravi-chat:defined")
+    assert page.input_value("#agent") == "react/assistant"  # of the first starter prompt
     page.click("text=Send an invoice of 100 to ACME")
     page.wait_for_selector(".request .state:text-is('Waits for approval by staff.')")
     assert '"customer": "ACME"' in page.inner_text(".request pre")
@@ -408,6 +430,9 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     page.wait_for_selector(".user:has-text('And then?') + .answer .prose:has-text('w11')")
     page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
     assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
+    page.reload()
+    page.wait_for_selector(".user:text-is('hi') + .answer > .prose + .user:text-is('Be brief.') + .prose")
+    assert page.locator(".answer").count() == 2 and page.locator(".prose:has-text('w11')").count() == 3
 
 
 def test_a_site_that_rejects_a_message_during_an_answer_says_so(demo, submitted, paced, chat_of, settings) -> None:

@@ -43,7 +43,8 @@ class RaviChat extends HTMLElement {
   #listen() {
     const starters = [...this.root.querySelectorAll(".starters button")];
     const agentOf = (starter) => starter.dataset.agent ?? starter.closest("[data-of]")?.dataset.of;
-    const choose = (starter) => (this.#$("agent").value = agentOf(starter) || this.#$("agent").value);
+    const choose = (starter) => this.#choose(agentOf(starter));
+    if (!this.#$("agent").querySelector("[selected]")) starters.toReversed().forEach(choose); // the first one on offer
     this.composer = new Composer(this.root, this.api, this.dataset.user, {
       fault: (message) => this.status.say(message, "fault"),
       send: (text) => this.#send(text),
@@ -154,8 +155,7 @@ class RaviChat extends HTMLElement {
       for await (const frame of this.api.events(run, { signal, state: (state) => this.status.connection(state) })) {
         answer.take(frame);
         if (frame.type === "board") this.#board(answer.root, frame.task);
-        const word = stepInWords(frame);
-        if (word) this.status.say(word);
+        if (stepInWords(frame)) this.status.say(stepInWords(frame));
         if (frame.type === "request") {
           this.#tell("ravi-news");
           this.status.announce(t(frame.kind === "approval" ? "Asks for approval: %s" : "Asks: %s", frame.text || frame.tool));
@@ -250,8 +250,7 @@ class RaviChat extends HTMLElement {
       const waiting = await Promise.all(runs.filter((run) => !ENDED.has(run.status)).reverse().map((run) => this.api.get(`runs/${run.id}/`)));
       if (mine !== this.#opened) return;
       const active = waiting.shift();
-      const last = (active ?? runs[0])?.agent;
-      if ([...this.#$("agent").options].some((option) => option.value === last)) this.#$("agent").value = last;
+      this.#choose((active ?? runs[0])?.agent);
       this.streamed = new Set([active?.id]);
       await Promise.all([this.#page(newest, runs), this.#showOrigin(runs.at(-1))]);
       if (mine !== this.#opened) return;
@@ -377,6 +376,10 @@ class RaviChat extends HTMLElement {
     this.#following = true;
     this.#$("scroller").scrollTop = this.#$("scroller").scrollHeight;
     this.#$("to-end").hidden = true;
+  }
+
+  #choose(agent) {
+    for (const option of this.#$("agent").options) option.selected ||= option.value === agent;
   }
 
   // Show the starter prompts of the chosen agent.
