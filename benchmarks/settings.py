@@ -19,3 +19,5 @@ if "BENCH_EVENT_BUS" in os.environ:
     RAVI["EVENT_BUS"] = os.environ["BENCH_EVENT_BUS"]
 if "BENCH_POOLED" in os.environ:
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
+if "BENCH_BROKER" in os.environ:  # such as amqp://guest:guest@127.0.0.1:5672//
+    CELERY_BROKER_URL = os.environ["BENCH_BROKER"]

@@ -108,6 +108,8 @@ def worker(stack: Stack, name: str = "worker", **env: str) -> Iterator[Child]:
         "200",
         "-Q",
         "ravi",
+        "-n",
+        f"{name}@%h",
         "--without-gossip",
         "--without-mingle",
         "--loglevel",
