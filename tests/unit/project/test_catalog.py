@@ -4,6 +4,7 @@ import ast
 import gettext
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,12 @@ CALL = re.compile(rf"\b(?:n?gettext\(|_\(|pgettext\(u?(?:{TEXT}),)\s*u?(?P<text>
 PLACE = re.compile(r"%(?:\(\w+\))?[sd]|\{\}")
 
 
-def in_code() -> Iterator[str]:
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MARKS:
-                text = node.args[1 if node.func.id == "pgettext" else 0]
-                if isinstance(text, ast.Constant):
-                    yield text.value
+@cache
+def in_code() -> set[str]:
+    nodes = (node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    calls = (node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") in MARKS)
+    texts = (call.args[1 if call.func.id == "pgettext" else 0] for call in calls)
+    return {text.value for text in texts if isinstance(text, ast.Constant)}
 
 
 def in_templates() -> Iterator[str]:

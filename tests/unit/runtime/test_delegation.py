@@ -144,14 +144,12 @@ def test_the_childs_priority_is_the_configured_one():
 PARALLEL = [
     handoff("writer", "c1", task="one"),
     ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2"),
-    handoff("critic", "c3", task="two"),
-    handoff("writer", "c4", task="three"),
+    handoff("writer", "c3", task="two"),
 ]
 RESULTS = {
     "c1": ("writer did one", False),
     "c2": ("tool", False),
-    "c3": ("critic did two", False),
-    "c4": ("writer did three", False),
+    "c3": ("writer did two", False),
 }
 
 
@@ -160,7 +158,7 @@ def test_a_takeover_in_a_parallel_turn_spawns_none_twice_and_routes_each_answer_
 
     def story(drive_and_die):
         ran.clear()
-        model, run = boss([PARALLEL, "done"], member(echoes), member(echoes, "critic"), tools=[step])
+        model, run = boss([PARALLEL, "done"], member(echoes), tools=[step])
         models.append(model)
         drive_and_die(run)
         begun = len(ran)
@@ -172,13 +170,12 @@ def test_a_takeover_in_a_parallel_turn_spawns_none_twice_and_routes_each_answer_
 
     for run, death in every_death(clock, story):
         assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
-        children = sorted(Run.objects.filter(parent=run).values_list("agent", flat=True))
-        assert children == ["test/critic", "test/writer", "test/writer"]
+        assert Run.objects.filter(parent=run).count() == 2
         assert told(models[-1], -1) == RESULTS
         assert len(models[-1].calls) == 2 + death.lost("llm.call")
 
         paths = {row.path for row in journal_of(run) if row.kind == "child.spawned"}
-        assert paths == {f"turn1.call{place}.1" for place in (0, 2, 3)}
+        assert paths == {f"turn1.call{place}.1" for place in (0, 2)}
 
 
 def test_the_deadline_of_an_answer_survives_a_crash(clock):

@@ -303,7 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
 @on_postgresql
 @pytest.mark.timeout(600)  # of a failure: to look for the shortest way there
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("examples", sizes(20, 50))
+@pytest.mark.parametrize("examples", sizes(12, 50))
 def test_the_store_does_what_its_model_does(examples):
     how = settings(
         max_examples=examples,
