@@ -205,12 +205,13 @@ def fits_in_row(entry: Entry) -> bool:
 
 def _room(value: Any, left: int) -> int:
     """`left` minus the characters of the texts inside; stops below 0. Much cheaper than encoding a big value."""
-    if isinstance(value, str):
-        return left - len(value)
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            if (left := _room(inner, left)) < 0:
-                break
+    values = [value]
+    while values and left >= 0:
+        value = values.pop()
+        if isinstance(value, str):
+            left -= len(value)
+        elif isinstance(value, dict | list):
+            values += value.values() if isinstance(value, dict) else value
     return left
 
 

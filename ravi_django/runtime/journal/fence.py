@@ -97,10 +97,10 @@ def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> boo
 
 def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
     """Usage and known cost of the entries, by column of the run, and whether some cost is unknown."""
-    used = [(entry.usage, entry.cost) for entry in entries if entry.usage is not None]
-    sums: dict[str, Any] = {name: sum(getattr(usage, name) for usage, _ in used) for name in TOKENS}
-    sums["cost"] = sum((cost or 0.0 for _, cost in used), 0.0)
-    return sums, any(cost is None for _, cost in used)
+    used = [entry for entry in entries if entry.usage is not None]
+    sums: dict[str, Any] = {name: sum([getattr(entry.usage, name) for entry in used]) for name in TOKENS}
+    sums["cost"] = sum([entry.cost or 0.0 for entry in used], 0.0)
+    return sums, None in [entry.cost for entry in used]
 
 
 def _append_by_orm(

@@ -13,8 +13,7 @@ import asyncio
 import gc
 import sysconfig
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Set
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from types import FrameType
@@ -85,14 +84,19 @@ def current() -> Scope | None:
     return _scope.get()
 
 
-@contextmanager
-def entered(scope: Scope | None) -> Iterator[None]:
+class entered:
     """Number the calls inside by this scope. With None, tasks made inside do not belong to the run."""
-    token = _scope.set(scope)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = _scope.set(self._scope)
+
+    def __exit__(self, *error: object) -> None:
+        _scope.reset(self._token)
 
 
 TaskFactory = Callable[..., asyncio.Future[Any]]

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -103,10 +102,8 @@ class RunState:
         place = above + slash + _BEHIND_PAUSE.sub("", own)
         return hashlib.sha256(f"{origin or run.id}:{run.generation}:{place}".encode()).hexdigest()
 
-    @contextmanager
-    def scope(self, name: str, *, call_id: str = "") -> Iterator[None]:
-        with paths.entered(self.here().for_name(name, call_id)):
-            yield
+    def scope(self, name: str, *, call_id: str = "") -> paths.entered:
+        return paths.entered(self.here().for_name(name, call_id))
 
     def decided(self, name: str) -> bool | None:
         """Whether the journal has a call in the next scope `name` here. Then a replay has to make the call, and
