@@ -3,13 +3,12 @@ const { module, url, token, agent, input, sockets } = JSON.parse(process.argv[2]
 if (!sockets) delete globalThis.WebSocket;
 const { Client } = await import(module);
 const client = new Client(url, { token });
-let [last, error] = [null, null];
+let error = null;
 try {
   for await (const frame of client.stream(agent, input)) {
-    console.log(JSON.stringify((last = frame)));
+    console.log(JSON.stringify(frame));
     if (frame.type === "request") await client.answer(frame.id, "approve");
   }
-  for await (const frame of client.events(last.run, { after: last.seq })) console.log(JSON.stringify(frame)); // none
 } catch ({ status, code, field, message }) {
   error = [status, code, message, field];
 }

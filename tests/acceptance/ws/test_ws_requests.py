@@ -203,6 +203,7 @@ def test_a_site_without_redis_goes_by_the_clock(hints_alone, opened, run, settin
 
 def test_who_is_shut_out_is_told_nothing_more(opened, run, finance, monkeypatch) -> None:
     monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    monkeypatch.setattr(requests, "RIGHTS_S", 0.2)
     request = approval(run, to="group:finance")
     with opened(finance) as client:
         frame(client)
@@ -224,6 +225,7 @@ def test_rights_that_grow_or_shrink_without_a_change_of_the_request_are_shown(
 ) -> None:
     settings.RAVI = {**settings.RAVI, "FOUR_EYES": False}
     monkeypatch.setattr(requests, "COMPARE_S", 0.2)
+    monkeypatch.setattr(requests, "RIGHTS_S", 0.2)
     approval(run, to="group:finance")
     group = Group.objects.create(name="finance")
     with opened() as client:

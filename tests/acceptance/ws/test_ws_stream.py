@@ -101,6 +101,7 @@ def test_two_clients_and_a_late_one_see_the_same(worker, server, paced, submitte
         assert read(other) == frames
     with open_one() as late:
         assert read(late) == frames
+    assert wait_until(lambda: Run.objects.get(id=run.id).published_at, BOUND_S)  # else the socket looks again in 5 s
     with server.connect(f"/ws/ravi/runs/{run.id}/?ticket={ticket(demo)}&after={frames[-1]['seq']}") as after_all:
         assert read(after_all) == []
         assert after_all.close_code == 1000
