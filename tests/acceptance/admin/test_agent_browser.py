@@ -14,7 +14,7 @@ from django.test import Client
 
 from ravi_django.models import Run
 from tests.support import world
-from tests.support.browser import elsewhere, looks
+from tests.support.browser import elsewhere
 from tests.support.patience import BOUND_S
 from tests.support.world import Runtime
 
@@ -84,16 +84,3 @@ def test_an_agent_made_in_the_admin_answers_an_ordinary_user(open_page) -> None:
     assert "tool.call calculator" in page.inner_text("#journal").replace("\n", " ")
     page.click("text=version 1")
     page.wait_for_selector("text=The first version")
-
-
-def test_it_can_be_read_in_both_themes_and_on_a_phone(open_page) -> None:
-    page = open_page()
-    make_agent(page)
-    page.click("input[name=_preview]")
-    page.wait_for_selector("#preview")
-
-    for scheme, width in looks(page, 1280, 400):
-        assert page.evaluate("document.documentElement.scrollWidth") <= width + 1, (
-            scheme,
-            width,
-        )  # tables scroll alone

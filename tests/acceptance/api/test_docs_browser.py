@@ -10,7 +10,7 @@ from django.test import Client
 
 from tests.support.browser import new_page
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
 
 
 def test_both_pages_show_the_calls_and_a_call_is_tried(chromium: Any, live_server: Any, django_user_model: Any) -> None:

@@ -250,7 +250,6 @@ def test_what_was_cancelled_was_decided_by_nobody(demo, stranger, submitted, ask
     page.wait_for_selector(".request .state:text-is('Nobody waits for an answer any more.')")
 
 
-@pytest.mark.gate
 def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_path) -> None:
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
     page = chat_of(boss)
@@ -407,7 +406,6 @@ def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(d
     assert (page.input_value("#text"), page.evaluate(INERT)) == ("", [True, True])
 
 
-@pytest.mark.gate
 def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitted, paced, chat_of) -> None:
     run = elsewhere(submitted, "react/paced")
     page = chat_of(demo, run.session_id)
@@ -595,7 +593,6 @@ def test_older_conversations_come_from_this_host_also_behind_a_proxy(demo, submi
     page.wait_for_selector(".talk:has-text('older')")
 
 
-@pytest.mark.gate
 def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, settings, tmp_path) -> None:
     settings.MEDIA_ROOT = tmp_path
     paced.let_all()

@@ -97,7 +97,6 @@ def test_escape_closes_the_panel_and_asks_first_while_an_answer_is_written(
 
 
 @pytest.mark.full
-@pytest.mark.gate
 def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_next_page(
     server: Any, worker: Any, new_page: Callable[..., Any], settings: Any, tmp_path: Path
 ) -> None:

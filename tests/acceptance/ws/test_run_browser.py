@@ -154,7 +154,6 @@ def test_an_uncertain_call_is_resolved_in_place(demo, page_of, settings) -> None
     assert (answer["outcome"], answer["result"]) == ("happened", {"id": 7})
 
 
-@pytest.mark.gate
 def test_a_journal_of_5000_rows_opens_with_its_beginning_and_loads_the_rest(demo, page_of, tmp_path) -> None:
     boss = elsewhere(lambda: get_user_model().objects.create_superuser("boss"))
     run = elsewhere(lambda: make_run(owner=demo))
