@@ -89,9 +89,7 @@ def test_a_second_one_on_the_same_port_refuses_and_leaves_the_first_alone(runnin
     assert healthy(running.port)
 
 
-def test_a_first_start_beside_another_demo_has_a_conversation_and_ends(
-    running: RunningDemo, port: int, tmp_path: Path
-) -> None:
+def test_a_first_start_beside_another_demo_has_a_conversation_and_ends(running, port, tmp_path) -> None:
     """This one starts from nothing."""
     with demo(port, tmp_path, "--check") as checked:
         status = checked.process.wait(seconds(300))

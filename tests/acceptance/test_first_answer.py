@@ -7,10 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,9 +100,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.timeout(240)
-def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(
-    reader: Reader, chromium: Callable[[], AbstractContextManager[Any]]
-) -> None:
+def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(reader, chromium) -> None:
     steps = actions(SECTION)
     assert len(steps[1:]) <= MOST, "after pip install"
 

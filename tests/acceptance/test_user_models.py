@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 IMPORTS = """
 import uuid
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
-from django.contrib.auth.models import AbstractUser, PermissionsMixin
+from django.contrib.auth.models import PermissionsMixin
 from django.db import models
 """
 UUID_AND_EMAIL = """
@@ -33,13 +33,6 @@ class Person(AbstractBaseUser, PermissionsMixin):
     email = models.EmailField()
     is_staff = models.BooleanField(default=False)
     USERNAME_FIELD = "handle"
-    objects = BaseUserManager()
-"""
-NO_USERNAME = """
-class Person(AbstractUser):
-    username = None
-    email = models.EmailField(unique=True)
-    USERNAME_FIELD = "email"
     objects = BaseUserManager()
 """
 NO_SUPERUSERS = """
@@ -182,7 +175,6 @@ def test_erasing_a_user_with_a_uuid_and_without_a_username(tmp_path: Path) -> No
 ALL = {
     "uuid": UUID_AND_EMAIL,
     "no_active_field": NO_ACTIVE_FIELD,
-    "no_username": NO_USERNAME,
     "no_superusers": NO_SUPERUSERS,
     "no_permissions": NO_PERMISSIONS,
 }

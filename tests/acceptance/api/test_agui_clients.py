@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,7 @@ def test_text_streams_after_a_tool_and_the_thread_continues(server: str, key: st
     assert (second["kinds"][-1], Session.objects.get().runs.count()) == ("RUN_FINISHED", 2)
 
 
-def test_an_approval_is_answered_by_the_client_and_answered_again_after_a_cut(
-    server: str, key: str, worker: None
-) -> None:
+def test_an_approval_is_answered_by_the_client_and_answered_again_after_a_cut(server, key, worker) -> None:
     answers = [{"action": "approve"}, {"action": "deny"}]
 
     steps: list[dict[str, Any]] = [{"say": "Pay."}, {"answers": answers, "cut": "TEXT_MESSAGE_CONTENT"}]
@@ -85,9 +83,7 @@ def thinker() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("cut", ["REASONING_MESSAGE_CONTENT", "TOOL_CALL_START", "TEXT_MESSAGE_CONTENT"])
-def test_a_client_whose_connection_is_cut_repeats_its_call(
-    server: str, key: str, thinker: str, worker: None, cut: str
-) -> None:
+def test_a_client_whose_connection_is_cut_repeats_its_call(server, key, thinker, worker, cut) -> None:
     said, again, third = talk(server, key, thinker, {"say": "6 * 7?", "cut": cut}, {"say": "Again?"})
 
     assert (said["kinds"][-1], said["error"]) == (cut, "TypeError: terminated")
@@ -107,9 +103,7 @@ def shown(page: Any, html: str, script: Path) -> Any:
     return page
 
 
-def test_assistant_ui_has_a_conversation_and_asks(
-    server: str, key: str, worker: None, new_page: Callable[..., Any]
-) -> None:
+def test_assistant_ui_has_a_conversation_and_asks(server, key, worker, new_page) -> None:
     node()
     source = (CLIENTS / "assistant-ui.jsx").read_text()
     assert Page("clients").text.split("```jsx\n")[1].partition("```")[0] in source, "what the docs show"
@@ -127,9 +121,7 @@ def test_assistant_ui_has_a_conversation_and_asks(
     assert sorted(PAID) == [5, 6]
 
 
-def test_the_chat_element_runs_a_tool_and_answers(
-    server: str, key: str, worker: None, new_page: Callable[..., Any]
-) -> None:
+def test_the_chat_element_runs_a_tool_and_answers(server, key, worker, new_page) -> None:
     found = find_spec("django_admin_agent")
     if found is None or not found.submodule_search_locations:
         missing("the chat element", "pip install --no-deps django-admin-agent")

@@ -68,6 +68,7 @@ def test_an_emptied_valkey_costs_one_announced_gap(site: Site, worker: Worker) -
     assert about.calls() == list(range(1, STEPS + 2))
 
 
+@pytest.mark.full
 def test_runs_live_through_a_restart_of_the_database(site: Site, workers: list[Worker]) -> None:
     held = site.model.conversation("held over the restart", steps=STEPS, hold={3})
     last = [site.model.conversation("at its last call", steps=STEPS, hold={STEPS + 1}) for _ in workers]

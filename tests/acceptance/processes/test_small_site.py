@@ -58,9 +58,7 @@ def test_the_minimal_agent_answers(model: ModelServer, environment: dict[str, st
     assert said(about.requests[0]["messages"][0]) == "You are a helpful assistant."
 
 
-def test_ravi_worker_drives_what_another_process_submits(
-    model: ModelServer, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_ravi_worker_drives_what_another_process_submits(model, environment, tmp_path) -> None:
     environment["RAVI_MODEL"] = "openai/test-model"
     worker = Child(  # the one `manage.py ravi_worker` that is no fork
         "ravi_worker",

@@ -80,6 +80,7 @@ def test_a_killed_worker_is_taken_over_wherever_it_was(site: Site, workers: list
         assert about.counts()[number] == 2
 
 
+@pytest.mark.full
 def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, workers: list[Worker]) -> None:
     zombie, heir = workers[:2]
     abouts = [site.model.conversation("zombie", steps=STEPS, hold={number}) for number in (2, 10)]
@@ -114,6 +115,7 @@ def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, worke
         assert_paid_once(site, run_id, about)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stuck", [False, True], ids=["call-ends-in-time", "call-outlasts-the-drain"])
 def test_a_worker_that_is_asked_to_leave_hands_over(site: Site, workers: list[Worker], stuck: bool) -> None:
     leaver, heir = workers[:2]

@@ -85,6 +85,7 @@ def assert_one_sequence(site: Site, run_id: str, frames: list[dict[str, Any]]) -
         assert own.index(next(frame for frame in own if frame["type"] == "completion")) > 0
 
 
+@pytest.mark.full
 def test_a_worker_killed_with_a_part_of_the_team_leaves_no_gap(site: Site, crowded: Worker) -> None:
     hands = [site.model.conversation(f"hand {number}", steps=2, hold={2}) for number in range(HANDS)]
     run_id = submit(site, team(site, hands), crowded)
