@@ -33,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 # Clients in Node, where it is installed.
-NPM_CI := ! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
+CLIENTS := tests/clients/node_modules/assistant-ui.js
 
 .PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
 
@@ -49,9 +49,8 @@ test-crash:
 	@$(PY) .ci/install dev
 	@exec $(PYTEST) -m "crash and not llm" $(ARGS)
 
-test-all:
+test-all: $(CLIENTS)
 	@$(PY) .ci/install dev
-	@$(NPM_CI)
 	@exec $(PYTEST) -m "not llm" $(ARGS)
 
 coverage:
@@ -64,9 +63,11 @@ test-sites:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest -m full tests/acceptance/sites $(ARGS)
 
-test-clients:
+$(CLIENTS): $(addprefix tests/clients/,package.json package-lock.json assistant-ui.jsx)
+	@! command -v npm >/dev/null || npm ci --silent --prefix tests/clients
+
+test-clients: $(CLIENTS)
 	@$(PY) .ci/install dev
-	@$(NPM_CI)
 	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
 
 test-llm:
