@@ -1,14 +1,22 @@
 """A Django site made from a row of the table, as the text of its files: alone, and with the app installed.
 
-`mysite.before` has the settings of the site alone, and `mysite.settings` what README adds to them.
+`mysite.before` has the settings of the site alone, and `mysite.settings` what README adds to them. Virtual environments
+for sites with another Django are kept in `.cache/sites/`; `make clean` removes them.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.acceptance.sites.table import Row
 from tests.support import forks
@@ -158,11 +166,26 @@ for name, flags in (("root", {"is_staff": True, "is_superuser": True}), ("ada", 
     user.set_password(name)
     user.save()
 """
-TABLES = """
+INSTALL = """
+import django; django.setup()
+from django.core.management import call_command
+call_command("migrate", verbosity=0, skip_checks=False)
+call_command("check")
+"""
+LEAVE = """
 import django; django.setup()
 from django.contrib.contenttypes.models import ContentType
+from django.core.management import call_command
 from django.db import connection
-print(connection.introspection.table_names(), *ContentType.objects.using("default").values_list("app_label", flat=True))
+from django.test import Client
+call_command("check")
+call_command("remove_stale_contenttypes", include_stale_apps=True, interactive=False, verbosity=0)
+types = ContentType.objects.using("default").values_list("app_label", flat=True)
+assert "ravi" not in f"{connection.introspection.table_names()} {[*types]}"
+client = Client(SERVER_NAME="127.0.0.1")
+assert client.login(username="root@example.com", password="root")
+page = client.get("/admin/")
+assert (page.status_code, b"ravi" in page.content.lower()) == (200, False), page.content
 """
 
 
@@ -199,8 +222,8 @@ class Site:
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return f"{done.stdout}{done.stderr}"
 
-    def start(self, name: str, *argv: str, settings: str = "mysite.settings") -> subprocess.Popen[Any]:
-        options = {"env": self._env(settings), "cwd": self.folder, "stderr": subprocess.STDOUT}
+    def start(self, name: str, *argv: str) -> subprocess.Popen[Any]:
+        options = {"env": self._env("mysite.settings"), "cwd": self.folder, "stderr": subprocess.STDOUT}
         with self.log(name).open("wb") as log:
             if self._python:
                 return subprocess.Popen([self._python, *argv], stdout=log, **options)
@@ -213,3 +236,47 @@ class Site:
         kept = ("PATH", "HOME", "TMPDIR", "PYTHONPYCACHEPREFIX", "COVERAGE_PROCESS_CONFIG")
         given = {name: os.environ[name] for name in kept if name in os.environ}
         return given | {"DJANGO_SETTINGS_MODULE": settings, "PYTHONUNBUFFERED": "1"}
+
+
+# --------------------------------------------------------------------------------- environments with another Django
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = ROOT / ".cache" / "sites"
+OLDEST = {"6": (3, 12)}  # Python, by Django's major version
+
+
+def python_of(django: str) -> str:
+    """The Python of an environment with the app and that Django. Skips the test where the machine has none for it."""
+    base = next(_pythons(OLDEST[django]), None)
+    if base is None:
+        pytest.skip(f"Django {django} needs Python {'.'.join(map(str, OLDEST[django]))} or newer")
+    state = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + base.encode()).hexdigest()[:12]
+    folder = CACHE / f"django{django}-{state}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "installed").exists():
+            _install(base, folder, f"django~={django}.0")
+    return str(folder / "bin" / "python")
+
+
+def _install(base: str, folder: Path, django: str) -> None:
+    for old in CACHE.glob(f"{folder.name.partition('-')[0]}-*/"):
+        shutil.rmtree(old)
+    subprocess.run([base, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    subprocess.run([*pip, "-e", ROOT, django, "whitenoise"], check=True, stderr=subprocess.DEVNULL)
+    (folder / "installed").touch()
+
+
+def _pythons(oldest: tuple[int, int]) -> Iterator[str]:
+    """Those on the PATH and of pyenv; a shim of pyenv for a version that is switched off does not run."""
+    names = [f"python3.{minor}" for minor in range(20, oldest[1] - 1, -1)]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    places = [*filter(None, map(shutil.which, names))]
+    places += [str(path) for name in names for path in pyenv.glob(f"{name.removeprefix('python')}.*/bin/python")]
+    if sys.version_info >= oldest:
+        yield sys.executable
+    for place in places:
+        if subprocess.run([place, "-c", "import ensurepip"], capture_output=True).returncode == 0:
+            yield place

@@ -24,9 +24,8 @@ class Row:
 
 
 ROWS = (
-    Row("small"),
     Row("shop", admin="unfold", users="email", database="pgbouncer", workers="prefork", server="gunicorn",
         mount="<str:version>/ai/"),
     Row("news", admin="jazzmin", users="uuid", database="pool", replica=True, workers="threads", server="uvicorn"),
-    Row("next", django="6", csp=True, users="email"),
+    Row("small", django="6", csp=True),
 )  # fmt: skip
