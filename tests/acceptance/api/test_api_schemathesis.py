@@ -20,7 +20,7 @@ from tests.support import world
 from tests.support.asked import asked_by
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.full]
-EXAMPLES = 6  # an operation and mode
+EXAMPLES = 3  # an operation and mode
 
 quick = settings(
     max_examples=EXAMPLES,

@@ -26,7 +26,6 @@ from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.plan import Plan
 from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Author, Story
-from tests.acceptance.crash.streams import of_stream
 from tests.acceptance.crash.trouble import Trouble
 from tests.acceptance.crash.wishes import PEOPLES
 from tests.support.patience import seconds
@@ -255,6 +254,22 @@ class Campaign:
         return f"{seconds:4.0f} s: {ended} of {runs} runs ended, {live}, {self.lab.kills} killed; {made}"
 
 
+def of_stream(frames: list[dict[str, Any]]) -> Iterator[str]:
+    """Numbers without a hole that no `stream.gap` has announced, and one end, which comes last."""
+    following = 1
+    for frame in frames:
+        is_gap = frame["type"] == "stream.gap"
+        first = frame["from"] if is_gap else frame.get("from_seq", frame["seq"])
+        if first > following or (first < following and not is_gap):
+            yield f"its stream goes on at {first} where {following} comes next ({frame['type']})"
+        if is_gap and frame["to"] + 1 != frame["seq"]:
+            yield f"its gap to {frame['to']} ends in front of {frame['seq']}"
+        following = frame["seq"] + 1
+    ends = [frame["seq"] for frame in frames if frame["type"] == "stream.done"]
+    if ends != [following - 1]:
+        yield f"its stream ends at {ends}, its last frame is {following - 1}"
+
+
 def campaign(
     runs: int, seed: int, say: Callable[[str], None] = print, *, faults: int = 0, give_up_s: float | None = None
 ) -> Figures:
@@ -267,9 +282,9 @@ def campaign(
         return Campaign(lab, seed, runs, say, faults=faults, trouble_every_s=every_s).go(give_up_s)
 
 
-def backends(count: int, seed: int, say: Callable[[str], None] = print, *, rest_s: float = WIRE_REST_S) -> Figures:
+def backends(count: int, seed: int, say: Callable[[str], None] = print) -> Figures:
     """So many terminations of PostgreSQL backends of one worker under load, and no other fault."""
-    with _lab(BACKENDS_MAX_RUNS, workers=1, CRASH_WIRE_REST_S=str(rest_s)) as lab:
+    with _lab(BACKENDS_MAX_RUNS, workers=1, CRASH_WIRE_REST_S=str(WIRE_REST_S)) as lab:
         lab.persons_wanted = PERSONS
         made = Campaign(lab, seed, 1, say, backends=count, trouble_every_s=BACKENDS_EVERY_S)
         made.trouble.fault("slow", float("inf"), SLOW_S)

@@ -24,19 +24,15 @@ WAITS = ("suspend", "signal", "consume", "touch", "spawn", "ask", "reply")
 UNCERTAIN = {"started.after": False, "effect.before": False, "effect.after": True, "result.before": True}
 
 
-def kinds_at(point: str) -> tuple[str, ...]:
-    """The kinds of effects whose runs come to this point."""
-    return ONLY.get(point.partition(".")[0], EFFECTS)
-
-
 def cases_at(points: Iterable[str]) -> list[Any]:
     """Each point with one kind of effects, and with the others behind the mark `crash`. The kind is at-most-once where
-    a death makes the effect uncertain; elsewhere the kinds take turns."""
+    a death makes the effect uncertain; elsewhere the kinds take turns. At the points of a wait no effect is open: each
+    has one kind."""
     cases = []
     for number, point in enumerate(points):
-        kinds = kinds_at(point)
+        kinds = ONLY.get(point.partition(".")[0], EFFECTS)
         gate = "at_most_once" if point in UNCERTAIN else kinds[number % len(kinds)]
-        for kind in kinds:
+        for kind in (gate,) if point.startswith(WAITS) else kinds:
             marks = () if kind == gate else (pytest.mark.crash,)
             cases.append(pytest.param(point, kind, id=f"{point}-{kind}", marks=marks))
     return cases

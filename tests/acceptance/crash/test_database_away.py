@@ -14,7 +14,7 @@ from tests.support.patience import seconds
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
-LEASE_S, AWAY_S = 20.0, 14.0
+LEASE_S, AWAY_S = 12.0, 6.0  # a heartbeat a quarter: nine seconds are left at least
 SLOWEST_S = 1.4  # of each half of an effect: all of them begin before the first half ends
 RESULTS = "SELECT count(*) AS n FROM ravi_journalentry WHERE name = 'at_most_once' AND phase = %s"
 

@@ -72,7 +72,7 @@ class Size:
 
 @pytest.fixture
 def size() -> Size:
-    return Size(readers=20, kills=4, seed=7)
+    return Size(readers=10, kills=3, seed=7)
 
 
 @pytest.fixture
@@ -121,9 +121,7 @@ def emit(address: str, text: str, id: str) -> dict[str, Any]:
     return found
 
 
-def test_every_item_comes_to_every_reader_once_though_the_worker_is_killed(
-    site: Site, feed_server: FeedServer, size: Size, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_item_comes_to_every_reader_once_though_the_worker_is_killed(site, feed_server, size, capsys) -> None:
     chance = random.Random(size.seed)
     address = start_web(site)
     site.start_worker("-P", "threads", "-c", "50")

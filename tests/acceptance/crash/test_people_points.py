@@ -17,10 +17,7 @@ from tests.support.patience import seconds
 BOUND_S = seconds(150)  # the first test waits while all of the cases run
 SIDES = ("before", "after")
 ASKING = (*(f"{name}.{side}" for name in ("request", "record", "suspend") for side in SIDES), "model_row.after")
-ANSWERING = (
-    *(f"answer.{side}" for side in SIDES),
-    *(f"record.{side}:2" for side in SIDES),
-)
+ANSWERING = (*(f"answer.{side}" for side in SIDES), *(f"record.{side}:2" for side in SIDES))
 WAKING = ("wake.before", "wake.after")  # where an answer is part of a transaction: else it wakes in its own commit
 RESUMING = ("claim.before:2", "claim.after:2", "model.before:2", "model_row.before:2", "model_row.after:2")
 ACTING = {

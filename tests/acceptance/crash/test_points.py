@@ -61,15 +61,9 @@ def test_death_at(matrix: Matrix, point: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("point", "known", "outcome"),
-    [
-        ("effect.after", True, "happened"),
-        ("started.after", True, "run_again"),
-        ("effect.after", False, "unknown"),
-    ],
+    [("effect.after", True, "happened"), ("started.after", True, "run_again"), ("effect.after", False, "unknown")],
 )
-def test_the_check_of_an_effect_that_its_worker_died_over(
-    lab: Lab, asking: dict[tuple[Any, ...], str], point: str, known: bool, outcome: str
-) -> None:
+def test_the_check_of_an_effect_that_its_worker_died_over(lab, asking, point, known, outcome) -> None:
     matrix, run_id = Matrix(lab, []), asking[point, known, outcome]
 
     matrix.wait_settled(run_id)

@@ -236,10 +236,7 @@ class Trouble:
 
     def lock_table(self) -> None:
         """As a migration does; given up when the table is in use for too long."""
-        table = self._random.choice(
-            ("ravi_run", "ravi_journalentry", "ravi_signal", "ravi_session", "ravi_humanrequest")
-        )
-        locks = Thread(target=self._lock, args=(table, self._spell()))
+        locks = Thread(target=self._lock, args=(self._random.choice(TABLES), self._spell()))
         locks.start()
         self._threads.append(locks)
 

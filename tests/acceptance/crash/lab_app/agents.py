@@ -153,12 +153,7 @@ async def expiring(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT
     return done("expiring", number, amount)
 
 
-@tool(
-    risk="high",
-    effect="at_most_once",
-    timeout=3,
-    approvers=[(f"group:{CLERKS}", ESCALATES_S), f"group:{CHIEFS}"],
-)
+@tool(risk="high", effect="at_most_once", timeout=3, approvers=[(f"group:{CLERKS}", ESCALATES_S), f"group:{CHIEFS}"])
 async def escalating(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
     """Ask people who leave it to others."""
     await _effect("escalating", number, ctx)
