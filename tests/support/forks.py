@@ -219,15 +219,19 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the process that starts the server waits for this one
     os.setsid()
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import fetches a price list over the network
-    for name in WARM:
-        with suppress(ImportError):  # other versions have other modules
-            importlib.import_module(name)
+    import_libraries()
     for name in WARM_PACKAGES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             importlib.import_module(module.name)
     serve(Path(sys.argv[1]))
+
+
+def import_libraries() -> None:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import fetches a price list over the network
+    for name in WARM:
+        with suppress(ImportError):  # other versions have other modules
+            importlib.import_module(name)
 
 
 def serve(path: Path) -> None:

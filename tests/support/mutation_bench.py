@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
 import psycopg
 import redis
 
 from project.services import Postgres, Valkey
-from tests.support import guards, template
+from tests.support import forks, guards, template
 from tests.support.guards import Guard
 
-WARM_PYTEST = Path(__file__).with_name("warm_pytest.py")
-TESTED = "ravi_tested"
+TEST_S = 60  # a test that hangs without its guard has failed
+RUN_S = 240  # one run of tests
+DATABASE = "ravi_main"  # which tests/conftest.py makes
 NOTHING_RAN = 5  # pytest's exit
+NOT_KEPT = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")  # of the environment: tests/conftest.py sets them
+PLUGINS = ("pytest_django.plugin", "pytest_asyncio.plugin", "pytest_timeout", "_hypothesis_pytestplugin")
+OPTIONS = [
+    *(part for name in PLUGINS for part in ("-p", name)),
+    *("-p", "no:cacheprovider", "-p", "no:faulthandler", "--tb=short", "-rfEp", "-o", f"timeout={TEST_S}"),
+    *("-m", "not llm"),  # those marked crash, too: only they may notice that the guard is out
+]
+# A fork server that has imported the libraries, and nothing of the project.
+HOST = "import sys; from pathlib import Path; from tests.support import forks; import pytest, hypothesis.stateful\n"
+HOST += "forks.import_libraries(); forks.serve(Path(sys.argv[1]))"
+PYTEST = "import sys, pytest; sys.dont_write_bytecode = {}; sys.exit(pytest.main(sys.argv[1:]))"
+END = re.compile(r"^(PASSED|FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +73,29 @@ class Bench:
         with ExitStack() as stack:
             shutil.copytree(self._whole, self.tree)
             cluster = template.cluster(self._folder / "postgresql")
-            self._postgres = stack.enter_context(Postgres(cluster, fast=True))
-            self._valkey = stack.enter_context(Valkey(self._folder / "valkey", fast=True))
-            self._server = stack.enter_context(psycopg.connect(self._postgres.url, autocommit=True))
-            self._streams = stack.enter_context(redis.Redis.from_url(self._valkey.url))
-            self._pytest = stack.enter_context(self._start_pytest())
+            postgres = stack.enter_context(Postgres(cluster, fast=True))
+            valkey = stack.enter_context(Valkey(self._folder / "valkey", fast=True))
+            self._server = stack.enter_context(psycopg.connect(postgres.url, autocommit=True))
+            self._streams = stack.enter_context(redis.Redis.from_url(valkey.url))
+            kept = {name: value for name, value in os.environ.items() if name not in NOT_KEPT}
+            self._environment = kept | {
+                "RAVI_TEST_POSTGRES": postgres.url,
+                "REDIS_URL": valkey.url,
+                "RAVI_TEST_SERVERS": "own",
+                "RAVI_TEST_BOUND_S": "20",  # what hangs without its guard need not do so for long
+                "RAVI_TEST_SHRINKS": "0",
+                "PYTHONPATH": str(self.tree),  # before an installed copy of the project, in what the tests start too
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                "CI": "true",  # there, hypothesis takes the same examples each time
+            }
+            self._forks = forks.Forks(self._folder / "forks", self._start_forks)
+            stack.callback(self._forks.close)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        self._host.wait(20)
 
     @contextmanager
     def without(self, guard: Guard) -> Iterator[None]:
@@ -88,32 +115,39 @@ class Bench:
 
     def run(self, tests: Sequence[str], *, first: bool = False) -> Outcome:
         """Run files of tests, or tests by their ids, of all cases or of one, on empty servers; `first` ends at the
-        first failure."""
-        self._server.execute(f"DROP DATABASE IF EXISTS {TESTED} WITH (FORCE)")
-        template.database(self._postgres.url, TESTED)
+        first failure. An id that is not there is passed over."""
+        tests = [test for test in tests if "::" not in test or guards.is_test(test, self.tree)]
+        if not tests:
+            return Outcome([], [], NOTHING_RAN, "")
+        self._server.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
         self._streams.flushall()
-        request = {"tests": list(tests), "first": first, "bytecode": not self._taken_out}
-        assert self._pytest.stdin
-        assert self._pytest.stdout
-        self._pytest.stdin.write(json.dumps(request) + "\n")
-        self._pytest.stdin.flush()
-        return Outcome(**json.loads(self._pytest.stdout.readline()))
+        code, temporary = PYTEST.format(self._taken_out), self._folder / "tmp"
+        with forks.Popen(
+            ["-c", code, *OPTIONS, "--basetemp", temporary, *(["-x"] if first else []), *tests],
+            forks=self._forks,
+            cwd=self.tree,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=RUN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what its tests started and left
+        ends = END.findall(output)
+        failed = list(dict.fromkeys(test for end, test in ends if end != "PASSED"))
+        passed = [test for end, test in ends if end == "PASSED" and test not in failed]
+        return Outcome(passed, failed, process.returncode, output[-3000:])
 
-    def _start_pytest(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", WARM_PYTEST]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=self.tree, env=self._environment(TESTED), stdin=pipe, stdout=pipe, text=True
-        )
-
-    def _environment(self, database: str) -> dict[str, str]:
-        """The tree comes before an installed copy of the project, in what the tests start too."""
-        return os.environ | {
-            "DATABASE_URL": urlsplit(self._postgres.url)._replace(path=f"/{database}").geturl(),
-            "REDIS_URL": self._valkey.url,
-            "RAVI_TEST_SERVERS": "own",
-            "PYTHONPATH": str(self.tree),
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "RAVI_TEST_SHRINKS": "0",
-            "CI": "true",  # there, hypothesis takes the same examples each time
-        }
+    def _start_forks(self, path: Path, listener: socket.socket) -> None:
+        with path.with_name("forks.log").open("wb") as log:
+            command = [sys.executable, "-c", HOST, path]
+            self._host = subprocess.Popen(
+                command, cwd=self.tree, env=self._environment, stdin=listener, stdout=log, stderr=log
+            )
