@@ -49,12 +49,7 @@ def test_quick_bench_prints_a_table_and_writes_its_figures(tmp_path: Path) -> No
 
 
 def test_a_benchmark_that_does_not_exist_is_a_fault() -> None:
-    done = forks.run(
-        ["-m", "benchmarks.run", "--only", "nothing"],
-        capture_output=True,
-        text=True,
-        timeout=BOUND_S,
-    )
+    done = forks.run(["-m", "benchmarks.run", "--only", "nothing"], capture_output=True, text=True, timeout=BOUND_S)
 
     assert done.returncode != 0
     assert "no benchmark 'nothing'" in done.stderr

@@ -260,11 +260,9 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
 
     ran, bodies = story(site, script, "-c", BEGIN + ROWS)
 
-    assert ran.stdout.splitlines() == [
-        "1 1",
-        "completed 1 We are closed.",
-        "react/archivist ['calculator'] 4",
-    ], ran.stderr
+    assert ran.stdout.splitlines() == ["1 1", "completed 1 We are closed.", "react/archivist ['calculator'] 4"], (
+        ran.stderr
+    )
     first = bodies[0]
     assert first["messages"][0]["content"].startswith("You help Ada, who is a new customer. Today is 20")
     assert [tool["function"]["name"] for tool in first["tools"]] == ["opening_hours", "current_time", "handoff_helper"]

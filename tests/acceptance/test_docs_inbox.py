@@ -51,10 +51,9 @@ def ada(django_user_model: Any) -> Any:
 def test_the_page_has_examples() -> None:
     assert len(CALLS) == PAGE.count("\nPOST /ravi/requests/") >= 10
     assert len(COMMANDS) >= 10
-    assert {json.loads(body).get("action", "reassign") for _, _, body in CALLS} == {
-        *world.EVERY_ACTION,
-        "reassign",
-    } - {"cancel"}
+    assert {json.loads(body).get("action", "reassign") for _, _, body in CALLS} == {*world.EVERY_ACTION, "reassign"} - {
+        "cancel"
+    }
 
 
 @pytest.mark.parametrize(("path", "body"), [(path, body) for _, path, body in CALLS])

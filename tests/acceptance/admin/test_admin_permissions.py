@@ -9,12 +9,7 @@ from django.apps import apps
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from ravi_django.models import (
-    Agent,
-    JournalEntry,
-    Run,
-    Signal,
-)
+from ravi_django.models import Agent, JournalEntry, Run, Signal
 from tests.support import world
 from tests.support.inbox import html_of
 from tests.support.journals import rows_of

@@ -14,17 +14,7 @@ from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import ModelError, TextBlock, ToolUseBlock, Usage
-from ravi_django.models import (
-    Follow,
-    HumanRequest,
-    InboxMessage,
-    JournalEntry,
-    Publication,
-    Run,
-    Session,
-    Ticket,
-    Turn,
-)
+from ravi_django.models import Follow, HumanRequest, InboxMessage, JournalEntry, Publication, Run, Session, Ticket, Turn
 from ravi_django.testing import ScriptedModel
 from tests.support.patience import BOUND_S
 from tests.support.world import Runtime

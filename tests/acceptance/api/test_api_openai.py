@@ -254,16 +254,9 @@ def test_parts_name_uploaded_files(ai: openai.OpenAI, worker: None, client: Any,
     assert [[(block["type"], block.get("file")) for block in blocks] for blocks in said[:2]] == [
         [("text", None), ("image", image), ("document", paper)]
     ] * 2
-    assert (
-        said[2:]
-        == [
-            [
-                {"type": "document", "data": "JVBERi0=", "mime_type": "application/pdf", "name": "a.pdf"},
-                {"type": "audio", "data": "SUQz", "mime_type": "audio/mpeg"},
-            ]
-        ]
-        * 2
-    )
+    document = {"type": "document", "data": "JVBERi0=", "mime_type": "application/pdf", "name": "a.pdf"}
+    audio = {"type": "audio", "data": "SUQz", "mime_type": "audio/mpeg"}
+    assert said[2:] == [[document, audio]] * 2
 
 
 def test_of_the_wsgi_servers_only_runserver_streams(client: Any, worker: None) -> None:

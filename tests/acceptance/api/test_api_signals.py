@@ -30,10 +30,7 @@ def test_a_signal_wakes_the_run_that_waits_for_it(client: APIClient, user: Any, 
     run = submit(waiter, "hi", user=user)
     run_until_idle()
     found = client.get(f"/ravi/runs/{run.id}/").json()
-    assert (found["status"], found["waiting_on"]) == (
-        "suspended",
-        {"kind": "signal", "name": "paid", "until": None},
-    )
+    assert (found["status"], found["waiting_on"]) == ("suspended", {"kind": "signal", "name": "paid", "until": None})
 
     response = client.post(f"/ravi/runs/{run.id}/signals/", {"name": "paid", "payload": {"by": "card"}}, format="json")
 

@@ -18,14 +18,7 @@ from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
-from tests.support.runs import (
-    drive,
-    in_background,
-    make_run,
-    on_postgresql,
-    until,
-    waiting_for_locks,
-)
+from tests.support.runs import drive, in_background, make_run, on_postgresql, until, waiting_for_locks
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
