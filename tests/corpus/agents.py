@@ -112,11 +112,7 @@ async def a_model_that_refuses(ctx, inbox):
 
 
 def _react() -> ReActAgent:
-    script = [
-        [call(1, "fetch", name="a"), call(2, "fetch", name="b")],
-        call(3, "big", size=70_000),
-        "It is done.",
-    ]
+    script = [[call(1, "fetch", name="a"), call(2, "fetch", name="b")], call(3, "big", size=70_000), "It is done."]
     return ReActAgent(
         "corpus",
         id="test/corpus_react",

@@ -59,6 +59,5 @@ def _insert(cursor: Any, table: str, whose: str, run: Run, request: HumanRequest
     names = ", ".join(f'"{name}"' for name in columns)
     values = ", ".join(new.get(name, f't."{name}"') for name in columns)
     cursor.execute(
-        f"INSERT INTO {table} ({names}) SELECT {values} FROM {table} t, copies c WHERE t.{whose} = %s",
-        [owner],
+        f"INSERT INTO {table} ({names}) SELECT {values} FROM {table} t, copies c WHERE t.{whose} = %s", [owner]
     )

@@ -2,20 +2,8 @@
 
 from typing import Any
 
-from ravi_django.agents import (
-    ContextConfig,
-    InMemoryHistoryProvider,
-    ReActAgent,
-    tool,
-)
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatPayload,
-    Message,
-    RunContext,
-    ToolResultBlock,
-)
+from ravi_django.agents import ContextConfig, InMemoryHistoryProvider, ReActAgent, tool
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, RunContext, ToolResultBlock
 from tests.support.fake_context import FakeContext
 from tests.support.patience import seconds
 from tests.support.world import task_agent_id, task_agent_label, task_parent_agent_id, task_thread_id

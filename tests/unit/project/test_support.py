@@ -77,13 +77,16 @@ def test_a_fork_dies_with_the_process_that_asked_for_it():
     assert wait_until(lambda: not psutil.pid_exists(pid), BOUND_S)
 
 
-@pytest.mark.full
 def test_the_fork_server_outlives_clients_that_go_at_once(tmp_path):
-    own = forks.Forks(tmp_path / "socket", forks._start)
+    code = "import sys; from pathlib import Path; from tests.support import forks; forks.serve(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "socket")]
+    started = []
+    own = forks.Forks(tmp_path / "socket", lambda path, stdin: started.append(subprocess.Popen(command, stdin=stdin)))
     request = json.dumps({"argv": ["-c", ""], "env": {}, "cwd": "/"}).encode()
     with own.connect() as first:  # it connects before, so no new server answers it
         socket.send_fds(first, [request], [0, 1, 2])
-        server = psutil.Process(json.loads(first.recv(forks.MESSAGE_BYTES))["pid"]).parent()
+        assert first.recv(forks.MESSAGE_BYTES)
+        server = psutil.Process(started[0].pid)
         server.cpu_affinity(server.cpu_affinity()[:1])  # a fork has done little when the server runs again
         for _ in range(10):
             with own.connect() as client:
@@ -91,6 +94,7 @@ def test_the_fork_server_outlives_clients_that_go_at_once(tmp_path):
 
         assert forks.run(["-c", "print(1)"], capture_output=True, forks=own).stdout == b"1\n"
     own.close()
+    assert [server.wait(BOUND_S) for server in started] == [0]
 
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -112,10 +112,7 @@ def test_nobody_in_time_is_a_denial(clock, ann, pay, ran):
     assert results(agent) == {"c1": "denied: nobody answered in time; do not call it again unchanged"}
 
 
-@pytest.mark.parametrize(
-    ("action", "effect"),
-    [("edit", "at_most_once"), ("deny", "idempotent")],
-)
+@pytest.mark.parametrize(("action", "effect"), [("edit", "at_most_once"), ("deny", "idempotent")])
 def test_a_worker_that_dies_at_any_commit_asks_once_and_calls_once(clock, ann, ran, action, effect):
     agent = payer(paying(ran, effect=effect))
     more = {"arguments": {"amount": 4}} if action == "edit" else {}

@@ -7,29 +7,13 @@ import pytest
 from django.db import IntegrityError
 
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatPayload,
-    InvalidInputError,
-    Message,
-    ToolUseBlock,
-)
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, InvalidInputError, Message, ToolUseBlock
 from ravi_django.models import BoardTask, Session, Status
 from ravi_django.testing import ScriptedModel, journal_of
 from tests.support import world
 from tests.support.cases import case
 from tests.support.patience import BOUND_S
-from tests.support.runs import (
-    code,
-    drive,
-    every_death,
-    idle,
-    in_background,
-    make_run,
-    on_postgresql,
-    until,
-)
+from tests.support.runs import code, drive, every_death, idle, in_background, make_run, on_postgresql, until
 from tests.support.tool_calls import calling
 from tests.support.world import (
     TaskBoard,

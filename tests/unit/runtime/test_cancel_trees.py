@@ -11,13 +11,7 @@ from django.db import transaction
 
 from ravi_django import register
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    AgentId,
-    CancellationError,
-    IllegalTransitionError,
-    LeaseLostError,
-    Message,
-)
+from ravi_django.kernel import AgentId, CancellationError, IllegalTransitionError, LeaseLostError, Message
 from ravi_django.models import TERMINAL, Ask, HumanRequest, Run, Session, Status, uuid7
 from tests.support import world
 from tests.support.cases import sizes

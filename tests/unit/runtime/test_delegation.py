@@ -146,11 +146,7 @@ PARALLEL = [
     ToolUseBlock(tool_name="step", arguments={"name": "tool"}, call_id="c2"),
     handoff("writer", "c3", task="two"),
 ]
-RESULTS = {
-    "c1": ("writer did one", False),
-    "c2": ("tool", False),
-    "c3": ("writer did two", False),
-}
+RESULTS = {"c1": ("writer did one", False), "c2": ("tool", False), "c3": ("writer did two", False)}
 
 
 def test_a_takeover_in_a_parallel_turn_spawns_none_twice_and_routes_each_answer_to_its_call(step, ran, clock):

@@ -5,14 +5,7 @@ import asyncio
 import pytest
 
 from ravi_django import register, signal, tool
-from ravi_django.kernel import (
-    AgentId,
-    ChatMessage,
-    ChatPayload,
-    Message,
-    RunContext,
-    RunHandle,
-)
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, RunContext, RunHandle
 from ravi_django.models import Ask, InboxMessage, Run, Status
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world

@@ -3,13 +3,7 @@
 import pytest
 
 from ravi_django import register, tool
-from ravi_django.kernel import (
-    AgentId,
-    Message,
-    PauseForChildResult,
-    RunContext,
-    RunHandle,
-)
+from ravi_django.kernel import AgentId, Message, PauseForChildResult, RunContext, RunHandle
 from ravi_django.kernel.messages import ChatMessage, ChatPayload
 from ravi_django.models import Ask, HumanRequest, Run, Status
 from ravi_django.testing import journal_of

@@ -21,16 +21,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, PermanentError, Tool
 from ravi_django.models import HumanRequest, Run, Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import (
-    CodeAgent,
-    around_append,
-    asked,
-    code,
-    drive,
-    every_death,
-    idle,
-    make_run,
-)
+from tests.support.runs import CodeAgent, around_append, asked, code, drive, every_death, idle, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -15,15 +15,7 @@ from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, leased, make_run, on_postgresql, uncommitted, until
-from tests.support.world import (
-    DatabaseBuffer,
-    Entry,
-    Frame,
-    Publisher,
-    Source,
-    ValkeyBuffer,
-    frames_delta,
-)
+from tests.support.world import DatabaseBuffer, Entry, Frame, Publisher, Source, ValkeyBuffer, frames_delta
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -98,8 +98,7 @@ def test_what_was_answered_is_closed_with_who_has(make, by):
 
 
 @pytest.mark.parametrize(
-    ("make", "became"),
-    [(lambda: asking(timeout=60), "cancelled"), (lambda: approving(to=[("staff", 60)]), "expired")],
+    ("make", "became"), [(lambda: asking(timeout=60), "cancelled"), (lambda: approving(to=[("staff", 60)]), "expired")]
 )
 def test_what_nobody_has_answered_or_ends_with_its_run_is_closed_as_such(clock, make, became):
     run = make()

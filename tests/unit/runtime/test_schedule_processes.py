@@ -98,8 +98,7 @@ def dying(seed: int, risk: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "schedules", "ticks", "risk", "kills"),
-    sizes((2, 4, 20, 0.1, 3), (4, 6, 30, 0.06, 5)),
+    ("processes", "schedules", "ticks", "risk", "kills"), sizes((2, 4, 20, 0.1, 3), (4, 6, 30, 0.06, 5))
 )
 def test_schedulers_killed_in_the_middle_leave_a_run_a_tick(processes, schedules, ticks, risk, kills):
     for number in range(schedules):

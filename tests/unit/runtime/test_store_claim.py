@@ -78,8 +78,7 @@ def test_workers_that_look_at_once_get_different_runs():
 
 
 @pytest.mark.parametrize(
-    "status",
-    [Status.QUEUED, Status.SUSPENDED, Status.BLOCKED, Status.COMPLETED, Status.FAILED, Status.CANCELLED],
+    "status", [Status.QUEUED, Status.SUSPENDED, Status.BLOCKED, Status.COMPLETED, Status.FAILED, Status.CANCELLED]
 )
 def test_a_run_that_is_not_pending_is_not_claimable(status):
     run = make_run()

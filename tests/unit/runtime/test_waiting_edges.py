@@ -21,17 +21,7 @@ from ravi_django.models import Agent, Ask, HumanRequest, InboxMessage, Run, Sess
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import (
-    CodeAgent,
-    around_append,
-    code,
-    drive,
-    idle,
-    in_background,
-    leased,
-    make_run,
-    message,
-)
+from tests.support.runs import CodeAgent, around_append, code, drive, idle, in_background, leased, make_run, message
 from tests.support.world import DjangoHistoryProvider, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
