@@ -51,14 +51,9 @@
     else say(list, counted("%s new request.", "%s new requests.", fresh.size), said("Reload the list"));
   }
 
-  function idOf(frame) {
-    const found = frame.request || frame.data || frame;
-    return typeof found === "string" ? found : String(found.id || "");
-  }
-
   function hear(frame) {
     if (Number.isInteger(frame.pending)) badge(frame.pending);
-    const id = idOf(frame);
+    const { id } = frame;
     if (!id) return;
     if (list && frame.type === "request" && frame.may_answer !== false && new Date(frame.created_at) > new Date(list.dataset.raviList)) {
       fresh.add(id);

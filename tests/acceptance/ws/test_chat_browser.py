@@ -105,7 +105,14 @@ def test_a_question_of_a_sub_agent_keeps_its_answer_after_a_reload(demo, submitt
         page.wait_for_selector("#status:text-is('Done')")
         page.reload()
         answered = ".answer > .agent:not([open]) .request .state:text-is('Answered by demo: red')"
-        page.wait_for_selector(answered, state="attached")
+        page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
+        elsewhere(lambda: submitted(str(agent.id), "again", session=run.session))
+        page.click(".answer.live .request button:text-is('blue')")
+        page.wait_for_selector(".user:text-is('again') + .answer .foot")
+        page.reload()  # the agent has no memory: the session has no messages
+        page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
+        page.wait_for_selector(".user:text-is('again') + .answer .foot")
+        assert page.locator(".answer").count() == page.locator(".user").count() == 2
     finally:
         world.unregister(agent.id)
 
@@ -496,10 +503,11 @@ def test_a_long_conversation_opens_at_its_end_and_older_messages_come_on_scrolli
     page.wait_for_selector(".user:text-is('What is 6 * 7?') + .answer .foot")
     assert page.locator(".user").count() == 24 and sum("/messages/" in url for url in requested) == 1
 
-    page.locator("#scroller").evaluate("it => it.scrollTo(0, 0)")
+    place = "it => it.getBoundingClientRect().y"
+    oldest = page.locator(".user:text-is('user 977')")
+    before = oldest.evaluate(f"it => {{ it.closest('#scroller').scrollTo(0, 0); return ({place})(it); }}")
     page.wait_for_selector(".user:text-is('user 952')")
-    place = page.locator(".user:text-is('user 977')").bounding_box()["y"]
-    assert abs(place - page.locator("#scroller").bounding_box()["y"]) < 150
+    assert abs(oldest.evaluate(place) - before) < 2
     assert page.locator(".user").count() == 49
 
 

@@ -243,23 +243,25 @@ class RaviChat extends HTMLElement {
     if (!id) return this.#tell("ravi-works", "");
     try {
       const newest = this.api.get(`sessions/${id}/messages/?cursor=end`);
-      const [{ results }, runs, tasks] = await Promise.all([newest, this.#runsOf(id), this.api.all(`sessions/${id}/board/?limit=200`)]);
+      const [page, runs, tasks] = await Promise.all([newest, this.#runsOf(id), this.api.all(`sessions/${id}/board/?limit=200`)]);
       if (mine !== this.#opened) return;
       this.newest = runs[0]?.id;
-      // The conversation has the message of a run only when it has ended. The oldest of these is at work.
-      const waiting = await Promise.all(runs.filter((run) => !ENDED.has(run.status)).reverse().map((run) => this.api.get(`runs/${run.id}/`)));
-      if (mine !== this.#opened) return;
-      const active = waiting.shift();
+      const active = runs.findLast((run) => !ENDED.has(run.status));
       this.#choose((active ?? runs[0])?.agent);
+      // A conversation has no message of a run that waits or has just begun, or whose agent has no memory.
+      const known = new Set(page.results.map((row) => row.run));
+      const isSilent = (run) => !known.has(run.id) && (!ENDED.has(run.status) || !page.previous || run.created_at > page.results[0].created_at);
+      const silent = await Promise.all(runs.filter(isSilent).map((run) => this.api.get(`runs/${run.id}/`)));
+      if (mine !== this.#opened) return;
+      const waiting = silent.filter((run) => !ENDED.has(run.status) && run.id !== active?.id).reverse();
+      const begun = silent.filter((run) => !waiting.includes(run));
+      const asked = begun.map(({ id: run, input, created_at }) => ({ run, role: input && "user", content: input ?? [], created_at }));
+      const results = [...page.results, ...asked].sort((one, other) => Date.parse(one.created_at) - Date.parse(other.created_at));
       this.streamed = new Set([active?.id]);
-      await Promise.all([this.#page(newest, runs), this.#showOrigin(runs.at(-1))]);
+      await Promise.all([this.#page({ ...page, results }, runs), this.#showOrigin(runs.at(-1))]);
       if (mine !== this.#opened) return;
-      const hasMessage = (run) => results.some((row) => row.run === run.id);
-      if (active?.input && !hasMessage(active)) this.#show(said(this.api, active.input));
-      if (!active) this.#tell("ravi-works", ""); // it ended between two pages
       if (active) this.#follow(active);
-      else if (runs[0] && !hasMessage(runs[0])) this.#$("transcript").append(...(await this.#past(runs[0].id, [], runs)));
-      if (mine !== this.#opened) return;
+      else this.#tell("ravi-works", ""); // it ended between two pages
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
       for (const run of waiting) if (run.input) this.#queued(run.input);
       this.#toEnd();
@@ -325,7 +327,8 @@ class RaviChat extends HTMLElement {
     const { results, previous } = await found;
     let part; // the messages of a run; where it was deleted, those from a question on
     const parts = Map.groupBy(results, (row) => (part = row.run ?? (row.role === "user" ? row.id : part)));
-    const nodes = await Promise.all([...parts.values()].map((rows) => this.#past(rows[0].run, rows, runs)));
+    const nodes = await Promise.all([...parts.values()].map((rows) => this.#past(rows, runs)));
+    if (!document.hidden) await new Promise(requestAnimationFrame); // their texts are painted
     if (mine !== this.#opened) return;
     this.previous = previous && new URL(previous, this.api.base).search;
     this.#$("older").hidden = !previous;
@@ -335,14 +338,14 @@ class RaviChat extends HTMLElement {
   }
 
   // The message that a run began with, and its answer as it was streamed; from its messages, if its stream was pruned.
-  async #past(id, rows, runs) {
-    const [session, streamed] = [this.#session, this.streamed];
+  async #past(rows, runs) {
+    const [id, session, streamed] = [rows[0].run, this.#session, this.streamed];
     if (streamed.has(id)) return rows.filter((row) => row.role === "user").map((row) => said(this.api, row.content));
     const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
     const frames = run && !run.parent ? await framesOf(this.api, id).catch(() => []) : [];
     if (frames.length) streamed.add(id);
     const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
-    const first = rows[0]?.role === "user" ? [said(this.api, rows.shift().content)] : [];
+    const first = rows[0].role === "user" ? [said(this.api, rows.shift().content)] : [];
     answer.past(rows, frames);
     if (run?.session === session) {
       this.#ending(run, answer);

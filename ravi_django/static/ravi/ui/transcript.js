@@ -67,13 +67,16 @@ export class Answer {
 
   // An ended run as it was streamed, and what people said meanwhile; all of its messages, if the stream was pruned.
   past(rows, frames) {
-    let at = 0;
+    const left = [...frames];
+    const isMessage = (frame) => frame.type === "completion" && !frame.depth;
+    let calls = frames.filter(isMessage).length - rows.filter((row) => row.role === "assistant").length; // to take before a person's message
     for (const row of rows) {
-      while (at < frames.length && Date.parse(frames[at].ts) <= Date.parse(row.created_at)) this.take(frames[at++]);
+      if (row.role === "assistant") calls++;
+      for (; row.role === "user" && calls > 0 && left.length; this.take(left.shift())) if (isMessage(left[0])) calls--;
       if (row.role === "user") this.root.append(said(this.api, row.content));
       else if (!frames.length) this.#message(row.role, blocksOf(row.content));
     }
-    for (const frame of frames.slice(at)) this.take(frame);
+    for (const frame of left) this.take(frame);
     this.live(false);
   }
 
