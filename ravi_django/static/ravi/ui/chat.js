@@ -12,6 +12,7 @@ import { setWords, statusInWords, stepInWords, t } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
 const NEAR = 100; // px from the end: the reader follows
+const RUNS = 25; // of an opened conversation, whose page has 50 messages
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
 class RaviChat extends HTMLElement {
@@ -243,7 +244,7 @@ class RaviChat extends HTMLElement {
     if (!id) return this.#tell("ravi-works", "");
     try {
       const newest = this.api.get(`sessions/${id}/messages/?cursor=end`);
-      const [page, runs, tasks] = await Promise.all([newest, this.#runsOf(id), this.api.all(`sessions/${id}/board/?limit=200`)]);
+      const [page, runs, tasks] = await Promise.all([newest, this.#runsOf(id, RUNS), this.api.all(`sessions/${id}/board/?limit=200`)]);
       if (mine !== this.#opened) return;
       this.newest = runs[0]?.id;
       const active = runs.findLast((run) => !ENDED.has(run.status));
@@ -260,8 +261,7 @@ class RaviChat extends HTMLElement {
       this.streamed = new Set([active?.id]);
       await Promise.all([this.#page({ ...page, results }, runs), this.#showOrigin(runs.at(-1))]);
       if (mine !== this.#opened) return;
-      if (active) this.#follow(active);
-      else this.#tell("ravi-works", ""); // it ended between two pages
+      active ? this.#follow(active) : this.#tell("ravi-works", ""); // it ended between two pages
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
       for (const run of waiting) if (run.input) this.#queued(run.input);
       this.#toEnd();
