@@ -38,7 +38,9 @@ def addresses(run: Any = None, **rows: Any) -> dict[str, str]:
     found = {}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
-        if pattern.name == "decide" or pattern in urls.pages:  # for people: test_decide_page.py, test_chat_page.py
+        if (
+            pattern.name in ("decide", "panel") or pattern in urls.pages
+        ):  # for people: test_decide_page.py, test_chat_page.py
             continue
         if str(pattern.name).startswith(("v1-", "agui")):  # test_api_openai.py, test_api_agui.py
             continue

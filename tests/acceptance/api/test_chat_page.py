@@ -36,7 +36,7 @@ def browser(user: Any) -> Client:
 
 
 def test_a_stranger_goes_to_the_login_and_comes_back(settings: Any) -> None:
-    for page in ("/ravi/", "/ravi/ui/chat/", "/ravi/ui/nothing/"):
+    for page in ("/ravi/", "/ravi/ui/chat/", "/ravi/ui/panel/", "/ravi/ui/nothing/"):
         response = Client().get(page)
         assert (response.status_code, response["Location"].endswith(f"?next={page}")) == (302, True)
 
@@ -52,6 +52,15 @@ def test_a_conversation_opens_for_its_owner_alone(browser: Client, stranger: Any
     assert (own.status_code, strange.status_code, strange["Content-Type"]) == (200, 404, "text/html; charset=utf-8")
     assert 'href="/ravi/ui/chat/"' in strange.content.decode()
     assert AGENT in own.content.decode() and "unsafe-inline" not in own["Content-Security-Policy"]
+
+
+def test_a_panel_has_the_agent_for_those_who_may_run_it(browser: Client, agent: str) -> None:
+    save_spec("zoo/keeper", {"model": "rehearsal", "system_instructions": "You help."})
+    panel = "/ravi/ui/panel/?agent=zoo/keeper"
+
+    assert "zoo/keeper" not in browser.get(panel).content.decode()
+    Agent.objects.update(access="authenticated")
+    assert "zoo/keeper" in browser.get(panel).content.decode()
 
 
 def test_the_number_of_queries_does_not_depend_on_the_agents(browser, agent, django_assert_num_queries) -> None:
