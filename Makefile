@@ -49,9 +49,10 @@ test-crash:
 	@$(PY) .ci/install dev
 	@exec $(PYTEST) -m "crash and not llm" $(ARGS)
 
+# Three workers also on two cores: whole sites wait for their processes.
 test-all: $(CLIENTS)
 	@$(PY) .ci/install dev
-	@exec $(PYTEST) -m "not llm" $(ARGS)
+	@exec $(PYTEST) -n 3 -m "not llm" $(ARGS)
 
 coverage:
 	@$(PY) .ci/install dev

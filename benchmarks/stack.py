@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +25,12 @@ class Stack:
     database_url: str  # direct
     redis_url: str
     valkey: Valkey | None = None
-    site_url: str = ""  # of the database, as the site's processes connect to it
+    pooled_url: str = ""  # of the database behind PgBouncer, if there is one
+
+    @property
+    def site_url(self) -> str:
+        """Of the database, as the site's processes connect to it."""
+        return self.pooled_url or self.database_url
 
     def child(self, name: str, *command: str, **env: str) -> Child:
         """A Python process of the site."""
@@ -58,17 +63,17 @@ def servers(*, pooled: bool = False) -> Iterator[Stack]:
         folder = Path(name)
         pg = opened.enter_context(Postgres(folder / "postgresql"))
         valkey = opened.enter_context(Valkey(folder / "valkey"))
-        site_url = pg.url
+        stack = Stack(folder, pg.url, valkey.url, valkey)
         if pooled:
             os.environ["BENCH_POOLED"] = "1"
-            site_url = opened.enter_context(_pooler(pg.url))
+            stack = replace(stack, pooled_url=opened.enter_context(_pooler(pg.url)))
         os.environ.update(
-            DATABASE_URL=site_url,
+            DATABASE_URL=stack.site_url,
             REDIS_URL=valkey.url,
             DJANGO_SETTINGS_MODULE="benchmarks.settings",
             LOG_LEVEL="WARNING",
         )
-        yield Stack(folder, pg.url, valkey.url, valkey, site_url)
+        yield stack
 
 
 @contextmanager

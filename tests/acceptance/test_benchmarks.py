@@ -63,7 +63,7 @@ def test_a_benchmark_that_fails_is_named_and_the_others_go_on(tmp_path, monkeypa
     out, emptied = tmp_path / "out.json", []
     servers = SimpleNamespace(empty=lambda: emptied.append(1))
     working = [Figure("of_the_next", None, 2.0, "s")]
-    monkeypatch.setattr(run.stack, "servers", lambda: nullcontext(servers))
+    monkeypatch.setattr(run.stack, "servers", lambda pooled: nullcontext(servers))
     monkeypatch.setattr(run.stack, "set_up_site", lambda: None)
     monkeypatch.setattr(run, "BENCHMARKS", {"bad": failing, "good": lambda stack, plan: working})
     monkeypatch.setattr(sys, "argv", ["bench", "--out", str(out)])
