@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from tests.support.world import submit_once
 
 PEOPLE = ("anonymous", "other", "foreign", "staff", "clerk", "owner", "root")
 AGENT = "react/matrix"
-CONTENT = "ravi/of-the-matrix"  # in the storage of files
+CONTENT = f"ravi/of-the-matrix-{os.environ.get('PYTEST_XDIST_WORKER', '')}"  # in the storage, which all processes share
 
 
 def tenant_of(user: Any) -> str:
