@@ -7,6 +7,7 @@ import json
 import re
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -103,6 +104,18 @@ async def test_under_asgi_an_export_is_not_collected_in_memory(user: Any) -> Non
     parts = [part async for part in await client.get(page_of(run, "export/"))]
 
     assert len(parts) == 6 and [row["path"] for row in json.loads(b"".join(parts))["journal"]] == ["1", "2"]
+
+
+def test_an_export_has_a_child_whose_id_was_made_by_a_slow_clock(user: Any) -> None:
+    run = make_run(AGENT, owner=user)
+    child = make_run("react/child", owner=user, parent=run, root=run, depth=1, session=run.session)
+    early = {"parent": child, "root": run, "depth": 2, "session": run.session, "owner": user}
+    Run.objects.create(id=UUID(int=1), agent="react/grandchild", **early)
+    other = make_run("react/sibling", owner=user, parent=run, root=run, depth=1, session=run.session)
+
+    for top, below in ((run, [UUID(int=1), child.id, other.id]), (child, [UUID(int=1)])):
+        found = json.loads(read(user, top, "export/"))["descendants"]
+        assert [one["run"]["id"] for one in found] == [str(one) for one in below]
 
 
 def test_of_a_long_tree_short_runs_are_whole_and_a_search_finds_all(user: Any, monkeypatch: Any) -> None:
