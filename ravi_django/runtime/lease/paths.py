@@ -107,9 +107,10 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     before: Any = loop.get_task_factory()
 
     def factory(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any) -> asyncio.Future[Any]:
-        parent = _scope.get()
+        given = kwargs.get("context")
+        parent = _scope.get() if given is None else given.get(_scope)
         if parent is not None:
-            context = kwargs.get("context") or copy_context()
+            context = copy_context() if given is None else given
             context.run(_scope.set, parent.for_task())
             kwargs["context"] = context
         task = before(loop, coro, **kwargs) if before else asyncio.Task(coro, loop=loop, **kwargs)

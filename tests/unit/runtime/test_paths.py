@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from contextvars import copy_context
+from contextvars import Context, copy_context
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -144,8 +144,10 @@ def test_tasks_outside_of_the_numbering_change_none():
         await call("a")
         with world.paths_entered(None):
             task = asyncio.create_task(background())
+        other = asyncio.get_running_loop().create_task(background(), context=Context())
         await asyncio.gather(call("b"), call("c"))
         await task
+        await other
 
     assert paths_of(code) == {"a": "1", "b": "t1.1", "c": "t2.1"}
 
