@@ -123,7 +123,8 @@ class AgentContext(ContextConfig):
         summary = _new_summary(view, thread.messages)
         if summary is not None:
             await self._keep(thread, summary, tracker)
-        return view if thread.messages.summary is None else as_shown(view)
+        is_whole = summary is None and len(view) == len(thread.messages) and thread.messages.summary is None
+        return view if is_whole else as_shown(view)
 
     async def add(self, thread: Thread, turn: ChatMessage) -> None:
         """Append a turn and store it at once, so it is kept however the run ends."""

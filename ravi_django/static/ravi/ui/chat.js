@@ -259,7 +259,7 @@ class RaviChat extends HTMLElement {
       const asked = begun.map(({ id: run, input, created_at }) => ({ run, role: input && "user", content: input ?? [], created_at }));
       const results = [...page.results, ...asked].sort((one, other) => Date.parse(one.created_at) - Date.parse(other.created_at));
       this.streamed = new Set([active?.id]);
-      await Promise.all([this.#page({ ...page, results }, runs), this.#showOrigin(runs.at(-1))]);
+      await Promise.all([this.#page({ ...page, results }, runs), this.#showOrigin(runs.length < RUNS ? runs : this.#runsOf(id, "1&cursor=end"))]);
       if (mine !== this.#opened) return;
       active ? this.#follow(active) : this.#tell("ravi-works", ""); // it ended between two pages
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
@@ -303,13 +303,13 @@ class RaviChat extends HTMLElement {
   }
 
   async #runsOf(id, most = "") {
-    const { results } = await this.api.get(`runs/?session=${id}${most && `&limit=${most}`}`);
-    return results.filter((run) => run.session === id); // newest first
+    return (await this.api.get(`runs/?session=${id}${most && `&limit=${most}`}`)).results.filter((run) => run.session === id); // newest first
   }
 
   // The conversation that this one was forked from, where the reader may see it.
-  async #showOrigin(first) {
-    const origin = first?.forked_from && (await this.api.get(`runs/${first.forked_from}/`).catch(() => null));
+  async #showOrigin(runs) {
+    const id = (await runs).at(-1)?.forked_from;
+    const origin = id && (await this.api.get(`runs/${id}/`).catch(() => null));
     this.#$("origin").hidden = !origin;
     if (origin) this.#$("origin").firstElementChild.href = this.#address(origin.session);
   }
@@ -322,9 +322,9 @@ class RaviChat extends HTMLElement {
   }
 
   // Show a page of messages above the others; the reader's place stays.
-  async #page(found, runs = []) {
-    const mine = this.#opened;
+  async #page(found, runs = [], mine = this.#opened) {
     const { results, previous } = await found;
+    if (mine !== this.#opened) return;
     let part; // the messages of a run; where it was deleted, those from a question on
     const parts = Map.groupBy(results, (row) => (part = row.run ?? (row.role === "user" ? row.id : part)));
     const nodes = await Promise.all([...parts.values()].map((rows) => this.#past(rows, runs)));
@@ -342,7 +342,7 @@ class RaviChat extends HTMLElement {
     const [id, session, streamed] = [rows[0].run, this.#session, this.streamed];
     if (streamed.has(id)) return rows.filter((row) => row.role === "user").map((row) => said(this.api, row.content));
     const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
-    const frames = run && !run.parent ? await framesOf(this.api, id).catch(() => []) : [];
+    const frames = run && !run.parent ? await framesOf(this.api, id).catch((error) => (this.status.say(error.message, "fault"), [])) : [];
     if (frames.length) streamed.add(id);
     const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
     const first = rows[0].role === "user" ? [said(this.api, rows.shift().content)] : [];

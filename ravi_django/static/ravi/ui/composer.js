@@ -35,7 +35,7 @@ export class Composer {
     this.talk = talk;
     this.field.value = this.#drafts()[talk] ?? "";
     this.#buttons();
-    if (!matchMedia("(pointer: coarse)").matches) this.field.focus();
+    if (!matchMedia("(pointer: coarse)").matches && (document.activeElement?.matches("body, ravi-chat, ravi-panel") ?? true)) this.field.focus();
   }
 
   // The server has the message of a conversation, which may not be the open one any more.
