@@ -35,6 +35,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import links, rights
 from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.teams.slots import reached
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
@@ -90,7 +91,8 @@ def _export(run: Run, user: Any) -> Iterator[bytes]:
     yield from _with_journal(run, user)
     yield b', "descendants": ['
     tree, separator = Run.objects.for_user(user).filter(root_id=run.tree_id).order_by("id"), b"\n"
-    below = _descendants(run.id, dict(tree.values_list("id", "parent_id")))
+    ours = reached({run.id}, lambda edge: tree.filter(parent__in=edge).values_list("id", flat=True))
+    below = sorted(ours - {run.id})
     for start in range(0, len(below), EXPORTED):  # no cursor stays open while the reader is slow
         for one in tree.filter(id__in=below[start : start + EXPORTED]):
             if access.allows("may_read_journal", user, one):
@@ -99,17 +101,6 @@ def _export(run: Run, user: Any) -> Iterator[bytes]:
                 yield b"}"
                 separator = b",\n"
     yield b"\n]}\n"
-
-
-def _descendants(top: UUID, parents: dict[UUID, UUID]) -> list[UUID]:
-    """Of the runs in `parents`, those below `top` by runs in `parents`."""
-
-    def is_below(run: UUID) -> bool:
-        while run in parents and run != top:
-            run = parents[run]
-        return run == top
-
-    return [run for run in parents if run != top and is_below(run)]
 
 
 def _with_journal(run: Run, user: Any) -> Iterator[bytes]:
