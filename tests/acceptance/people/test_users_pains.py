@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def desk(pay: Any, *turns: dict[str, dict[str, Any]], key: str = "desk", **options: Any) -> ScriptedModel:
-    """An agent whose model asks for these payments, by call id, a turn a mapping; then it says what it was told."""
+    """An agent whose model asks for these payments, by call id, a turn a mapping; then it answers with the results."""
     calls = [
         [ToolUseBlock(tool_name="pay", arguments=arguments, call_id=call_id) for call_id, arguments in turn.items()]
         for turn in turns
@@ -38,15 +38,15 @@ def desk(pay: Any, *turns: dict[str, dict[str, Any]], key: str = "desk", **optio
 
 def _heard(messages: Any, options: Any) -> str:
     """What each call of the last user's turn came to."""
-    told = {}
+    results = {}
     for message in messages:
         for block in message.content if message.role is Role.TOOL else ():
-            told[block.call_id] = "".join(part.text for part in block.content)
-    return " | ".join(f"{call_id}: {text}" for call_id, text in sorted(told.items()))
+            results[block.call_id] = "".join(part.text for part in block.content)
+    return " | ".join(f"{call_id}: {text}" for call_id, text in sorted(results.items()))
 
 
 def waiting(run: Run) -> dict[str, HumanRequest]:
-    """The open approvals of a run, by whom is to be paid."""
+    """The open approvals of a run, by the one who gets the money."""
     assert run.status == Status.SUSPENDED, (run.status, run.error)
     return {row.arguments["to"]: row for row in HumanRequest.objects.filter(run=run, status="pending")}
 

@@ -1,4 +1,4 @@
-"""A tool that hands over says so in its result: what is recorded, the agent's last turn, what the other calls are told,
+"""A tool that hands over says so in its result: what is recorded, the agent's last turn, what the other calls get,
 and refusals; the same in every replay."""
 
 import pytest
@@ -75,7 +75,7 @@ def turns_of(run):
 
 
 def results_of(run):
-    """What the calls of each TOOL turn were told."""
+    """The results of the calls of each TOOL turn."""
     found = []
     for turn in turns_of(run):
         if turn.role == "tool":
@@ -158,24 +158,24 @@ def handing(result, effect="idempotent"):
 
 
 def seen_by(result, effect="idempotent", **how):
-    """What the agent's code is told by the first execution, and by the replay of a worker that died behind it."""
-    told = []
+    """What the agent's code gets from the first execution, and from the replay after a worker that died behind it."""
+    seen = []
 
     async def story(ctx, inbox):
-        told.append(await ctx.tool("give"))
+        seen.append(await ctx.tool("give"))
 
     agent = code(story, tools=[handing(result, effect)])
     for name, value in how.items():
         setattr(agent, name, value)
     run = drive(make_run(), dies="end")
-    return told, run
+    return seen, run
 
 
 @pytest.mark.parametrize(("effect", "target"), list(zip(EFFECTS, [HELPER, "test/helper", HELPER], strict=True)))
 def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
-    told, run = seen_by(FinishAgentResult(target, "go on"), effect)
+    seen, run = seen_by(FinishAgentResult(target, "go on"), effect)
     take_over(clock, run)
-    first, again = told
+    first, again = seen
     assert first.finish == again.finish == FinishAgentResult(HELPER, "go on")
     assert (first.text, again.text, first.is_error) == ("asks to hand over to test/helper",) * 2 + (False,)
     row = JournalEntry.objects.get(kind="tool.call", phase="result")
@@ -185,9 +185,9 @@ def test_it_is_recorded_and_every_replay_gives_it_again(clock, effect, target):
 def test_a_message_as_the_task_keeps_its_id_and_the_result_may_have_words_of_its_own(clock):
     task = Message(target=HELPER, payload=ChatPayload(message=ChatMessage.of("user", "go on")))
     given = ToolExecutionResult(content=[TextBlock(text="bye")], finish=FinishAgentResult(HELPER, task))
-    told, run = seen_by(given)
+    seen, run = seen_by(given)
     take_over(clock, run)
-    first, again = told
+    first, again = seen
     assert (first.text, first.finish) == (again.text, again.finish) == ("bye", first.finish)
     assert (again.finish.task.id, again.finish.task.payload.message.text) == (task.id, "go on")
 
@@ -208,10 +208,10 @@ def test_neither_the_model_nor_a_client_is_shown_it():
     ],
 )
 def test_nobody_to_hand_over_to_is_an_error_with_words(clock, effect, finish, words):
-    told, run = seen_by(finish, effect)
+    seen, run = seen_by(finish, effect)
     take_over(clock, run)
-    assert [(result.is_error, result.finish) for result in told] == [(True, None)] * 2
-    assert all(result.text.startswith("it cannot be handed over: ") and words in result.text for result in told)
+    assert [(result.is_error, result.finish) for result in seen] == [(True, None)] * 2
+    assert all(result.text.startswith("it cannot be handed over: ") and words in result.text for result in seen)
 
 
 def test_an_agent_that_is_a_row_can_be_handed_over_to():
@@ -220,8 +220,8 @@ def test_an_agent_that_is_a_row_can_be_handed_over_to():
 
 
 def test_an_error_hands_nothing_over():
-    told, _ = seen_by(ToolExecutionResult(is_error=True, finish=FinishAgentResult(HELPER)))
-    assert (told[0].is_error, told[0].finish) == (True, None)
+    seen, _ = seen_by(ToolExecutionResult(is_error=True, finish=FinishAgentResult(HELPER)))
+    assert (seen[0].is_error, seen[0].finish) == (True, None)
 
 
 def test_a_middleware_sees_it_and_may_keep_it_back():
@@ -231,8 +231,8 @@ def test_a_middleware_sees_it_and_may_keep_it_back():
             assert context.result.finish is not None
             context.result = ToolExecutionResult(content=[TextBlock(text="not now")])
 
-    told, _ = seen_by(FinishAgentResult(HELPER), middleware=[Keep()])
-    assert (told[0].text, told[0].finish) == ("not now", None)
+    seen, _ = seen_by(FinishAgentResult(HELPER), middleware=[Keep()])
+    assert (seen[0].text, seen[0].finish) == ("not now", None)
 
 
 @pytest.mark.parametrize("passes_on", [str, lambda result: result])
@@ -244,12 +244,12 @@ def test_a_tool_that_calls_it_says_what_has_not_happened_or_passes_it_on(passes_
         result = await ctx.tool("give")
         return result.text if passes_on is str else passes_on(result)
 
-    told = []
+    seen = []
 
     async def story(ctx, inbox):
-        told.append(await ctx.tool("outer"))
+        seen.append(await ctx.tool("outer"))
 
     code(story, tools=[handing(FinishAgentResult(HELPER)), outer])
     drive(make_run())
-    assert told[0].text == "asks to hand over to test/helper"
-    assert told[0].finish == (None if passes_on is str else FinishAgentResult(HELPER))
+    assert seen[0].text == "asks to hand over to test/helper"
+    assert seen[0].finish == (None if passes_on is str else FinishAgentResult(HELPER))
