@@ -239,7 +239,7 @@ def test_many_watchers_share_a_few_connections(web: httpx.Client, run: Run, monk
         started = [threading.Event() for _ in range(count)]
         watching = [pool.submit(follow, many, run, event) for event in started]
         assert all(event.wait(seconds(20)) for event in started)
-        assert wait_until(lambda: calls.count("page") >= count, BOUND_S)
+        assert wait_until(lambda: calls.count("page") > count // 2, BOUND_S)  # some share a read
         assert wait_until(lambda: connections() <= 8, BOUND_S), f"{connections()} connections for {count} watchers"
 
         world.cancel(run.id, "enough")
