@@ -29,8 +29,9 @@ VENV := .venv/bin
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pyc
 unexport PYTHONDONTWRITEBYTECODE
 
-# The files of tests are handed out one after the other, the longest first.
-PYTEST := $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
+# The files of tests are handed out one after the other, the longest first. Three workers also on two cores: tests wait
+# for their processes.
+PYTEST := $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 # Clients in Node, where it is installed.
 CLIENTS := tests/clients/node_modules/assistant-ui.js
@@ -49,10 +50,9 @@ test-crash:
 	@$(PY) .ci/install dev
 	@exec $(PYTEST) -m "crash and not llm" $(ARGS)
 
-# Three workers also on two cores: whole sites wait for their processes.
 test-all: $(CLIENTS)
 	@$(PY) .ci/install dev
-	@exec $(PYTEST) -n 3 -m "not llm" $(ARGS)
+	@exec $(PYTEST) -m "not llm" $(ARGS)
 
 coverage:
 	@$(PY) .ci/install dev
