@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,11 +87,3 @@ def driven(transactional_db: None) -> Callable[..., Any]:
         return Run.objects.get(id=asyncio.run(run()))
 
     return drive
-
-
-@pytest.fixture(autouse=True)
-def _no_agents_left() -> Iterator[None]:
-    before = set(world.known_addresses())
-    yield
-    for address in set(world.known_addresses()) - before:
-        world.unregister(address)

@@ -103,12 +103,10 @@ def registered(key: str, script: list[Any], **options: Any) -> str:
     return str(register(ReActAgent(key, model=model, context=context, **options)).id)
 
 
-def register_payers() -> list[str]:
+def register_payers() -> None:
     PAID.clear()
     final = ToolUseBlock(tool_name="final_result", arguments={"people": 3}, call_id="f")
-    return [
-        registered("payer", [[call(5), call(6)], "done"], tools=[pay]),
-        registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"}),
-        registered("typed", [[TextBlock(text="I look it up."), final]], result_model=dict[str, int]),
-        registered("broken", [ModelError("no such model")]),
-    ]
+    registered("payer", [[call(5), call(6)], "done"], tools=[pay])
+    registered("careful", [call(7), "done"], tools=[pay], approvers={"pay": "staff"})
+    registered("typed", [[TextBlock(text="I look it up."), final]], result_model=dict[str, int])
+    registered("broken", [ModelError("no such model")])

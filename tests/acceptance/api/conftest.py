@@ -10,7 +10,6 @@ from django.core.asgi import get_asgi_application
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
-from ravi_django.kernel import AgentId
 from ravi_django.models import Run
 from tests.acceptance.api.api_support import AGENT, WRITTEN, client_of, make_agent, permit, register_payers
 from tests.acceptance.ws.live_site import Server
@@ -18,10 +17,9 @@ from tests.support import world
 
 
 @pytest.fixture(autouse=True)
-def agent() -> Iterator[str]:
+def agent() -> str:
     world.register(make_agent())
-    yield AGENT
-    world.unregister(AgentId.parse(AGENT))
+    return AGENT
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +105,8 @@ def worker(transactional_db: None, settings: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def payers(agent: str) -> Iterator[None]:
-    found = register_payers()
-    yield
-    for one in found:
-        world.unregister(AgentId.parse(one))
+def payers(agent: str) -> None:
+    register_payers()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -76,10 +75,9 @@ def test_an_error_is_the_clients_error(server: str, key: str, worker: None) -> N
 
 
 @pytest.fixture
-def thinker() -> Iterator[str]:
+def thinker() -> str:
     agent = world.register(ReActAgent("thinker", model=ThinkingModel(), tools=[CalculatorTool()]))
-    yield str(agent.id)
-    world.unregister(agent.id)
+    return str(agent.id)
 
 
 @pytest.mark.parametrize("cut", ["REASONING_MESSAGE_CONTENT", "TOOL_CALL_START", "TEXT_MESSAGE_CONTENT"])

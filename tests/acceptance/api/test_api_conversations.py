@@ -63,18 +63,14 @@ def test_a_row_in_the_admin_names_and_disables_an_agent(client: APIClient, agent
 def test_agents_are_listed_in_pages(client: APIClient, agent: str, django_assert_num_queries: Any) -> None:
     for key in ("a", "b", "c"):
         world.register(make_agent(key))
-    try:
-        with django_assert_num_queries(3):  # the rows, and the user's permissions
-            everything = client.get("/ravi/agents/").json()
-        seen, page, pages = [], "/ravi/agents/?limit=2", []
-        while page:
-            pages.append(client.get(page).json())
-            seen += [one["agent"] for one in pages[-1]["results"]]
-            page = pages[-1]["next"]
-        back = client.get(pages[-1]["previous"]).json()
-    finally:
-        for key in ("a", "b", "c"):
-            world.unregister(AgentId("react", key))
+    with django_assert_num_queries(3):  # the rows, and the user's permissions
+        everything = client.get("/ravi/agents/").json()
+    seen, page, pages = [], "/ravi/agents/?limit=2", []
+    while page:
+        pages.append(client.get(page).json())
+        seen += [one["agent"] for one in pages[-1]["results"]]
+        page = pages[-1]["next"]
+    back = client.get(pages[-1]["previous"]).json()
 
     assert everything["next"] is None and everything["previous"] is None
     assert seen == [one["agent"] for one in everything["results"]] == sorted(seen)
@@ -87,10 +83,7 @@ def test_an_agent_in_a_namespace_has_an_address_too(client: APIClient) -> None:
     agent = make_agent()
     agent.id = AgentId("react", "x", "lab")
     world.register(agent)
-    try:
-        assert client.get("/ravi/agents/lab/react/x/").json()["agent"] == "lab/react/x"
-    finally:
-        world.unregister(agent.id)
+    assert client.get("/ravi/agents/lab/react/x/").json()["agent"] == "lab/react/x"
 
 
 # ------------------------------------------------------------------------------------------------- sessions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from rest_framework.test import APIClient
 
 from ravi_django import register
 from ravi_django.agents import UserProxyAgent
-from ravi_django.kernel import AgentId
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.testing import run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
@@ -21,12 +19,6 @@ from tests.support.runs import CodeAgent, drive, in_background, on_postgresql, s
 from tests.support.world import submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy_left() -> Iterator[None]:
-    yield
-    world.unregister(AgentId("user_proxy", "boss"))
 
 
 def boss(user: Any, **options: Any) -> Run:

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django.kernel import AgentId
 from ravi_django.models import Agent, Feedback, Run, Session, Status
 from tests.acceptance.api.api_support import error_of, make_agent
 from tests.support import world
@@ -130,7 +129,6 @@ def test_bad_input_is_refused_and_nothing_written(client: APIClient, stranger: A
     for body, status, field in cases:
         response = client.post("/ravi/runs/", body, format="json")
         assert (response.status_code, error_of(response).get("field")) == (status, field), str(body)[:120]
-    world.unregister(AgentId("react", "off"))
     assert written() == before
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,11 +34,9 @@ def make(kind: Any = City, **arguments: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def typed() -> Iterator[None]:
+def typed() -> None:
     world.bodies_forget()
     make(name="Bern", people=140000)
-    yield
-    world.unregister(TYPED)
 
 
 @pytest.mark.django_db

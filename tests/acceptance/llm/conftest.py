@@ -46,7 +46,6 @@ def agent(transactional_db: None) -> Iterator[Callable[[Any], str]]:
     from ravi_django.agents import ReActAgent
     from ravi_django.agents.context import DjangoHistoryProvider
     from ravi_django.agents.memory.agent_context import ContextConfig
-    from ravi_django.kernel import AgentId
     from tests.support.world import forget_readers
 
     world.bodies_forget()
@@ -56,7 +55,6 @@ def agent(transactional_db: None) -> Iterator[Callable[[Any], str]]:
         return str(register(told).id)
 
     yield make
-    world.unregister(AgentId("react", "told"))
     forget_readers(close=True)
 
 

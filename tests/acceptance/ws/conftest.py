@@ -26,14 +26,13 @@ def paced() -> Iterator[PacedModel]:
     from ravi_django.agents.memory.agent_context import ContextConfig
 
     model = PacedModel([f"w{number} " for number in range(12)])
-    agent = register(ReActAgent("paced", model=model, context=ContextConfig(DjangoHistoryProvider())))
+    register(ReActAgent("paced", model=model, context=ContextConfig(DjangoHistoryProvider())))
     yield model
     model.let_all()
-    world.unregister(agent.id)
 
 
 @pytest.fixture
-def thinker() -> Iterator[str]:
+def thinker() -> str:
     """The address of an agent whose model reasons, and calls a tool."""
     from live_site import ThinkingModel
 
@@ -42,8 +41,7 @@ def thinker() -> Iterator[str]:
     from ravi_django.capabilities.tools import CalculatorTool
 
     agent = register(ReActAgent("thinker", model=ThinkingModel(), tools=[CalculatorTool()]))
-    yield str(agent.id)
-    world.unregister(agent.id)
+    return str(agent.id)
 
 
 @pytest.fixture

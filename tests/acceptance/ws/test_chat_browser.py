@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -52,21 +52,17 @@ def chat_of(server: Any, worker: Any, new_page: Callable[..., Any]) -> Callable[
 
 
 @pytest.fixture
-def asking() -> Iterator[Callable[..., str]]:
+def asking() -> Callable[..., str]:
     """Register an agent that asks one question; its address."""
-    made: list[Any] = []
 
     def register_asking(*args: Any, **options: Any) -> str:
         async def story(ctx: Any, inbox: Any) -> Any:
             told = await ctx.ask_human(*args, **options)
             return f"{told['action']}: {told['text']}"
 
-        made.append(register(CodeAgent(story, key="browser-asks")))
-        return str(made[0].id)
+        return str(register(CodeAgent(story, key="browser-asks")).id)
 
-    yield register_asking
-    for agent in made:
-        world.unregister(agent.id)
+    return register_asking
 
 
 def output_of(run: Run) -> Any:
@@ -98,23 +94,20 @@ def test_a_question_of_a_sub_agent_keeps_its_answer_after_a_reload(demo, submitt
         await ctx.ask(AgentId.parse(asks), "paint")
 
     agent = register(CodeAgent(story, key="browser-boss"))
-    try:
-        run = elsewhere(submitted, str(agent.id))
-        page = chat_of(demo, run.session_id)
-        page.click(".answer > .agent .request button:text-is('red')")
-        page.wait_for_selector("#status:text-is('Done')")
-        page.reload()
-        answered = ".answer > .agent:not([open]) .request .state:text-is('Answered by demo: red')"
-        page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
-        elsewhere(lambda: submitted(str(agent.id), "again", session=run.session))
-        page.click(".answer.live .request button:text-is('blue')")
-        page.wait_for_selector(".user:text-is('again') + .answer .foot")
-        page.reload()  # the agent has no memory: the session has no messages
-        page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
-        page.wait_for_selector(".user:text-is('again') + .answer .foot")
-        assert page.locator(".answer").count() == page.locator(".user").count() == 2
-    finally:
-        world.unregister(agent.id)
+    run = elsewhere(submitted, str(agent.id))
+    page = chat_of(demo, run.session_id)
+    page.click(".answer > .agent .request button:text-is('red')")
+    page.wait_for_selector("#status:text-is('Done')")
+    page.reload()
+    answered = ".answer > .agent:not([open]) .request .state:text-is('Answered by demo: red')"
+    page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
+    elsewhere(lambda: submitted(str(agent.id), "again", session=run.session))
+    page.click(".answer.live .request button:text-is('blue')")
+    page.wait_for_selector(".user:text-is('again') + .answer .foot")
+    page.reload()  # the agent has no memory: the session has no messages
+    page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
+    page.wait_for_selector(".user:text-is('again') + .answer .foot")
+    assert page.locator(".answer").count() == page.locator(".user").count() == 2
 
 
 def test_a_question_is_answered_in_ones_own_words_or_not_at_all(demo, submitted, asking, chat_of) -> None:
@@ -200,28 +193,25 @@ def test_a_request_that_is_opened_again_is_answered_in_its_card(demo, submitted,
         return (await question)["text"]
 
     agent = register(CodeAgent(story, key="browser-retried"))
-    try:
-        run = elsewhere(submitted, str(agent.id))
-        page = chat_of(demo, run.session_id)
-        page.wait_for_selector(".request .decide button")
+    run = elsewhere(submitted, str(agent.id))
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".request .decide button")
 
-        elsewhere(signal, run.id, "go")
-        page.wait_for_selector(".request .state:text-is('Nobody waits for an answer any more.')")
-        page.wait_for_selector("#status[data-kind=fault]")
-        assert page.locator(".request button").count() == 0
-        fails.clear()
-        elsewhere(retry, run.id)
-        page.reload()
+    elsewhere(signal, run.id, "go")
+    page.wait_for_selector(".request .state:text-is('Nobody waits for an answer any more.')")
+    page.wait_for_selector("#status[data-kind=fault]")
+    assert page.locator(".request button").count() == 0
+    fails.clear()
+    elsewhere(retry, run.id)
+    page.reload()
 
-        page.wait_for_selector(".request .decide button")
-        assert page.locator(".request").count() == 1
-        assert page.inner_text(".request .state") == "Waits for an answer by the person who began this conversation."
-        page.fill(".request input", "red")
-        page.press(".request input", "Enter")
-        page.wait_for_selector(".request .state:text-is('Answered by demo: red')")
-        page.wait_for_selector("#status:text-is('Done')")
-    finally:
-        world.unregister(agent.id)
+    page.wait_for_selector(".request .decide button")
+    assert page.locator(".request").count() == 1
+    assert page.inner_text(".request .state") == "Waits for an answer by the person who began this conversation."
+    page.fill(".request input", "red")
+    page.press(".request input", "Enter")
+    page.wait_for_selector(".request .state:text-is('Answered by demo: red')")
+    page.wait_for_selector("#status:text-is('Done')")
     assert output_of(run) == "red"
 
 
@@ -550,18 +540,15 @@ def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_wor
         return "all done"
 
     agent = register(CodeAgent(story, key="browser-board", tools=world.TaskBoard().tools))
-    try:
-        run = elsewhere(submitted, str(agent.id))
-        page = chat_of(demo, run.session_id)
-        page.wait_for_selector(".board li:has-text('Find the order') .state.running:text-is('in progress')")
-        assert page.inner_text(".board summary") == "Tasks 0 of 2 done"
-        elsewhere(signal, run.id, "go")
-        page.wait_for_selector(".board summary:has-text('1 of 2 done')")
-        page.wait_for_selector(".foot")
-        page.reload()
-        page.wait_for_selector(".answer .board li .state.completed")
-    finally:
-        world.unregister(agent.id)
+    run = elsewhere(submitted, str(agent.id))
+    page = chat_of(demo, run.session_id)
+    page.wait_for_selector(".board li:has-text('Find the order') .state.running:text-is('in progress')")
+    assert page.inner_text(".board summary") == "Tasks 0 of 2 done"
+    elsewhere(signal, run.id, "go")
+    page.wait_for_selector(".board summary:has-text('1 of 2 done')")
+    page.wait_for_selector(".foot")
+    page.reload()
+    page.wait_for_selector(".answer .board li .state.completed")
     assert (page.locator(".board").count(), page.inner_text(".board li + li .title")) == (1, MARKUP)
 
 

@@ -26,7 +26,6 @@ from project.process import wait_until
 from project.services import free_port
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.client import ApiError, AsyncClient, Client
-from ravi_django.kernel import AgentId
 from ravi_django.models import Run
 from tests.acceptance.api.api_support import PAID, SCRIPT, call, pay, register_payers, registered
 from tests.support import world
@@ -48,13 +47,12 @@ def key(demo: Any) -> str:
 
 
 @pytest.fixture
-def url(server: Any, worker: Any) -> Iterator[str]:
+def url(server: Any, worker: Any) -> str:
     refund = lambda messages, options: [call(5)] if "Refund" in str(messages[-1]) else LEFT  # noqa: E731
-    made = [*register_payers(), registered("counts", SCRIPT, tools=[CalculatorTool()])]
-    made.append(registered("shop", [refund, LEFT], tools=[pay]))
-    yield f"{server.url}/ravi/"
-    for agent in made:
-        world.unregister(AgentId.parse(agent))
+    register_payers()
+    registered("counts", SCRIPT, tools=[CalculatorTool()])
+    registered("shop", [refund, LEFT], tools=[pay])
+    return f"{server.url}/ravi/"
 
 
 # ------------------------------------------------------------------------------- one program in each of the clients

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 
 from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
-from tests.support import world
 from tests.support.asked import Kind, asked_by
 from tests.support.browser import elsewhere, looks
 from tests.support.journals import long
@@ -24,7 +23,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def waiting() -> Iterator[str]:
+def waiting() -> str:
     """An agent that waits for two signals."""
 
     async def story(ctx: Any, inbox: Any) -> Any:
@@ -33,9 +32,7 @@ def waiting() -> Iterator[str]:
 
     agent = CodeAgent(story, key="browser-waits")
     agent.public_signals = ("go", "stop")  # type: ignore[attr-defined]
-    register(agent)
-    yield str(agent.id)
-    world.unregister(agent.id)
+    return str(register(agent).id)
 
 
 @pytest.fixture
@@ -108,17 +105,14 @@ def test_a_failed_run_is_retried_and_its_question_answered_in_place(demo, submit
         return (await ctx.ask_human("Which colour?", ["red", "blue"]))["text"]
 
     agent = register(CodeAgent(story, key="browser-retried"))
-    try:
-        run = elsewhere(submitted, str(agent.id))
-        page = page_of(demo, run)
-        page.wait_for_selector("#head .fault:has-text('<b>not yet</b>')")
-        fails.clear()
-        page.click("text=Retry")
-        page.click(".request button:text-is('red')")
-        state_of(page, "completed")
-        assert "Answered by demo: red" in page.inner_text("#asks")
-    finally:
-        world.unregister(agent.id)
+    run = elsewhere(submitted, str(agent.id))
+    page = page_of(demo, run)
+    page.wait_for_selector("#head .fault:has-text('<b>not yet</b>')")
+    fails.clear()
+    page.click("text=Retry")
+    page.click(".request button:text-is('red')")
+    state_of(page, "completed")
+    assert "Answered by demo: red" in page.inner_text("#asks")
     assert elsewhere(lambda: HumanRequest.objects.get(run=run).answer["by"]) == "demo"
 
 

@@ -251,15 +251,11 @@ def test_the_team_is_registered_with_its_orchestrator():
         lead = OrchestratorAgent("reg-lead", model=ScriptedModel("x"), sub_agents=sub_agents)
         register(OrchestratorAgent("reg-boss", model=ScriptedModel("x"), sub_agents=[SubAgentConfig(lead)]))
 
-    try:
-        team(first, member(fails, "reg-b"))
-        assert world.get_agent("test/reg-a") is first
-        assert world.get_agent("test/reg-b") is own  # it was registered by itself
-        team(second)
-        assert world.get_agent("test/reg-a") is second  # a later team's goes before an earlier one's
-    finally:
-        for address in ("test/reg-a", "test/reg-b", "orchestrator/reg-lead", "orchestrator/reg-boss"):
-            world.unregister(address)
+    team(first, member(fails, "reg-b"))
+    assert world.get_agent("test/reg-a") is first
+    assert world.get_agent("test/reg-b") is own  # it was registered by itself
+    team(second)
+    assert world.get_agent("test/reg-a") is second  # a later team's goes before an earlier one's
 
 
 def test_an_orchestrators_handoffs_are_no_tools_for_others():
