@@ -197,9 +197,10 @@ class Driver:
         active = self.active[lease.run_id] = Active(lease, effects)
         if self.draining:
             effects.drain()
-        # A dead worker may not have published its last rows.
+        # A dead worker may not have published its last rows. The buffer may have let go of those before a retry.
+        retried = max((at for at, row in enumerate(loaded.journal) if row.kind == "run.retried"), default=0)
         outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
-        for row in loaded.journal if lease.run.crashes else outside:
+        for row in loaded.journal[retried:] if lease.run.crashes else outside:
             self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox, carried)

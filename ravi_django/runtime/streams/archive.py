@@ -32,13 +32,9 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
         buffer.expire(mark_many_published(_archives(buffer, some)))
 
 
-def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob | None, int]]:
+def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob, int]]:
     """The archive and epoch by tree, without trees whose end the buffer has lost: the sweep publishes them again."""
-    from ravi_django.runtime.streams.table import DatabaseBuffer
-
-    if isinstance(buffer, DatabaseBuffer):  # its table is the archive
-        return {tree: (None, epoch) for tree, epoch in ended.items()}
-    found: dict[str, tuple[Blob | None, int]] = {}
+    found: dict[str, tuple[Blob, int]] = {}
     for (tree, epoch), page in zip(ended.items(), buffer.read_many(list(ended), PAGE), strict=True):
         frames = _rest(buffer, tree, page)
         if any(frame["type"] == "stream.done" and frame["attempt"] == str(epoch) for frame in reversed(frames)):
@@ -72,17 +68,15 @@ def reserve_events(tree_id: UUID | str, count: int, *, skip_locked: bool = False
     return root
 
 
-def mark_many_published(archives: Mapping[str, tuple[Blob | None, int]]) -> list[str]:
+def mark_many_published(archives: Mapping[str, tuple[Blob, int]]) -> list[str]:
     """Mark the ends of these roots as published, by tree the archive and the epoch of the end. Returns the marked ones,
     without those that were retried since or whose row another transaction has locked."""
     with transaction.atomic():
-        if blobs := [blob for blob, _ in archives.values() if blob is not None]:
-            save_blobs(blobs)
+        save_blobs([blob for blob, _ in archives.values()])
         ended = Run.objects.select_for_update(no_key=True, skip_locked=True)
         ended = ended.filter(id__in=list(archives), status__in=TERMINAL)
         marked = [id for id, epoch in ended.values_list("id", "lease_epoch") if epoch == archives[str(id)][1]]
-        kept = [When(id=id, then=Value(blob.id)) for id in marked if (blob := archives[str(id)][0]) is not None]
-        archive = Case(*kept, output_field=CharField())  # else NULL
+        archive = Case(*(When(id=id, then=Value(archives[str(id)][0].id)) for id in marked), output_field=CharField())
         Run.objects.filter(id__in=marked).update(published_at=clock.now(), archive=archive)
     return [str(id) for id in marked]
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef
 
 from ravi_django.db import connection, transaction
 from ravi_django.models import Run, StreamFrame
@@ -74,7 +74,9 @@ class DatabaseBuffer:
         return [self.read(tree, 0, limit) or [] for tree in trees]
 
     def expire(self, trees: Sequence[str]) -> None:
-        """They stay until the prune: the table is the archive."""
+        """All but the end: a retry continues its numbers."""
+        end = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"), key__contains=":done:")
+        StreamFrame.objects.filter(Exists(end), tree_id__in=[UUID(tree) for tree in trees]).delete()
 
     def forget(self, trees: Sequence[str]) -> None:
         """They are deleted with the trees' rows."""

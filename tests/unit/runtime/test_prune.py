@@ -306,7 +306,7 @@ def test_numbers_go_on_after_a_retry_of_a_run_whose_frames_went(clock, monkeypat
         raise ValueError("no")
 
     ended_one = ended()
-    world.mark_many_published({str(ended_one.id): (None, 1)})
+    world.mark_many_published({str(ended_one.id): (world.make_blob(b"[]"), 1)})
     code(fail)
     run = drive(make_run())
     last = world.events_page(run.id)[0][-1]["seq"]

@@ -309,13 +309,14 @@ def test_the_numbers_go_on_and_a_new_done_follows(clock, buffered, times):
     run = drive(make_run())
     seen, _, done = page(run)
     assert done
-    for _ in range(times):
+    for left in reversed(range(times)):
         retry(run.id, send=lambda run_id: None)
         _, types, done = page(run)
         assert (types[-1], done) == ("progress", False)
-        drive(run)
+        drive(run, dies=None if left else "end")
+    take_over(clock, run)
     everything, types, done = page(run)
-    assert done
+    assert (done, types.count("error")) == (True, times)
     assert everything == list(range(1, len(everything) + 1))
     assert everything[: len(seen)] == seen
     assert (types.count("stream.done"), types[-1]) == (times + 1, "stream.done")
@@ -348,7 +349,7 @@ def test_an_old_end_is_not_the_end_before_the_new_frames_are_there(clock, buffer
 def test_before_the_retried_frame_the_old_end_is_none_and_nobody_of_before_ends_the_stream(clock, monkeypatch):
     run = failed()
     world.store_retry(run.id)
-    assert world.mark_many_published({str(run.id): (None, 1)}) == []
+    assert world.mark_many_published({str(run.id): (world.make_blob(b"[]"), 1)}) == []
     assert Run.objects.get(id=run.id).published_at is None
     world.republish(str(run.id))
     assert "stream.done" not in page(run)[1]
