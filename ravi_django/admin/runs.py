@@ -108,7 +108,7 @@ class RunAdmin(InspectAdmin):
     def inspect(self, request: HttpRequest, run: Run) -> dict[str, Any]:
         page = page_of(request, "journal", run.next_seq - 1, ENTRIES)  # seq has no gaps: nothing to count
         entries = JournalEntry.objects.filter(run=run, seq__range=(page["first"], page["last"])).order_by("seq")
-        turns = list(Turn.objects.filter(run=run).order_by("index")[: TURNS + 1])
+        turns = list(Turn.objects.filter(run=run).select_related("entry").order_by("index")[: TURNS + 1])
         message = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True).first()
         return {
             "title": run.agent,
@@ -125,7 +125,7 @@ class RunAdmin(InspectAdmin):
             "diff": _diff(run.error),
             "lines": timeline.lines(list(entries)),
             "page": page,
-            "turns": [(turn, show.blocks(turn.content)) for turn in turns[:TURNS]],
+            "turns": [(turn, show.blocks(turn.blocks)) for turn in turns[:TURNS]],
             "more_turns": len(turns) > TURNS,
             "tree": tree.of_run(run),
             "agent_version": _version(run),

@@ -42,13 +42,14 @@ class SessionAdmin(InspectAdmin):
     def inspect(self, request: HttpRequest, session: Session) -> dict[str, Any]:
         page = page_of(request, "turns", session.next_position, TURNS)
         turns = Turn.objects.filter(session=session, position__range=(page["first"] - 1, page["last"] - 1))
+        turns = turns.select_related("entry").order_by("position")
         tasks = BoardTask.objects.filter(session=board.thread_of(session)).order_by("agent", "number")  # it is bounded
         runs = Run.objects.filter(session=session).order_by("-id")
         return {
             "title": session.title or gettext("Conversation"),
             "session": session,
             "page": page,
-            "turns": [(turn, show.blocks(turn.content, 20_000)) for turn in turns.order_by("position")],
+            "turns": [(turn, show.blocks(turn.blocks, 20_000)) for turn in turns],
             "tasks": [(task, show.status(task.status)) for task in tasks],
             "runs": [(run, show.status(run.status)) for run in runs.only("id", "agent", "status", "created_at")[:RUNS]],
         }

@@ -96,7 +96,7 @@ class SessionViewSet(ApiViewSet):
     )
     def messages(self, request: Any, id: UUID) -> Response:
         """The messages, oldest first. A tool call without a result is followed by a result that says so."""
-        turns = self.get_object().turns.filter(keeps=None)
+        turns = self.get_object().turns.filter(keeps=None).select_related("entry")
         return self.page(turns.exclude(name__startswith=OURS), with_every_result)  # no summaries and corrections
 
     @documented(

@@ -33,7 +33,7 @@ def with_every_result(page: list[Turn]) -> list[Turn]:
 
 def _look_behind(page: list[Turn], caller: Turn, missing: dict[Any, list[str]]) -> list[Turn]:
     """The last caller of the page, if the turns after the page have no result for it either."""
-    behind = Turn.objects.filter(session_id=caller.session_id, agent=caller.agent, keeps=None)
+    behind = Turn.objects.filter(session_id=caller.session_id, agent=caller.agent, keeps=None).select_related("entry")
     newer = behind.filter(position__gt=page[-1].position).order_by("position")[:_LOOK_AHEAD]
     return [turn for turn in _find_results([caller, *newer], missing) if turn.pk == caller.pk]
 
@@ -47,7 +47,7 @@ def _find_results(turns: Iterable[Turn], missing: dict[Any, list[str]]) -> list[
             if missing.get(turn.pk):
                 callers[turn.agent] = turn
         elif turn.agent in callers:
-            found = {block.get("call_id") for block in turn.content if block.get("type") == "tool_result"}
+            found = {block.get("call_id") for block in turn.blocks if block.get("type") == "tool_result"}
             calls = missing[callers[turn.agent].pk]
             calls[:] = [call for call in calls if call not in found]
     return [turn for turn in callers.values() if missing[turn.pk]]
@@ -56,7 +56,7 @@ def _find_results(turns: Iterable[Turn], missing: dict[Any, list[str]]) -> list[
 def _calls(turn: Turn) -> list[str]:
     if turn.role != Role.ASSISTANT:
         return []
-    return [block["call_id"] for block in turn.content if block.get("type") == "tool_use"]
+    return [block["call_id"] for block in turn.blocks if block.get("type") == "tool_use"]
 
 
 def _result(turn: Turn, calls: list[str], text: str) -> Turn:

@@ -51,6 +51,14 @@ class Session(Owned):
         return self.title or str(self.id)
 
 
+def blocks_of(kind: str, request: Any, result: Any) -> list[dict[str, Any]]:
+    """The content blocks of the message that the history has of a model's or tool's call."""
+    if kind == "llm.call":
+        return list(result["content"])
+    is_error = result.get("is_error", False)
+    return [{"type": "tool_result", "call_id": request["call_id"], "content": result["content"], "is_error": is_error}]
+
+
 class Turn(models.Model):
     """One message of a conversation's history. Immutable; written in the transaction of its journal row."""
 
@@ -70,7 +78,17 @@ class Turn(models.Model):
     )
     index = models.IntegerField(null=True, help_text="Rising in the run, so that a replayed store is a no-op")
     role = models.CharField(max_length=10)
-    content = models.JSONField(help_text="Content blocks")
+    content = models.JSONField(null=True, help_text="Content blocks; null where `entry` holds them")
+    # No constraint: who deletes the entry copies its blocks first.
+    entry = models.ForeignKey(
+        "ravi.JournalEntry",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+        help_text="The model or tool call of the same run that holds the blocks",
+    )
     name = models.CharField(max_length=100, blank=True, default="")
     keeps = models.IntegerField(
         null=True, blank=True, help_text="In a summary: the number of turns directly before it that it keeps"
@@ -92,3 +110,10 @@ class Turn(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.position}"
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """The content blocks. One query, unless `entry` is selected with the turn."""
+        if self.entry is not None:
+            return blocks_of(self.entry.kind, self.entry.request, self.entry.result)
+        return list(self.content or ())

@@ -29,8 +29,8 @@ def cost_of(run: Run) -> dict[str, str]:
 
 def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:
     """The last turns of the conversation, each block cut at `limit` characters."""
-    last = Turn.objects.filter(session_id=row.run.session_id).order_by("-position")[:most]
-    return [(turn, show.blocks(turn.content, limit)) for turn in reversed(last)]
+    last = Turn.objects.filter(session_id=row.run.session_id).select_related("entry").order_by("-position")[:most]
+    return [(turn, show.blocks(turn.blocks, limit)) for turn in reversed(last)]
 
 
 def questions_of(row: HumanRequest) -> list[tuple[str, str]]:

@@ -238,7 +238,7 @@ class SessionRenameSerializer(StrictSerializer):
 class TurnSerializer(Shown[Any]):
     id = serializers.SerializerMethodField()
     role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])
-    content = serializers.ListField(child=serializers.DictField(), help_text="Content blocks")
+    content = serializers.ListField(child=serializers.DictField(), source="blocks", help_text="Content blocks")
     run = IdField(source="run_id", allow_null=True)
     created_at = TimeField()
 
@@ -248,7 +248,7 @@ class TurnSerializer(Shown[Any]):
 
     def to_representation(self, turn: Turn) -> dict[str, Any]:
         shown = super().to_representation(turn)
-        return shown if hidden.sees(self.context.get("user")) else {**shown, "content": hidden.blocks(turn.content)}
+        return shown if hidden.sees(self.context.get("user")) else {**shown, "content": hidden.blocks(turn.blocks)}
 
 
 class BoardTaskSerializer(Shown[Any]):

@@ -104,7 +104,7 @@ runtime.lifecycle.generations: continue_as_new hand_over handing_over_is_occupie
 runtime.lifecycle.names: NAMES_ROWS=ROWS
 runtime.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES
 runtime.lifecycle.prune: PRUNE_BLOBS=BLOBS DAY_S PRUNE_KINDS=KINDS prune retention
-runtime.lifecycle.prune_rows: prune_delete=_delete forget_archives prune_frames=frames journal_rows prune_blobs
+runtime.lifecycle.prune_rows: prune_delete=delete_rows forget_archives prune_frames=frames journal_rows prune_blobs
     prune_trees PRUNE_ROWS=ROWS PRUNE_TREES=TREES unreferenced_blobs
 runtime.lifecycle.retry: retry store_retry=write_retry
 runtime.middleware.audit_log: audit_log_write_audit=write_audit

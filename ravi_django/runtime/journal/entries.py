@@ -19,6 +19,7 @@ from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
+from ravi_django.models.session import blocks_of
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
 SCHEMA = 1  # version of the stored values' format
@@ -47,6 +48,13 @@ class Entry:
     blobs: list[Blob] = field(default_factory=list)  # bodies named by the row's digests, written before it
 
     @property
+    def blocks(self) -> list[dict[str, Any]] | None:
+        """The blocks of the message that the history has of this call; None if the written row does not hold them."""
+        if self.result is None or any(text.startswith(f'{{"{BLOB_KEY}"') for text in self.stored.values()):
+            return None
+        return blocks_of(self.kind, self.request, self.result)
+
+    @property
     def is_effect(self) -> bool:
         return self.kind in ("llm.call", "tool.call")
 
@@ -58,6 +66,11 @@ class NewTurn:
     session_id: UUID
     agent: str
     message: ChatMessage
+    entry: UUID | None = None  # the row of the run's journal that holds the message's blocks
+
+    @property
+    def content(self) -> list[dict[str, Any]] | None:
+        return self.message.to_json()["content"] if self.entry is None else None
 
     @property
     def keeps(self) -> int | None:
@@ -297,7 +310,8 @@ def write_turns(
             run_id=run_id,
             index=None if index is None else index + place,
             role=turn.message.role,
-            content=turn.message.to_json()["content"],
+            content=turn.content,
+            entry_id=turn.entry,
             name=turn.message.name or "",
             keeps=turn.keeps,
         )

@@ -45,8 +45,8 @@ _ENTRY_VALUES = (
     "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
     "%s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # the id first, elapsed seconds last
 )
-_TURN = "agent, role, content, name, keeps"
-_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::text, %s::int"
+_TURN = "agent, role, content, entry_id, name, keeps"
+_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::uuid, %s::text, %s::int"
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
 
 
@@ -181,7 +181,8 @@ def _bound(
             params += [
                 turn.agent,
                 turn.message.role.value,
-                dumps(turn.message.to_json()["content"]),
+                dumps(turn.content),
+                None if turn.entry is None else str(turn.entry),
                 turn.message.name or "",
                 None if turn.keeps is None else str(turn.keeps),
             ]

@@ -19,10 +19,12 @@ from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentNotFoundError,
     CancellationError,
+    ChatMessage,
     DeterminismError,
     InvalidInputError,
     LeaseLostError,
     Message,
+    Role,
     SpawnDeniedError,
     SuspendInterrupt,
 )
@@ -73,6 +75,7 @@ class Effects(Gate):
         self.carried: int | None = None  # the row of the message that the previous generation has carried
         self.notes: list[Entry] = []  # written with the next commit, in order
         self.turns: list[NewTurn] = []
+        self._answers: dict[str, Entry] = {}  # the last model call under "", the tool calls since then by call id
         self.used_approvals: set[int] | None = None  # see `decisions`
         self.attempts = lease.run.attempts  # transient failures in a row
         self.on_progress: Callable[[], None] = lambda: None  # called when a crashed run has recorded a new effect
@@ -158,6 +161,7 @@ class Effects(Gate):
             first, again = await self._commit(entries, turns, write, own=1 + len(before))
             if entry.phase == "result":
                 self.close_call(entry.path)
+                self._answered(entry)
             if cancelled or again:
                 raise asyncio.CancelledError
             if then is not None:
@@ -177,6 +181,7 @@ class Effects(Gate):
         entry.request, entry.result = map(from_json, entry.stored.values())  # the code may change its own values
         self.attempts = 0
         self.notes.append(entry)
+        self._answered(entry)
         self.outlet.hold(entry)
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(LATE_S, self._flush, context=Context())
@@ -282,6 +287,20 @@ class Effects(Gate):
         turns, self.turns = self.turns, []
         self.journal.number([*notes, *entries])
         return [*notes, *entries], turns
+
+    def _answered(self, entry: Entry) -> None:
+        if entry.kind == "llm.call":
+            self._answers = {"": entry}
+        elif entry.kind == "tool.call" and (call_id := (entry.request or {}).get("call_id")):
+            self._answers[call_id] = entry
+
+    def turn(self, session_id: UUID, agent: str, message: ChatMessage) -> NewTurn:
+        """A turn to write. It refers to the row that holds the same blocks, if one of this lease does."""
+        blocks = message.to_json()["content"]
+        key = blocks[0].get("call_id", "") if message.role is Role.TOOL and blocks else ""
+        entry = self._answers.get(key)
+        is_held = entry is not None and entry.blocks == blocks
+        return NewTurn(session_id, agent, message, entry.id if entry is not None and is_held else None)
 
     def note(self, entry: Entry) -> None:
         self.notes.append(entry)

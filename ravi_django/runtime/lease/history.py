@@ -20,6 +20,7 @@ from ravi_django.agents.memory.transcript import OURS, close_dangling, is_users,
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
 from ravi_django.models import Session, Turn
+from ravi_django.models.session import blocks_of
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry, NewTurn, write_turns
 from ravi_django.runtime.journal.lease import Lease
@@ -159,10 +160,12 @@ def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None) -> Qu
     rows = _turns(agent_id, session_id)
     if before is not None:
         rows = rows.filter(position__lt=before)
-    return rows.order_by("-position").values_list("position", "role", "content", "name", "keeps")
+    held = ("entry__kind", "entry__request", "entry__result")
+    return rows.order_by("-position").values_list("position", "role", "name", "keeps", "content", *held)
 
 
-def _message(role: str, content: list[Any], name: str, keeps: int | None) -> ChatMessage:
+def _message(role: str, name: str, keeps: int | None, content: list[Any] | None, *held: Any) -> ChatMessage:
+    content = blocks_of(*held) if content is None else content
     metadata = {} if keeps is None else {"summary": {"keeps": keeps}}
     return ChatMessage.model_validate({"role": role, "content": content, "name": name or None, "metadata": metadata})
 

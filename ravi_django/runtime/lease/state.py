@@ -30,7 +30,7 @@ from ravi_django.kernel import (
     SpawnBudget,
 )
 from ravi_django.kernel.chat import ViewDigest
-from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
+from ravi_django.runtime.journal.entries import Entry, storable
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.effects import Effects
 
@@ -156,7 +156,7 @@ class RunState:
         self.turns_given = max(self.turns_given, first + len(messages))
         for place, message in enumerate(messages, first):
             if place >= self.turns_known:
-                self.effects.turns.append(NewTurn(UUID(str(session_id)), str(agent_id), message))
+                self.effects.turns.append(self.effects.turn(UUID(str(session_id)), str(agent_id), message))
                 self.turns_known += 1
 
     def turns_in(self, path: str) -> int:

@@ -136,7 +136,7 @@ class Hiding:
             self._look(row)
         self._hides: dict[str, Callable[[Any, Fields], Fields]] = {
             "ravi.journalentry": self._entry,
-            "ravi.turn": lambda pk, turn: _marked(turn, content=hidden.blocks(turn["content"])),
+            "ravi.turn": lambda pk, turn: _marked(turn, content=turn["content"] and hidden.blocks(turn["content"])),
             "ravi.humanrequest": self._request,
             "ravi.streamframe": lambda pk, row: {**row, "body": hidden.frame(row["body"])},
             "ravi.auditrecord": self._audit,

@@ -166,7 +166,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
         else:
             if table.model is JournalEntry:
                 mark_bodies(these)
-            these._raw_delete(these.db)
+            prune_rows.delete_rows(these)
         return len(ids)
 
 

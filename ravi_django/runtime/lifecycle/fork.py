@@ -241,9 +241,11 @@ def _copy_session(source: Run, point: int, title: str) -> Session:
         )
     )
     turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
+    turns = turns.select_related("entry")
     for batch in _batches(turns):
         for turn in batch:
             turn.pk, turn.session_id, turn.index = None, session.id, None
+            turn.content, turn.entry = turn.blocks, None
         Turn.objects.bulk_create(batch)
     return session
 

@@ -21,7 +21,7 @@ from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import HumanRequest
 from ravi_django.models.run import TERMINAL, Run, Status
 from ravi_django.models.schedules import Schedule
-from ravi_django.models.session import Session
+from ravi_django.models.session import Session, Turn
 from ravi_django.models.site import StreamFrame, Ticket
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
@@ -125,7 +125,7 @@ def prune_trees(
         if not found:
             return 0
         before(rows(held).model._default_manager.filter(pk__in=found))
-        return _delete(rows(held).model._default_manager.filter(pk__in=found))
+        return delete_rows(rows(held).model._default_manager.filter(pk__in=found))
 
 
 def forget_archives(roots: Sequence[UUID], older_than_s: float) -> int:
@@ -224,7 +224,7 @@ def _references() -> Iterator[Iterable[str]]:
 
 def prune_blobs(ids: Sequence[str]) -> int:
     """Delete the bodies that were not stored again meanwhile; returns how many. Pass at most some hundreds."""
-    return _delete(Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S)))
+    return delete_rows(Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S)))
 
 
 # ------------------------------------------------------------------------------------------------- tickets
@@ -234,10 +234,21 @@ def expired_tickets() -> QuerySet[Ticket]:
     return Ticket.objects.filter(expires_at__lte=clock.now())
 
 
-def _delete(rows: QuerySet[Any]) -> int:
+def delete_rows(rows: QuerySet[Any]) -> int:
     """In one statement: no other row refers to these, and the ORM would read them all to find that out."""
+    if rows.model is JournalEntry:
+        _keep_blocks(rows)
     deleted: int = rows._raw_delete(rows.db)
     return deleted
+
+
+def _keep_blocks(entries: QuerySet[JournalEntry]) -> None:
+    """Copy the blocks of these rows into the turns that refer to them: the history outlives the journal."""
+    turns = Turn.objects.filter(run__in=entries.order_by().values("run"), entry__in=entries.order_by())
+    found = list(turns.select_related("entry"))
+    for turn in found:
+        turn.content, turn.entry = turn.blocks, None
+    Turn.objects.bulk_update(found, ["content", "entry"], batch_size=500)
 
 
 def old_sessions(older_than_s: float) -> QuerySet[Session]:
@@ -270,5 +281,5 @@ def delete_some(rows: QuerySet[Any], *, cascades: bool = False) -> int:
         if cascades:
             these.delete()
         elif keys:
-            _delete(these)
+            delete_rows(these)
         return len(keys)

@@ -69,7 +69,7 @@ def test_a_message_becomes_the_next_run_of_the_session(worker, opened, paced, su
 
     assert (new.session_id, new.agent, new.owner) == (run.session_id, "react/paced", demo)
     assert wait_until(lambda: Run.objects.get(id=new.id).status == "completed", BOUND_S)
-    turns = [(turn.role, turn.content[0]["text"]) for turn in Turn.objects.filter(run=new.id)]
+    turns = [(turn.role, turn.blocks[0]["text"]) for turn in Turn.objects.filter(run=new.id)]
     assert turns == [("user", "What is 6 * 7?"), ("assistant", "".join(paced.words))]
     assert set(Turn.objects.values_list("run", flat=True)) == {run.id, new.id}
 

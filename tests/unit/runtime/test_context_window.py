@@ -155,7 +155,8 @@ def begun(session=None, text="task", **fields):
 
 
 def rows(run):
-    return list(Turn.objects.filter(run=run).order_by("position").values_list("role", "content", "keeps", "index"))
+    turns = Turn.objects.filter(run=run).select_related("entry").order_by("position")
+    return [(turn.role, turn.blocks, turn.keeps, turn.index) for turn in turns]
 
 
 def said(run):

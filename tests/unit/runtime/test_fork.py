@@ -359,7 +359,7 @@ def memory(*script, tools=()):
 
 def said(session_id):
     return [
-        (turn.position, turn.role, turn.content[0].get("text", ""))
+        (turn.position, turn.role, turn.blocks[0].get("text", ""))
         for turn in Turn.objects.filter(session_id=session_id).order_by("position")
     ]
 

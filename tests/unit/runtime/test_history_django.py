@@ -231,7 +231,7 @@ def test_a_run_that_ends_while_it_waits_takes_its_own_turns_along(clock, retenti
 
 
 def texts_of_users():
-    return [turn.content[0]["text"] for turn in Turn.objects.filter(role="user").order_by("position")]
+    return [turn.blocks[0]["text"] for turn in Turn.objects.filter(role="user").order_by("position")]
 
 
 def test_a_run_that_completes_takes_its_own_turns_along_and_no_other(clock):
@@ -255,7 +255,7 @@ def look() -> str:
 
 
 def texts():
-    return [(turn.content[0].get("text") or "") for turn in Turn.objects.order_by("position")]
+    return [(turn.blocks[0].get("text") or "") for turn in Turn.objects.order_by("position")]
 
 
 class Seeding:

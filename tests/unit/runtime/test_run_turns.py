@@ -7,10 +7,10 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import ChatMessage, Message, RunContext, ToolUseBlock
-from ravi_django.models import InboxMessage, Turn
+from ravi_django.models import InboxMessage, JournalEntry, Turn
 from ravi_django.testing import ScriptedModel
 from tests.support import world
-from tests.support.runs import every_death, in_background, leased, make_run, message
+from tests.support.runs import drive, every_death, in_background, leased, make_run, message
 from tests.support.world import Entry
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,7 +22,7 @@ def react(model, **options):
 
 def turns_of(run):
     rows = Turn.objects.filter(session_id=run.session_id).order_by("position")
-    return [f"{row.role}: {_words(row.content)}" for row in rows]
+    return [f"{row.role}: {_words(row.blocks)}" for row in rows]
 
 
 def _words(content):
@@ -84,3 +84,34 @@ def test_what_a_tool_or_an_agent_of_ones_own_appends_takes_no_turns_place(clock)
     for run, _ in every_death(clock, story):
         assert turns_of(run)[0] == "assistant: welcome"
         assert sorted(turns_of(run)[1:]) == sorted(words)
+
+
+def looking(settings, inline=64_000):
+    """A run with a tool call, and what its turns hold."""
+
+    @tool
+    async def look(at: str) -> str:
+        """Look."""
+        return f"a view of {at} " * 9
+
+    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": inline}
+    call = ToolUseBlock(tool_name="look", arguments={"at": "the sea"}, call_id="1")
+    register(react(ScriptedModel([call, "Blue."]), tools=[look]))
+    run = drive(make_run("react/turns"))
+    return run, [turn.content for turn in Turn.objects.filter(run=run).order_by("index")]
+
+
+@pytest.mark.parametrize("kinds", [["journal"], ["runs"]])
+def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, settings, kinds):
+    run, contents = looking(settings)
+    assert contents == [[{"type": "text", "text": "hi"}], None, None, None]
+    said = turns_of(run)
+    clock.advance(10.0)
+    world.prune(dict.fromkeys(kinds, 1.0))
+    assert not JournalEntry.objects.exists()
+    assert turns_of(run) == said
+
+
+def test_a_message_whose_row_only_names_its_body_is_stored_with_the_turn(settings):
+    _, contents = looking(settings, inline=20)
+    assert None not in contents

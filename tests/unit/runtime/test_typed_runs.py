@@ -71,7 +71,7 @@ def typed(model: Any, step: Any = None) -> ReActAgent:
 
 
 def turns(run: Run) -> list[Any]:
-    return list(Turn.objects.filter(session=run.session_id).order_by("position").values_list("role", "content"))
+    return [(turn.role, turn.blocks) for turn in Turn.objects.filter(session=run.session_id).order_by("position")]
 
 
 @pytest.mark.parametrize(("answers", "held"), [(BY_TOOL, False), (BY_TEXT, True)], ids=["tool", "schema"])
