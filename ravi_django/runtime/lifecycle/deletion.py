@@ -20,8 +20,8 @@ from django.db.models import F, Q
 from django.db.models.signals import pre_delete
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import TERMINAL, Run, Session
-from ravi_django.runtime.lifecycle import erasing
+from ravi_django.models import TERMINAL, JournalEntry, Run, Session
+from ravi_django.runtime.lifecycle import erasing, prune_rows
 from ravi_django.runtime.lifecycle.cancel import cancel, to_cancel
 from ravi_django.runtime.lifecycle.endings import OWNER_DELETED
 from ravi_django.runtime.runs import waking
@@ -65,6 +65,7 @@ def _live(user: Any) -> list[UUID]:
 
 def _deleting_run(sender: Any, instance: Run, **more: Any) -> None:
     waking.lock_to_delete(instance.id)
+    prune_rows.keep_blocks(JournalEntry.objects.filter(run=instance))
 
 
 def owns_runs(user: Any) -> bool:

@@ -237,12 +237,12 @@ def expired_tickets() -> QuerySet[Ticket]:
 def delete_rows(rows: QuerySet[Any]) -> int:
     """In one statement: no other row refers to these, and the ORM would read them all to find that out."""
     if rows.model is JournalEntry:
-        _keep_blocks(rows)
+        keep_blocks(rows)
     deleted: int = rows._raw_delete(rows.db)
     return deleted
 
 
-def _keep_blocks(entries: QuerySet[JournalEntry]) -> None:
+def keep_blocks(entries: QuerySet[JournalEntry]) -> None:
     """Copy the blocks of these rows into the turns that refer to them: the history outlives the journal."""
     turns = Turn.objects.filter(run__in=entries.order_by().values("run"), entry__in=entries.order_by())
     found = list(turns.select_related("entry"))
