@@ -133,7 +133,7 @@ class Evidence:
         yield from of_people(self, run, self.story(run_id))
         yield from _paid_once(self.journal.get(run_id, []), ledger)
         if run["status"] == "completed":
-            yield from _answered(self.turns.get(run_id, []))
+            yield from _answered(self.turns.get(run_id, []), self.journal.get(run_id, []))
             for signal in self.signals.get(run_id, []):
                 if signal["consumed_at"] is None:
                     yield f"completed without having read the signal {signal['name']!r}"
@@ -232,11 +232,16 @@ def _paid_once(journal: list[Row], ledger: list[Row]) -> Iterator[str]:
             yield f"{kind} {number} was done {times} times under epoch {epoch}"
 
 
-def _answered(turns: list[Row]) -> Iterator[str]:
+def _answered(turns: list[Row], journal: list[Row]) -> Iterator[str]:
     asked: list[str] = []
     answered: list[str] = []
+    rows = {row["id"]: row for row in journal}
     for turn in turns:
-        for block in turn["content"] if isinstance(turn["content"], list) else []:
+        row = rows[turn["entry_id"]] if turn["entry_id"] else None  # that holds the turn's content
+        if row is not None and row["kind"] == "tool.call":
+            answered.append(row["request"]["call_id"])
+            continue
+        for block in turn["content"] if row is None else row["result"]["content"]:
             if block["type"] == "tool_use":
                 asked.append(block["call_id"])
             elif block["type"] == "tool_result":
