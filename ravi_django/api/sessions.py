@@ -92,7 +92,7 @@ class SessionViewSet(ApiViewSet):
         filterset_class=None,
         limit="submit",
         ordering="position",
-        weighs=("content",),
+        weighs=("content", "entry__request", "entry__result"),
     )
     def messages(self, request: Any, id: UUID) -> Response:
         """The messages, oldest first. A tool call without a result is followed by a result that says so."""

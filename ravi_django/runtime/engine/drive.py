@@ -49,6 +49,7 @@ from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel, generation
 from ravi_django.runtime.lifecycle.endings import Unseen
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.streams import frames, republish
+from ravi_django.runtime.streams.archive import archived_at
 from ravi_django.runtime.streams.publisher import Publisher
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools.threads import ToolThreads
@@ -197,10 +198,12 @@ class Driver:
         active = self.active[lease.run_id] = Active(lease, effects)
         if self.draining:
             effects.drain()
-        # A dead worker may not have published its last rows. The buffer may have let go of those before a retry.
-        retried = max((at for at, row in enumerate(loaded.journal) if row.kind == "run.retried"), default=0)
-        outside = takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal))
-        for row in loaded.journal[retried:] if lease.run.crashes else outside:
+        # A dead worker may not have published its last rows. The buffer may have let go of those that are archived.
+        unsent = list(takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)))
+        if lease.run.crashes:
+            archived = await self.database.call(archived_at, lease.run.tree_id)
+            unsent = [row for row in loaded.journal if archived is None or row.finished_at > archived]
+        for row in unsent:
             self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox, carried)

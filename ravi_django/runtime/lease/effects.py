@@ -75,7 +75,8 @@ class Effects(Gate):
         self.carried: int | None = None  # the row of the message that the previous generation has carried
         self.notes: list[Entry] = []  # written with the next commit, in order
         self.turns: list[NewTurn] = []
-        self._answers: dict[str, Entry] = {}  # the last model call under "", the tool calls since then by call id
+        self._answer: Entry | None = None  # the last model call
+        self._results: dict[str, Entry] = {}  # the tool calls since then by call id
         self.used_approvals: set[int] | None = None  # see `decisions`
         self.attempts = lease.run.attempts  # transient failures in a row
         self.on_progress: Callable[[], None] = lambda: None  # called when a crashed run has recorded a new effect
@@ -290,17 +291,17 @@ class Effects(Gate):
 
     def _answered(self, entry: Entry) -> None:
         if entry.kind == "llm.call":
-            self._answers = {"": entry}
+            self._answer, self._results = entry, {}
         elif entry.kind == "tool.call" and (call_id := (entry.request or {}).get("call_id")):
-            self._answers[call_id] = entry
+            self._results[call_id] = entry
 
     def turn(self, session_id: UUID, agent: str, message: ChatMessage) -> NewTurn:
         """A turn to write. It refers to the row that holds the same blocks, if one of this lease does."""
         blocks = message.to_json()["content"]
-        key = blocks[0].get("call_id", "") if message.role is Role.TOOL and blocks else ""
-        entry = self._answers.get(key)
-        is_held = entry is not None and entry.blocks == blocks
-        return NewTurn(session_id, agent, message, entry.id if entry is not None and is_held else None)
+        entry = self._answer
+        if message.role is Role.TOOL:
+            entry = self._results.get(blocks[0].get("call_id", "")) if blocks else None
+        return NewTurn(session_id, agent, message, entry.id if entry and entry.blocks == blocks else None)
 
     def note(self, entry: Entry) -> None:
         self.notes.append(entry)

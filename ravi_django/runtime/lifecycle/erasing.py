@@ -17,7 +17,7 @@ from django.core.serializers.python import Serializer
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry
+from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry, Turn
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
@@ -110,7 +110,9 @@ def export(user: Any) -> Iterator[dict[str, Any]]:
     shown = Hiding(() if hidden.sees(user) else scope.runs).shown
     serializer = Serializer()
     for table in TABLES:
-        yield from map(shown, serializer.serialize(table.rows(scope).order_by("pk").iterator(chunk_size=500)))
+        rows = table.rows(scope).order_by("pk")
+        found = (rows.select_related("entry") if table.model is Turn else rows).iterator(chunk_size=500)
+        yield from map(shown, serializer.serialize(map(_whole, found)))
     whole, _ = erasure_rows.bodies_of(JournalEntry.objects.filter(run__in=scope.runs))
     for blob in Blob.objects.filter(id__in=whole).iterator():
         is_text = blob.encoding.startswith("text")
@@ -121,6 +123,13 @@ def export(user: Any) -> Iterator[dict[str, Any]]:
 Fields = dict[str, Any]  # of a row in the form of dumpdata
 
 _AUDITED = ("request", "version", "kind", "tool", "risk", "to", "arguments_hash", "arguments_sha256")
+
+
+def _whole(row: Any) -> Any:
+    """The row; a turn with the content that the journal holds."""
+    if isinstance(row, Turn):
+        row.content, row.entry = row.blocks, None
+    return row
 
 
 class Hiding:
@@ -136,7 +145,7 @@ class Hiding:
             self._look(row)
         self._hides: dict[str, Callable[[Any, Fields], Fields]] = {
             "ravi.journalentry": self._entry,
-            "ravi.turn": lambda pk, turn: _marked(turn, content=turn["content"] and hidden.blocks(turn["content"])),
+            "ravi.turn": lambda pk, turn: _marked(turn, content=hidden.blocks(turn["content"])),
             "ravi.humanrequest": self._request,
             "ravi.streamframe": lambda pk, row: {**row, "body": hidden.frame(row["body"])},
             "ravi.auditrecord": self._audit,

@@ -245,7 +245,8 @@ def delete_rows(rows: QuerySet[Any]) -> int:
 def keep_blocks(entries: QuerySet[JournalEntry]) -> None:
     """Copy the blocks of these rows into the turns that refer to them: the history outlives the journal."""
     turns = Turn.objects.filter(run__in=entries.order_by().values("run"), entry__in=entries.order_by())
-    found = list(turns.select_related("entry"))
+    held = ("content", "entry__kind", "entry__request", "entry__result")
+    found = list(turns.select_related("entry").only(*held))
     for turn in found:
         turn.content, turn.entry = turn.blocks, None
     Turn.objects.bulk_update(found, ["content", "entry"], batch_size=500)

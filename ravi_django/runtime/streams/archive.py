@@ -4,6 +4,7 @@ numbers and marks."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ def archive(buffer: EventBuffer, ended: Mapping[str, int]) -> None:
     trees = list(ended)
     for start in range(0, len(trees), MOST):
         some = {tree: ended[tree] for tree in trees[start : start + MOST]}
-        buffer.expire(mark_many_published(_archives(buffer, some)))
+        buffer.expire({tree: some[tree] for tree in mark_many_published(_archives(buffer, some))})
 
 
 def _archives(buffer: EventBuffer, ended: Mapping[str, int]) -> dict[str, tuple[Blob, int]]:
@@ -79,6 +80,11 @@ def mark_many_published(archives: Mapping[str, tuple[Blob, int]]) -> list[str]:
         archive = Case(*(When(id=id, then=Value(archives[str(id)][0].id)) for id in marked), output_field=CharField())
         Run.objects.filter(id__in=marked).update(published_at=clock.now(), archive=archive)
     return [str(id) for id in marked]
+
+
+def archived_at(tree: UUID | str) -> datetime | None:
+    """When the stream was last archived: the frames of all rows until then are in it."""
+    return Run.objects.values_list("archive__created_at", flat=True).get(id=tree)
 
 
 def unpublished(limit: int, older_than_s: float) -> list[UUID]:

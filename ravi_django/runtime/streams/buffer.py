@@ -8,7 +8,7 @@ key: the fence has let their rows in. It refuses an end that a retry has overtak
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -63,8 +63,8 @@ class EventBuffer(Protocol):
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         """The first frames of each tree, in one round trip; none when the buffer does not have it."""
 
-    def expire(self, trees: Sequence[str]) -> None:
-        """The trees have ended and are archived: delete their frames soon."""
+    def expire(self, ended: Mapping[str, int]) -> None:
+        """These trees are archived up to their end in this epoch: delete the frames before it soon."""
 
     def forget(self, trees: Sequence[str]) -> None:
         """The rows of these trees are deleted: delete all their frames now."""

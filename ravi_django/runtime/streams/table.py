@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
@@ -73,10 +73,11 @@ class DatabaseBuffer:
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         return [self.read(tree, 0, limit) or [] for tree in trees]
 
-    def expire(self, trees: Sequence[str]) -> None:
-        """All but the end: a retry continues its numbers."""
-        end = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"), key__contains=":done:")
-        StreamFrame.objects.filter(Exists(end), tree_id__in=[UUID(tree) for tree in trees]).delete()
+    def expire(self, ended: Mapping[str, int]) -> None:
+        """The end stays: a retry continues its numbers."""
+        ends = [f"{tree}:done:{epoch}" for tree, epoch in ended.items()]
+        later = StreamFrame.objects.filter(tree_id=OuterRef("tree_id"), seq__gt=OuterRef("seq"), key__in=ends)
+        StreamFrame.objects.filter(Exists(later), tree_id__in=map(UUID, ended)).delete()
 
     def forget(self, trees: Sequence[str]) -> None:
         """They are deleted with the trees' rows."""

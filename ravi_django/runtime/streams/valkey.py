@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from typing import Any
@@ -106,9 +106,9 @@ class ValkeyBuffer:
             pipe.xrange(_keys(tree)[1], count=limit)
         return [_frames(rows) for rows in pipe.execute()]
 
-    def expire(self, trees: Sequence[str]) -> None:
+    def expire(self, ended: Mapping[str, int]) -> None:
         pipe = self._client.pipeline(transaction=False)
-        for tree in trees:
+        for tree in ended:
             for key in _keys(tree):
                 pipe.expire(key, conf.STREAM_DONE_TTL_S)
         pipe.execute()

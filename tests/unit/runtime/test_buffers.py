@@ -145,6 +145,14 @@ class TestDatabaseBuffer(BufferContract):
         Run.objects.filter(id=run.id).delete()
         assert buffer.append([batch(run, gone)]) == [[-1]]
 
+    def test_only_what_is_before_the_archived_end_goes(self, buffer, run):
+        buffer.append([batch(run, delta(run, "a"), stream_done(Source.of(run, 1), "failed"))])
+        self.take_over(run)
+        buffer.append([batch(run, delta(run, "b", epoch=2), stream_done(Source.of(run, 2), "failed"), fresh=False)])
+        for epoch, left in ((1, [2, 3, 4]), (2, [4])):
+            buffer.expire({str(run.tree_id): epoch})
+            assert numbers_of(buffer, run) == left
+
     def test_it_is_the_buffer_of_a_site_without_redis(self, settings):
         settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
         settings.CELERY_BROKER_URL = "memory://"
@@ -220,7 +228,7 @@ class TestValkeyBuffer(BufferContract):
             keys = client.keys("*")
             assert len(keys) == 3
             assert all(conf.STREAM_TTL_S - 60 < client.ttl(key) <= conf.STREAM_TTL_S for key in keys)
-            buffer.expire([str(run.tree_id)])
+            buffer.expire({str(run.tree_id): 1})
             assert all(conf.STREAM_DONE_TTL_S - 60 < client.ttl(key) <= conf.STREAM_DONE_TTL_S for key in keys)
 
     def test_it_is_the_buffer_of_a_site_with_a_redis_channel_layer(self, settings, valkey_url):

@@ -310,6 +310,7 @@ def test_the_numbers_go_on_and_a_new_done_follows(clock, buffered, times):
     seen, _, done = page(run)
     assert done
     for left in reversed(range(times)):
+        clock.advance(1)
         retry(run.id, send=lambda run_id: None)
         _, types, done = page(run)
         assert (types[-1], done) == ("progress", False)
