@@ -3,12 +3,13 @@
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 
 from ravi_django import register, tool
 from ravi_django.agents import CompactionPipeline, ReActAgent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import AgentId, ChatPayload, Message, RunContext, ToolUseBlock, Usage
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, Message, RunContext, ToolUseBlock, Usage
 from ravi_django.testing import ScriptedModel
 
 ANSWER = "Done: all the numbers have been added, one after the other."
@@ -22,6 +23,12 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+class LoopModel(ScriptedModel):
+    def turn_of(self, messages: Sequence[ChatMessage]) -> int:
+        """The messages are the instructions, the user's, and two a turn: that is quicker than to look at them."""
+        return len(messages) // 2 - 1
+
+
 def loop_agent(turns: int) -> ReActAgent:
     """`turns` model calls and one tool call less, from a model that answers at once. Shows the model everything."""
     script = [
@@ -30,7 +37,7 @@ def loop_agent(turns: int) -> ReActAgent:
     usage = Usage(input_tokens=100, output_tokens=20)
     return ReActAgent(
         f"bench-loop-{turns}",
-        model=ScriptedModel([*script, ANSWER], usage=usage, cost=0.001, record=False),
+        model=LoopModel([*script, ANSWER], usage=usage, cost=0.001, record=False),
         tools=[add],
         context=ContextConfig(DjangoHistoryProvider(), CompactionPipeline()),
         system_instructions="You add numbers.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -119,12 +118,20 @@ class ViewDigest:
     def __init__(self) -> None:
         self._last: list[ChatMessage] = []
         self._sum = hashlib.sha256()
+        self._view: Sequence[ChatMessage] = ()
+        self._names_files = False
 
     def of(self, messages: Sequence[ChatMessage]) -> str:
         known = len(self._last)
-        if len(messages) < known or not all(map(operator.is_, self._last, messages)):
-            known, self._sum = 0, hashlib.sha256()
+        if list(messages[:known]) != self._last:  # a comparison of the same objects is quick
+            known, self._sum, self._names_files = 0, hashlib.sha256(), False
         for message in messages[known:]:
             self._sum.update(message.digest)
-        self._last = list(messages)
+            self._names_files |= bool(message.files)
+        self._last[known:] = messages[known:]
+        self._view = messages
         return self._sum.hexdigest()
+
+    def names_files(self, messages: Sequence[ChatMessage]) -> bool:
+        """Whether a message names an uploaded file."""
+        return self._names_files if messages is self._view else any(message.files for message in messages)

@@ -71,7 +71,7 @@ class ScriptedModel:
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[ModelEvent]:
         """Yield the item's text as deltas, then its ModelResponse. Raises an exception of the script."""
-        turn = turns_since_user(messages)
+        turn = self.turn_of(messages)
         if self.record:
             self.calls.append(ModelCall(tuple(messages), options, meta.run_id, turn))
         if self.delay:
@@ -80,6 +80,10 @@ class ScriptedModel:
         for text in self._deltas(response):
             yield TextDelta(text=text)
         yield response
+
+    def turn_of(self, messages: Sequence[ChatMessage]) -> int:
+        """The place in the script."""
+        return turns_since_user(messages)
 
     async def _item(self, turn: int, messages: Sequence[ChatMessage], options: GenerationOptions) -> Any:
         if turn >= len(self.script) and not (self.loop and self.script):

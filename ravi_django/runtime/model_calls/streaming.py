@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 from ravi_django.capabilities.llm import fallback
@@ -55,7 +54,7 @@ async def stream(
     ends = now() + total
     try:
         async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
-            if any(map(attrgetter("files"), messages)):  # read only here: digests and the journal have the ids
+            if ctx.view_digest.names_files(messages):  # read only here: digests and the journal have the ids
                 messages = await ctx.effects.run_sync(files.loaded, messages, ctx.effects.lease.run)
             async for event in model.stream(messages, options, ctx.meta):
                 if isinstance(event, ModelResponse):
