@@ -92,7 +92,8 @@ def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, worke
     try:
         for run_id in runs:
             site.completed(run_id, TAKEOVER_S)
-            assert wait_until(lambda run_id=run_id: site.run(run_id)["published_at"] is not None, BOUND_S)
+            for written in ("published_at", "counted"):  # what is written about an ended run
+                assert wait_until(lambda run_id=run_id, written=written: site.run(run_id)[written], BOUND_S)
         before = {run_id: (site.run(run_id), site.journal(run_id), site.events(run_id)) for run_id in runs}
         for about in abouts:
             about.release()  # the answer lies in the zombie's socket when it wakes
