@@ -114,19 +114,16 @@ def in_flight(stack: Stack, plan: Plan) -> Iterable[Figure]:
 def first_token(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import first_token
 
-    return first_token.measure(stack, plan.first_tokens, plan.backlog)
+    return _beside_raw(stack, first_token.measure(stack, plan.first_tokens, plan.backlog))
 
 
 def durability(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import durability
 
-    return durability.measure(
-        stack,
-        samples=plan.wake_ups,
-        rows=plan.rows,
-        many=plan.suspended,
-        pending=plan.backlog,
+    figures = durability.measure(
+        stack, samples=plan.wake_ups, rows=plan.rows, many=plan.suspended, pending=plan.backlog
     )
+    return _beside_raw(stack, figures)
 
 
 def claims(stack: Stack, plan: Plan) -> Iterable[Figure]:

@@ -6,6 +6,8 @@ prepared statement.
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -38,7 +40,7 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
 
     Nothing is prepared on a shared connection: its next statement may go to another server process.
     """
-    from psycopg import Cursor
+    from psycopg import RawCursor
 
     mine = connections[alias()]  # the proxy would look it up at each use
     mine.ensure_connection()
@@ -47,15 +49,30 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
         mine.connection.prepare_threshold = 2  # Django's own cursors bind on the client and never prepare
     cursor = getattr(_thread, "cursor", None)
     if cursor is None or cursor.connection is not mine.connection:
-        cursor = _thread.cursor = Cursor(mine.connection)  # kept: making one costs as much as using it
+        cursor = _thread.cursor = RawCursor(mine.connection)  # kept: making one costs as much as using it
     if mine.queries_logged:
         _log(mine, sql, params)
     mine.validate_no_broken_transaction()
+    text, names = numbered(sql)
+    values = [params[name] for name in names] if isinstance(params, Mapping) else params
     with mine.wrap_database_errors, limited(mine):
-        cursor.execute(sql.encode(), params, prepare=not pooled)
+        cursor.execute(text, values, prepare=not pooled)
     with mine.wrap_database_errors:
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
+
+
+@cache
+def numbered(sql: str) -> tuple[bytes, list[str]]:
+    """The statement with the server's placeholders, and the names of its parameters. psycopg would parse a statement of
+    more than 4 kB at each use."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
+    count = itertools.count(1)
+
+    def place(found: re.Match[str]) -> str:
+        return f"${names.index(found[1]) + 1 if found[1] else next(count)}"
+
+    return re.sub(r"%(?:\((\w+)\))?s", place, sql).encode(), names
 
 
 def insert_blob(blob: Blob) -> None:
@@ -66,7 +83,7 @@ def insert_blob(blob: Blob) -> None:
 
 _INSERT_BLOB = (
     "INSERT INTO ravi_blob (id, body, encoding, size, created_at)"  # noqa: S608 - the only part is our own NOW
-    f" VALUES (%(id)s::text, %(body)b, %(encoding)s::text, %(size)s::bigint, {NOW})"
+    f" VALUES (%(id)s::text, %(body)s::bytea, %(encoding)s::text, %(size)s::bigint, {NOW})"
     " ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, erase_at = NULL RETURNING id"
 )
 

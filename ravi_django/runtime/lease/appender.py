@@ -16,7 +16,7 @@ from contextlib import suppress
 from contextvars import Context
 from copy import copy
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.db.connections import SHAPES
+from ravi_django.runtime.db.postgres import numbered
 from ravi_django.runtime.db.threads import DatabaseThreads, is_disconnect, may_pass
 from ravi_django.runtime.journal import append as journal_append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn
@@ -247,13 +248,13 @@ class LoopConnection:
 
         raw, cursor = self._raw, AsyncRawCursor(self._raw)
         if not self._begin:
-            await cursor.execute(_numbered(statement.sql), statement.params)
+            await cursor.execute(numbered(statement.sql)[0], statement.params)
             return await cursor.fetchone() or ()
         try:
             async with raw.pipeline():
                 for begin in self._begin:
                     await raw.execute(begin)
-                await cursor.execute(_numbered(statement.sql), statement.params)
+                await cursor.execute(numbered(statement.sql)[0], statement.params)
                 await raw.execute("COMMIT")
         except Exception:
             if not raw.closed:
@@ -311,13 +312,6 @@ async def paused(seconds: float) -> bool:
     except asyncio.CancelledError:
         return True
     return False
-
-
-@cache
-def _numbered(sql: str) -> bytes:
-    """The statement with the server's placeholders."""
-    first, *rest = sql.split("%s")
-    return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()
 
 
 def append_repeatable(

@@ -30,7 +30,10 @@ def ready(delay_s: float = 0.0, most: int = claim_order.URGENT) -> dict[str, Any
 def touch(run_ids: Iterable[UUID]) -> None:
     """Wake runs in any state: a suspended one becomes pending, another one cannot suspend before it has seen this."""
     for run_id in sorted(set(run_ids)):
-        Run.objects.filter(id=run_id).update(**woken())
+        if postgres.in_use():
+            postgres.execute(_TOUCH, {**claim_order.parameters(), "id": str(run_id)})
+        else:
+            Run.objects.filter(id=run_id).update(**woken())
 
 
 def woken(most: int = claim_order.URGENT) -> dict[str, Any]:
@@ -46,6 +49,7 @@ WOKEN = f"""wake_seq = wake_seq + 1, hints = 0, hint_after = NULL,
   claim_at = CASE WHEN status = 'suspended' THEN {_CLAIM_AT} ELSE claim_at END,
   wake_at = CASE WHEN status = 'suspended' THEN NULL ELSE wake_at END,
   status = CASE WHEN status = 'suspended' THEN 'pending' ELSE status END"""
+_TOUCH = f"UPDATE ravi_run SET {WOKEN} WHERE id = %(id)s::uuid RETURNING id"  # noqa: S608
 
 
 def lock(run_ids: Iterable[UUID]) -> None:
