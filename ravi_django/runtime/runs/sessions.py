@@ -67,7 +67,7 @@ def _note_agent(run: Run) -> None:
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
     """One statement. A run that another submit has written already is not an error of it: that would break the caller's
     transaction."""
-    columns, values, params = postgres.insertable(clock.stamp(run))
+    columns, values, params = postgres.insertable(claim_order.stamp(run))
     params |= claim_order.parameters() | {"message_id": message["id"], "body": encode(message).decode()}
     if session is None and not is_locked:
         params["session"] = str(run.session_id)
