@@ -6,7 +6,6 @@ prepared statement.
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -63,16 +62,15 @@ def execute(sql: str, params: Params) -> list[tuple[Any, ...]]:
 
 
 @cache
-def numbered(sql: str) -> tuple[bytes, list[str]]:
+def numbered(sql: str) -> tuple[bytes, list[Any]]:
     """The statement with the server's placeholders, and the names of its parameters. psycopg would parse a statement of
     more than 4 kB at each use."""
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
-    count = itertools.count(1)
+    places: dict[Any, int] = {}  # by name, or by the position of a placeholder without one
 
     def place(found: re.Match[str]) -> str:
-        return f"${names.index(found[1]) + 1 if found[1] else next(count)}"
+        return f"${places.setdefault(found[1] or found.start(), len(places) + 1)}"
 
-    return re.sub(r"%(?:\((\w+)\))?s", place, sql).encode(), names
+    return re.sub(r"%(?:\((\w+)\))?s", place, sql).encode(), list(places)
 
 
 def insert_blob(blob: Blob) -> None:

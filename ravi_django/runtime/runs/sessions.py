@@ -48,7 +48,8 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
 
 
 def _queue_behind(run: Run, unlocked: bool) -> bool:
-    """Returns whether the session is locked."""
+    """Returns whether the session is locked. A write that is repeated after a lost commit decides anew."""
+    run.status = Status.PENDING
     live = Run.objects.filter(session_id=run.session_id, parent=None, status__in=ACTIVE)
     if unlocked and live.exists():
         run.status = Status.QUEUED

@@ -70,7 +70,7 @@ def send_signal(run_id: UUID | str, name: str, payload: Any, key: str = "") -> S
             raise IllegalTransitionError(f"run {run_id} is already {status} and takes no signals")
         row = Signal(run_id=run_id, name=name, payload=payload, key=key, woke=not inside)
         try:
-            with transaction.atomic() if key else nullcontext():
+            with transaction.atomic() if key else nullcontext():  # only a key can be taken
                 row.save(force_insert=True)
         except IntegrityError:
             if key and Signal.objects.filter(run_id=run_id, key=key).exists():
