@@ -48,8 +48,7 @@ def create_run(run: Run, message: dict[str, Any], session: Session | None = None
 
 
 def _queue_behind(run: Run, unlocked: bool) -> bool:
-    """Returns whether the session is locked. A write that is repeated after a lost commit decides anew."""
-    run.status = Status.PENDING
+    """Returns whether the session is locked."""
     live = Run.objects.filter(session_id=run.session_id, parent=None, status__in=ACTIVE)
     if unlocked and live.exists():
         run.status = Status.QUEUED
@@ -68,7 +67,7 @@ def _note_agent(run: Run) -> None:
 def _insert_run(run: Run, message: dict[str, Any], session: Session | None, *, is_locked: bool = True) -> Run:
     """One statement. A run that another submit has written already is not an error of it: that would break the caller's
     transaction."""
-    columns, values, params = postgres.insertable(claim_order.stamp(run))
+    columns, values, params = postgres.insertable(clock.stamp(run))
     params |= claim_order.parameters() | {"message_id": message["id"], "body": encode(message).decode()}
     if session is None and not is_locked:
         params["session"] = str(run.session_id)

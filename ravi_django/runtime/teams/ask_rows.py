@@ -6,6 +6,7 @@ Every function here writes two runs: it locks both, in the order of their ids, b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -210,5 +211,5 @@ def deliver_to_agent(
             entry.result = {"run": str(run.id), "delivered": True}
         store_big_values(entries)
         first = append_rows(lease, entries, turns)
-        create_run(run, message)
+        create_run(copy(run), message)  # a repeat after a lost commit begins with the same values
         return first

@@ -183,19 +183,6 @@ def test_a_run_that_is_there_already_leaves_the_callers_transaction_usable():
 
 
 @on_postgresql
-def test_a_run_whose_commit_was_lost_is_written_again_as_it_is_ready_then():
-    before = make_run()
-    run = Run(id=uuid7(), agent=before.agent, session=before.session)
-    with transaction.atomic():
-        world.create_run(run, message())
-        transaction.set_rollback(True)
-    Run.objects.filter(id=before.id).update(status=Status.COMPLETED)
-
-    world.create_run(run, message())
-    assert Run.objects.get(id=run.id).status == Status.PENDING
-
-
-@on_postgresql
 @VENDORS
 def test_what_is_changed_beside_an_append_goes_before_what_an_append_changes_itself(monkeypatch, vendor):
     lease = leased()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from django.db import transaction
 
 from ravi_django import register, signal
 from ravi_django.kernel import (
@@ -294,6 +295,19 @@ def test_a_message_to_an_address_goes_past_a_run_that_was_just_handed_over(monke
     world.deliver_to_agent(sender, [entry], run=made, message=said("for the front").model_dump(mode="json"))
     assert entry.result == {"run": str(made.id), "delivered": True}
     assert [InboxMessage.objects.filter(run=run).count() for run in (front, made)] == [1, 1]
+
+
+def test_a_run_for_a_message_whose_commit_was_lost_is_ready_when_its_session_is_free_by_then():
+    session = world.create_session(Session(agent="test/front"))
+    sender, before = leased(make_run(session=session)), make_run("test/front", session=session, status=Status.QUEUED)
+    write = {"run": Run(id=uuid7(), agent="test/front", session_id=session.id), "message": said("hi").model_dump()}
+    with transaction.atomic():
+        world.deliver_to_agent(sender, [Entry("msg.sent", "1", "test/front", request={})], **write)
+        transaction.set_rollback(True)
+    Run.objects.filter(id=before.id).update(status=Status.CANCELLED)
+
+    world.deliver_to_agent(sender, [Entry("msg.sent", "1", "test/front", request={})], **write)
+    assert Run.objects.get(id=write["run"].id).status == Status.PENDING
 
 
 def test_nobody_but_an_ancestor_may_send_a_control_message_and_nobody_any_to_a_run_of_somebody_else(django_user_model):
