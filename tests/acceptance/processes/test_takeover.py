@@ -87,6 +87,7 @@ def test_a_zombie_records_nothing_streams_nothing_and_works_on(site: Site, worke
     runs = {site.submit_to(zombie, about): about for about in abouts}
     for about, number in zip(abouts, (2, 10), strict=True):
         about.wait_held(number)
+    assert wait_until(lambda: all(site.events(run_id) for run_id in runs), BOUND_S)  # else the heir begins with a gap
 
     zombie.signal(signal.SIGSTOP)
     try:
