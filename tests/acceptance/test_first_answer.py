@@ -17,7 +17,7 @@ from project.services import free_port, port_is_free
 from ravi_django.checks import SQLITE_LINE
 from tests.support import browser
 from tests.support.openai_server import OpenAIServer, Reply
-from tests.support.patience import seconds
+from tests.support.patience import BOUND_S, seconds
 
 pytestmark = pytest.mark.full
 
@@ -117,7 +117,8 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(rea
         page.wait_for_selector("ravi-chat:defined")
         page.fill("#text", "Where is order 7?")
         page.press("#text", "Enter")
-        page.wait_for_selector(f".answer.live .prose:has-text('{ANSWER.split()[0]}')")  # the model has said no more yet
+        first = f".answer.live .prose:has-text('{ANSWER.split()[0]}')"  # the model has said no more yet
+        page.wait_for_selector(first, timeout=BOUND_S * 1000)  # the server imports litellm first
         page.wait_for_selector("#banner:has-text('no ASGI process')")
         assert ANSWER not in page.inner_text(".answer")
         reader.flows.set()
