@@ -11,6 +11,7 @@
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
+#   make chaos STRESS=600 [SEED=7]                      people and an operator do all they can, on both databases
 #   make chaos TREE=500 [SEED=7]                        the same with one tree of so many runs, five deep
 #   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
@@ -78,7 +79,8 @@ test-llm:
 chaos:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m tests.acceptance.crash.chaos --runs $(or $(N),40) $(if $(TREE),--tree $(TREE)) \
-		$(if $(FAULTS),--faults $(FAULTS)) $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SEED),--seed $(SEED))
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(STRESS),--stress $(STRESS)) \
+		$(if $(SEED),--seed $(SEED))
 
 simulate:
 	@$(PY) .ci/install dev

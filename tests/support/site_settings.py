@@ -6,6 +6,7 @@ from project.settings import *  # noqa: F403
 from project.settings import RAVI as SITE_RAVI
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # a real one takes half a second
+MEDIA_ROOT = os.environ.get("SITE_MEDIA") or MEDIA_ROOT  # noqa: F405
 RAVI = {
     **SITE_RAVI,
     "LIMITS": None,

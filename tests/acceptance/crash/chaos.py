@@ -1,4 +1,5 @@
-"""The randomized campaign: `make chaos N=<runs> [FAULTS=] [SEED=]`, `… TREE=<runs>`, and `… BACKENDS=<terminations>`.
+"""The randomized campaign: `make chaos N=<runs> [FAULTS=] [SEED=]`, `… TREE=<runs>`, `… BACKENDS=<terminations>`
+and `… STRESS=<seconds>`.
 
 Runs with effects of all kinds, children, timers and signals, and small planned trees of runs, while everything around
 them dies; or one planned tree, as large as one likes; or one worker that loses its connections to PostgreSQL, and no
@@ -20,6 +21,7 @@ from random import Random, SystemRandom
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.acceptance.crash import stress
 from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
@@ -318,6 +320,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tree", type=int, metavar="RUNS", help="instead: one tree of so many runs")
     parser.add_argument("--faults", type=int, default=0, help="at least so many, of all kinds together")
     parser.add_argument("--backends", type=int, help="instead: so many terminations of one worker's backends")
+    parser.add_argument(
+        "--stress", type=float, metavar="SECONDS", help="instead: people and an operator, see stress.py"
+    )
     parser.add_argument("--seed", type=int, help="of the stories and the trouble; the machine's timing stays its own")
     given = parser.parse_args(argv)
     seed = SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
@@ -327,6 +332,8 @@ def main(argv: list[str] | None = None) -> int:
         print(line, flush=True)
 
     say(f"seed {seed}")
+    if given.stress is not None:
+        return stress.both(given.stress, seed)
     if given.backends is not None:
         figures = backends(given.backends, seed, say)
     elif given.tree is not None:
