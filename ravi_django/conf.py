@@ -28,6 +28,8 @@ DEFAULTS: dict[str, Any] = {
     "DRAIN_S": 20.0,
     # --- a worker process
     "MAX_RUNS": 500,
+    # Bytes that its model calls and the bodies of its requests hold at once.
+    "PROCESS_BYTES": 256 * 1024 * 1024,
     # Seconds by which a run precedes one of the next lower priority.
     "PRIORITY_HEAD_START_S": 60.0,
     # A run with more open runs of its "owner", or of its "tenant", is claimed later. None: not.
