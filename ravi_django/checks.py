@@ -55,6 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
+    from ravi_django.runtime.files.media import largest_call
     from ravi_django.runtime.files.types import faults as faults_of_files
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
@@ -90,6 +91,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     found += _each("LIMITS", limits.faults(conf.LIMITS), hint, "ravi.E030")
     hint = 'FILES = {"types": ["image/png", "application/pdf"], "max_mb": 20, "user_mb": 1024}: named values change.'
     found += _each("FILES", faults_of_files(conf.FILES), hint, "ravi.E035")
+    if _is_above_0(conf.PROCESS_BYTES) and not found and largest_call() > conf.PROCESS_BYTES:
+        hint = f"At least {largest_call()}: five times the larger of 50 MB and FILES['max_mb']."
+        found.append(_wrong("PROCESS_BYTES", hint, "ravi.E036", ", too little for the largest model call"))
     hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, unless it is the default port.'
     found += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
     found += _people()

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_django.kernel.canonical import canonical_json
-from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, files_of, text_of
+from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, media_of, text_of
 
 
 class Role(StrEnum):
@@ -81,15 +81,28 @@ class ChatMessage(BaseModel):
         return body
 
     @cached_property
+    def _digest_and_size(self) -> tuple[bytes, int]:
+        body = canonical_json({name: value for name, value in self._json.items() if name != "metadata"})
+        return hashlib.sha256(body).digest(), len(body)
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 over role, content and name, 32 bytes, whatever the order of keys in a database."""
-        said = {name: value for name, value in self._json.items() if name != "metadata"}
-        return hashlib.sha256(canonical_json(said)).digest()
+        return self._digest_and_size[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of role, content and name as JSON."""
+        return self._digest_and_size[1]
 
     @cached_property
+    def has_media(self) -> bool:
+        return any(True for _ in media_of(self.content))
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Ids of the uploaded files that it names, also in tool results."""
-        return tuple(files_of(self.content))
+        return tuple(media.file for media in media_of(self.content) if media.file)
 
     @cached_property
     def _wire(self) -> dict[str, Any]:
@@ -99,7 +112,7 @@ class ChatMessage(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, without the values that were computed for the original."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("_json", "digest", "files", "_wire"):
+        for name in ("_json", "_digest_and_size", "has_media", "_wire"):
             copied.__dict__.pop(name, None)
         return copied
 
@@ -119,19 +132,19 @@ class ViewDigest:
         self._last: list[ChatMessage] = []
         self._sum = hashlib.sha256()
         self._view: Sequence[ChatMessage] = ()
-        self._names_files = False
+        self._has_media = False
 
     def of(self, messages: Sequence[ChatMessage]) -> str:
         known = len(self._last)
         if list(messages[:known]) != self._last:  # a comparison of the same objects is quick
-            known, self._sum, self._names_files = 0, hashlib.sha256(), False
+            known, self._sum, self._has_media = 0, hashlib.sha256(), False
         for message in messages[known:]:
             self._sum.update(message.digest)
-            self._names_files |= bool(message.files)
+            self._has_media |= message.has_media
         self._last[known:] = messages[known:]
         self._view = messages
         return self._sum.hexdigest()
 
-    def names_files(self, messages: Sequence[ChatMessage]) -> bool:
-        """Whether a message names an uploaded file."""
-        return self._names_files if messages is self._view else any(message.files for message in messages)
+    def has_media(self, messages: Sequence[ChatMessage]) -> bool:
+        """Whether a message has images, recordings, videos or documents."""
+        return self._has_media if messages is self._view else any(message.has_media for message in messages)

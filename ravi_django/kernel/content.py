@@ -38,7 +38,7 @@ class ErrorBlock(Block):
     details: dict[str, Any] | None = None
 
 
-class _Media(Block):
+class MediaBlock(Block):
     """Bytes by address or inline, as providers take them, or an uploaded file; `data` is base64."""
 
     url: str | None = None
@@ -49,23 +49,26 @@ class _Media(Block):
     size: int | None = None  # bytes
 
 
-class ImageBlock(_Media):
+class ImageBlock(MediaBlock):
     type: Literal["image"] = "image"
     detail: str | None = None
     alt: str | None = None
 
 
-class AudioBlock(_Media):
+class AudioBlock(MediaBlock):
     type: Literal["audio"] = "audio"
     transcript: str | None = None
 
 
-class VideoBlock(_Media):
+class VideoBlock(MediaBlock):
     type: Literal["video"] = "video"
 
 
-class DocumentBlock(_Media):
+class DocumentBlock(MediaBlock):
     type: Literal["document"] = "document"
+
+
+Media: TypeAlias = ImageBlock | AudioBlock | VideoBlock | DocumentBlock
 
 
 class ToolUseBlock(Block):
@@ -170,13 +173,13 @@ def _block_json(block: ContentBlock) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def files_of(blocks: list[ContentBlock]) -> Iterator[str]:
-    """Ids of the uploaded files that the blocks name, also in tool results."""
+def media_of(blocks: list[ContentBlock]) -> Iterator[Media]:
+    """The images, recordings, videos and documents among the blocks, also in tool results."""
     for block in blocks:
         if isinstance(block, ToolResultBlock):
-            yield from files_of(block.content)
-        elif isinstance(block, _Media) and block.file:
-            yield block.file
+            yield from media_of(block.content)
+        elif isinstance(block, MediaBlock):
+            yield block
 
 
 def text_of(blocks: list[ContentBlock]) -> str:

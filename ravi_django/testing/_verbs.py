@@ -19,6 +19,7 @@ agents.memory.transcript: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
 agents.messages: loop_deliver=deliver final_text message_to_chat summarize
 agents.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
 api.health: health_last=_last
+bytes_budget: BytesBudget process_bytes
 capabilities.feeds.adapter: adapters_by_kind=_adapters
 capabilities.feeds.fetch: fetch_max_age=_max_age fetch_retry_after=_retry_after
 capabilities.feeds.signatures: SIGNATURES_NOBODYS=_DUMMY

@@ -171,5 +171,9 @@ class FallbackModel:
         supports = self._all("supports_schema")
         return len(supports) == len(self.models) and all([await one() for one in supports])
 
+    async def fetches_addresses(self) -> bool:
+        """Whether one of the models does."""
+        return any([await one() for one in self._all("fetches_addresses")])
+
     def _all(self, name: str) -> list[Any]:
         return [getattr(model, name) for model in self.models if hasattr(model, name)]

@@ -75,6 +75,18 @@ def dialect(litellm: Any, model: str) -> Dialect:
     return known.get(provider, "any")
 
 
+_PASSES_ADDRESSES = {"openai", "azure", "anthropic", "cohere", "cohere_chat", "mistral", "openrouter"}
+
+
+def fetches_addresses(litellm: Any, model: str) -> bool:
+    """Whether litellm downloads images of a URL for the model's provider, into this process."""
+    try:
+        _, provider, *_ = litellm.get_llm_provider(model=model)
+    except Exception:  # the name has no known provider: the call will raise
+        return True
+    return provider not in _PASSES_ADDRESSES and provider not in litellm.openai_compatible_providers
+
+
 async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -> int:
     """Input tokens of the messages, by the model's tokenizer if litellm has it, else OpenAI's. Each message is counted
     once; long texts are counted in a thread."""

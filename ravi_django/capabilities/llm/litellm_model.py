@@ -136,6 +136,10 @@ class LiteLLMModel:
         """Whether `response_format` may hold a JSON schema."""
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
+    async def fetches_addresses(self) -> bool:
+        """Whether litellm downloads images of a URL into this process."""
+        return knowledge.fetches_addresses(await aload_litellm(), self.name)
+
     @asynccontextmanager
     async def _open(
         self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions

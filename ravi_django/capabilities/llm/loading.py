@@ -59,6 +59,7 @@ def _import() -> Any:
     # Without these, the import downloads a price list, and the first call a list of headers.
     for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
         os.environ.setdefault(name, "True")
+    os.environ.setdefault("MAX_IMAGE_URL_DOWNLOAD_SIZE_MB", "5")  # of each address; litellm's default is 50
     import litellm
 
     redact_logs()

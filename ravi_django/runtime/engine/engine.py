@@ -17,6 +17,7 @@ from uuid import UUID
 
 from django.db import Error
 
+from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
 from ravi_django.runtime.catalog.registry import known_addresses
@@ -121,7 +122,7 @@ class Engine(Driver):
         return self._has_slot(max(1, conf.MAX_RUNS - 1))
 
     def _has_slot(self, slots: int) -> bool:
-        unable = self.draining or self.heartbeat.failed or self._tools.is_exhausted
+        unable = self.draining or self.heartbeat.failed or self._tools.is_exhausted or process_bytes.is_full
         return self._driving < slots and not unable
 
     # --------------------------------------------------------------------------------------------- many leases

@@ -1,8 +1,7 @@
-"""Store an uploaded file, refer to it from a run, read it for a model, and delete it."""
+"""Store an uploaded file, refer to it from a run, and delete it."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -12,22 +11,16 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.core.files.base import ContentFile, File
-from django.db import connections
 from django.db.models import QuerySet, Sum
 from django.db.models.signals import pre_delete
 
 from ravi_django.db import transaction
 from ravi_django.kernel import (
-    ChatMessage,
     ChatPayload,
     ConflictError,
-    ContentBlock,
     InputTooLargeError,
     InvalidInputError,
     Message,
-    ModelError,
-    ToolResultBlock,
-    TransientError,
 )
 from ravi_django.models import RaviFile, Run, Session
 from ravi_django.models.files import path_of
@@ -37,8 +30,6 @@ from ravi_django.runtime.files.types import kind_of, setting, type_of
 log = logging.getLogger("ravi.files")
 
 MB = 1024 * 1024
-MESSAGE_FILES = 20  # that one message may name
-CALL_BYTES = 50 * MB  # of files that one model call sends
 UNUSED_S = 24 * 3600.0  # life of a file that no run refers to
 SLICE = 100  # files deleted in one transaction
 
@@ -103,13 +94,11 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
 
 def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
     """The message with name, type and size of each file that it names, and the ids of the files. Raises
-    InvalidInputError for more than MESSAGE_FILES, and for a file that `owner` may not use."""
+    InvalidInputError for a file that `owner` may not use."""
     payload = message.payload
     if not isinstance(payload, ChatPayload) or not (names := payload.message.files):
         return message, []
-    if len(names) > MESSAGE_FILES:
-        raise InvalidInputError(f"input: a message has at most {MESSAGE_FILES} files, not {len(names)}", field="input")
-    rows = _rows(names, owner)
+    rows = rows_of(names, owner)
     blocks = list(payload.message.content)
     ids: list[UUID] = []
     for index, block in enumerate(blocks):
@@ -145,10 +134,10 @@ def referring(ids: Sequence[UUID], write: Callable[..., Run | None], *args: Any,
 
 def kinds(names: Iterable[str]) -> dict[str, str]:
     """By name, the type of the content block for each file that exists."""
-    return {name: kind_of(row.type) for name, row in _rows(names, None).items()}
+    return {name: kind_of(row.type) for name, row in rows_of(names, None).items()}
 
 
-def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
+def rows_of(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     """By name, the files of `owner` and of the runs that they may read; without an owner any files."""
     ids: dict[str, UUID] = {}
     for name in names:
@@ -157,67 +146,6 @@ def _rows(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     rows = RaviFile.objects.present() if owner is None else RaviFile.objects.for_user(owner)
     found = rows.in_bulk(set(ids.values()))
     return {name: found[id] for name, id in ids.items() if id in found}
-
-
-# -------------------------------------------------------------------------------------------------- for a model
-
-
-def loaded(messages: Sequence[ChatMessage], run: Run) -> list[ChatMessage]:
-    """The messages with the content of the newest files that they name. Called on a thread of the tools: a storage may
-    be slow. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if the
-    storage or the database fails."""
-    try:
-        names = {name for message in messages for name in message.files}
-        loading = _Loading(_rows(names, run.owner), max(CALL_BYTES, max_bytes()))
-        found = [
-            message.model_copy(update={"content": loading.blocks(message.content)}) for message in reversed(messages)
-        ]
-        return found[::-1]
-    except ModelError:
-        raise
-    except Exception as error:
-        log.exception("files of run %s cannot be read", run.id, extra={"action": "files.unreadable"})
-        raise TransientError("the storage of files failed", type=type(error).__name__) from None
-    finally:
-        connections.close_all()  # the thread lives long
-
-
-class _Loading:
-    """Adds content to blocks, the newest first. A block without content is sent as text with the file's name."""
-
-    def __init__(self, rows: dict[str, RaviFile], most: int) -> None:
-        self._rows, self._left = rows, most
-        self._read: dict[str, str] = {}
-
-    def blocks(self, blocks: Sequence[ContentBlock]) -> list[ContentBlock]:
-        return [self._block(block) for block in reversed(blocks)][::-1]
-
-    def _block(self, block: ContentBlock) -> ContentBlock:
-        if isinstance(block, ToolResultBlock):
-            return block.model_copy(update={"content": self.blocks(block.content)})
-        if not (name := getattr(block, "file", None)):
-            return block
-        row = self._rows.get(name)
-        if row is None:
-            raise _gone(name)
-        data = None
-        if row.size <= self._left:
-            self._left -= row.size
-            data = self._read[name] = self._read.get(name) or _content(name, row)
-        return block.model_copy(update={"data": data, "url": None, "name": row.name})
-
-
-def _content(name: str, row: RaviFile) -> str:
-    try:
-        with row.content.open("rb") as file:
-            return base64.b64encode(file.read()).decode()
-    except FileNotFoundError:
-        raise _gone(name) from None
-
-
-def _gone(name: str) -> ModelError:
-    words = f"file {name} was deleted, or belongs to another user: upload it again, in a new conversation"
-    return ModelError(words, type="FileNotFoundError")
 
 
 # ------------------------------------------------------------------------------------------------------ deletion

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import fallback
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -22,7 +23,7 @@ from ravi_django.kernel import (
     ToolCallDelta,
     TransientError,
 )
-from ravi_django.runtime.files import files
+from ravi_django.runtime.files import media
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
 
@@ -47,15 +48,38 @@ async def stream(
 ) -> ModelResponse:
     """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
     TransientError if it is silent or takes too long, ModelError if it gives no response."""
-    shown = _Shown(ctx.effects, path) if show else None
+    call = await _with_media(ctx, model, messages)
+    async with process_bytes.holding(call.held):
+        return await _streamed(ctx, model, call, options, _Shown(ctx.effects, path) if show else None, moved)
+
+
+async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
+    if not ctx.view_digest.has_media(messages):
+        return media.CallMedia(messages, {})
+    fetches = getattr(model, "fetches_addresses", None)
+    address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
+    asked = (messages, ctx.effects.lease.run, address_bytes)
+    names_files = any(message.files for message in messages)
+    return await ctx.effects.run_sync(media.choose, *asked) if names_files else media.choose(*asked)
+
+
+async def _streamed(
+    ctx: RunState,
+    model: ChatModel,
+    call: media.CallMedia,
+    options: GenerationOptions,
+    shown: _Shown | None,
+    moved: list[dict[str, Any]],
+) -> ModelResponse:
     response: ModelResponse | None = None
     silence, total = _limits()
     now = asyncio.get_running_loop().time
     ends = now() + total
     try:
         async with asyncio.timeout_at(min(now() + silence, ends)) as limit:
-            if ctx.view_digest.names_files(messages):  # read only here: digests and the journal have the ids
-                messages = await ctx.effects.run_sync(files.loaded, messages, ctx.effects.lease.run)
+            messages = call.messages
+            if call.files:  # read only here: digests and the journal have the ids
+                messages = await ctx.effects.run_sync(media.load, call, ctx.effects.lease.run)
             async for event in model.stream(messages, options, ctx.meta):
                 if isinstance(event, ModelResponse):
                     response = event

@@ -29,9 +29,11 @@ from ravi_django.kernel import (
     TextBlock,
 )
 from ravi_django.kernel.checks import check_json, check_text
-from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter
+from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.models import Session
 from ravi_django.users import has
+
+MESSAGE_MEDIA = 20  # images, recordings, videos and documents of one message: uploaded, by address and inline
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # its JSON escape, but no escaped backslash before "u0000"
 
@@ -48,6 +50,8 @@ def address_of(agent: Agent | AgentId | str) -> AgentId:
 def message_of(agent_id: AgentId, input: Any) -> Message:
     if isinstance(input, Message):
         check_size(input.model_dump(mode="json")["payload"])
+        if isinstance(input.payload, ChatPayload):
+            _check_media(input.payload.message.content)
         return input
     if isinstance(input, str):
         if not input.strip():
@@ -68,6 +72,7 @@ def message_of(agent_id: AgentId, input: Any) -> Message:
                 raise InvalidInputError(
                     f"input.{index}.type is {block.type!r:.50}; a message may have: {allowed}", field="input"
                 )
+        _check_media(blocks)
     else:
         raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
     return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
@@ -81,6 +86,14 @@ def title_of(message: Message) -> str:
 
 def check_size(value: Any) -> None:
     _refuse_nul("input", check_json("input", value, conf.MAX_INPUT_BYTES))
+
+
+def _check_media(blocks: list[Any]) -> None:
+    if (number := sum(1 for _ in media_of(blocks))) > MESSAGE_MEDIA:
+        raise InvalidInputError(
+            f"input has {number} images, recordings, videos and documents; a message may have {MESSAGE_MEDIA}",
+            field="input",
+        )
 
 
 def _refuse_nul(field: str, body: bytes) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
+import os
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -25,14 +28,14 @@ from rest_framework.test import APIClient
 
 import ravi_django
 from ravi_django.conf import DEFAULTS
-from ravi_django.kernel import AgentId, ChatMessage, ImageBlock, InvalidInputError, Role
+from ravi_django.kernel import AgentId, ChatMessage, ImageBlock, InvalidInputError, Role, ToolResultBlock
 from ravi_django.models import JournalEntry, RaviFile, Run, Session
 from ravi_django.testing import ScriptedModel
 from tests.acceptance.api.api_support import AGENT, client_of, drive, error_of, make_agent
-from tests.support import world
+from tests.support import forks, world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive as drive_run, in_background, make_run, on_postgresql
+from tests.support.runs import code, database_url, drive as drive_run, in_background, make_run, on_postgresql
 
 pytestmark = pytest.mark.django_db
 
@@ -198,8 +201,6 @@ def test_code_cannot_give_a_model_the_file_of_another_user(client: APIClient, us
 @pytest.mark.django_db(transaction=True)
 def test_a_model_call_reads_few_files(client: APIClient, user: Any, monkeypatch: Any, caplog: Any) -> None:
     old, new = uploaded(client), uploaded(client, CONTENTS["image/gif"])
-    refused = start(client, *[new] * 21)
-    assert (refused.status_code, error_of(refused)["field"]) == (400, "input")
     RaviFile.objects.update(size=20 * 1024 * 1024)
     images = [ImageBlock(file=name) for name in (old, old, new, new)]
     model = ScriptedModel(["two cats"])
@@ -218,6 +219,88 @@ def test_a_model_call_reads_few_files(client: APIClient, user: Any, monkeypatch:
     stored = str([*Run.objects.values(), *JournalEntry.objects.values()])
     assert "the storage of files failed" in stored
     assert "secret" in caplog.text and "secret" not in stored
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_and_a_model_call_have_few_media_of_any_kind(client: APIClient, user: Any) -> None:
+    web = {"type": "image", "url": "https://a.example/b.png"}
+    inline = {"type": "document", "data": "YQ==", "mime_type": "application/pdf"}
+    for too_many in ([web] * 2_000, [web] * 21, [*[web, inline] * 10, {"type": "image", "file": uploaded(client)}]):
+        refused = client.post("/ravi/runs/", {"agent": AGENT, "input": too_many}, format="json")
+        assert (refused.status_code, error_of(refused)["field"]) == (400, "input")
+    assert client.post("/ravi/runs/", {"agent": AGENT, "input": [web, inline] * 10}, format="json").status_code == 201
+
+    class Downloads(ScriptedModel):
+        async def fetches_addresses(self) -> bool:
+            return bool(downloads)
+
+    model = Downloads(["ok"] * 3)
+    images = [ImageBlock(url=f"https://a.example/{number}.png", alt=f"number {number}") for number in range(2_000)]
+    results = [ToolResultBlock(call_id=str(number), content=[image]) for number, image in enumerate(images)]
+
+    async def look(ctx: Any, inbox: Any) -> None:
+        await ctx.llm([ChatMessage(role=Role.USER, content=[image]) for image in images])
+        await ctx.llm([ChatMessage(role=Role.TOOL, content=results)])
+
+    code(look, model=model)
+    for downloads, most in ((False, 100), (True, 10)):  # noqa: B007
+        model.calls.clear()
+        assert drive_run(make_run(owner=user)).status == "completed"
+        by_message, by_result = (call.messages for call in model.calls)
+        for sent in (
+            [message.content[0] for message in by_message],
+            [result.content[0] for result in by_result[0].content],
+        ):
+            assert sent[-most:] == images[-most:]
+            assert all(block.type == "text" for block in sent[:-most])
+            assert "number 7; not sent: a model call has at most 100" in sent[7].text
+
+
+READERS = """
+import asyncio, re, sys
+import django
+django.setup()
+from django.conf import settings
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ModelResponse, TextBlock
+from ravi_django.testing import run_until_idle
+
+class Reader:
+    name = "reader"
+
+    async def stream(self, messages, options, meta):
+        for _ in range(20):
+            await asyncio.sleep(0.01)  # the other calls load their files meanwhile
+        yield ModelResponse.of([TextBlock(text=str(sum(len(block.data) for block in messages[-1].content)))])
+
+def peak():
+    with open("/proc/self/status") as status:
+        return int(re.search(r"VmHWM:\\s+(\\d+)", status.read())[1]) // 1024
+
+settings.MEDIA_ROOT = sys.argv[1]
+register(ReActAgent("api-helper", model=Reader()))
+before = peak()
+run_until_idle(timeout=float(sys.argv[2]))
+print(peak() - before)
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@on_postgresql
+def test_runs_that_name_the_same_files_share_the_memory_of_their_process(client, settings, tmp_path) -> None:
+    names = [uploaded(client, PNG + os.urandom(1_000) * 20_000) for _ in range(2)]
+    for _ in range(12):
+        assert start(client, *names).status_code == 201
+
+    environment = {**os.environ, "DATABASE_URL": database_url()}
+    argv = ["-c", READERS, tmp_path, str(BOUND_S)]
+    with forks.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        grown = int(process.communicate(timeout=BOUND_S)[0])
+
+    size = 2 * 4 * math.ceil((20_000_000 + len(PNG)) / 3)
+    assert list(Run.objects.values_list("output", flat=True)) == [str(size)] * 12
+    assert grown < 256  # MB; 12 calls at once would have 640
 
 
 @pytest.mark.django_db(transaction=True)
@@ -291,7 +374,9 @@ def test_the_page_of_the_docs(client: APIClient, user: Any, settings: Any) -> No
     shown = PAGE.run("files: settings")
     assert set(shown["RAVI"]["FILES"]) == set(DEFAULTS["FILES"]) and "ravi" in shown["STORAGES"]
     settings.RAVI = {**settings.RAVI, **shown["RAVI"]}
-    assert "ravi.E035" not in [found.id for found in run_checks(tags=["ravi"])]
+    assert not {"ravi.E035", "ravi.E036"} & {found.id for found in run_checks(tags=["ravi"])}
+    settings.RAVI = {**settings.RAVI, "FILES": {"max_mb": 52}}
+    assert "ravi.E036" in [found.id for found in run_checks(tags=["ravi"])]
     for wrong in (["image/png"], {"mb": 1}, {"types": "image/png"}, {"types": ["text/html"]}, {"max_mb": 0}):
         settings.RAVI = {**settings.RAVI, "FILES": wrong}
         (found,) = [found for found in run_checks(tags=["ravi"]) if found.id == "ravi.E035"]

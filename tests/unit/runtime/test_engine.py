@@ -112,6 +112,68 @@ def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(sett
     assert began == [str(run_id) for run_id in (ready[0].id, dead.run_id, ready[1].id, ready[2].id)]
 
 
+def test_a_call_waits_for_its_bytes_and_the_process_claims_nothing_more(settings):
+    settings.RAVI = {**settings.RAVI, "PROCESS_BYTES": 5_000}
+    gate, called = asyncio.Event(), []
+
+    class Slow(ScriptedModel):
+        async def stream(self, messages, options, meta):
+            called.append(messages[0].text[0])
+            await gate.wait()
+            async for event in super().stream(messages, options, meta):
+                yield event
+
+    async def story_code(ctx, inbox):
+        await ctx.llm([ChatMessage.of("user", str(names[ctx.run_id]) * 1_000)])
+
+    code(story_code, model=Slow(["ok"] * 3))
+    runs = [make_run() for _ in range(4)]
+    names = {str(run.id): number for number, run in enumerate(runs)}
+
+    async def story(engine):
+        engine.hint(runs[0].id)
+        await auntil(lambda: called)
+        engine.hint(runs[1].id)
+        await auntil(lambda: world.process_bytes.is_full)
+        assert await engine.hint(runs[2].id) is False
+        engine.cancel_run(runs[1].id)
+        await auntil(lambda: runs[1].id not in engine.active)
+        assert called == ["0"]
+        gate.set()
+        await auntil(lambda: not engine._leases)
+
+    with_engine(story)
+    assert sorted(called) == ["0", "2", "3"] and statuses() == ["cancelled"] + ["completed"] * 3
+    assert world.process_bytes.try_take(5_000)
+    world.process_bytes.give_back(5_000)
+
+
+def test_bytes_are_given_in_order_to_threads_and_loops_and_not_to_those_that_have_left():
+    budget, order = world.BytesBudget(10), []
+
+    async def take(name, wanted):
+        async with budget.holding(wanted):
+            order.append(name)
+
+    async def waiting():
+        left = asyncio.ensure_future(take("left", 9))
+        await asyncio.sleep(0)
+        big = asyncio.ensure_future(take("big", 30))  # more than there is: alone
+        await asyncio.sleep(0)
+        small = in_background(asyncio.run, take("small", 1))  # it would have room, and waits in its order
+        await auntil(lambda: len(budget._waiting) == 3)
+        left.cancel()
+        assert not budget.try_take(3) and budget.try_take(2) and not order
+        for taken in (8, 2):
+            budget.give_back(taken)
+        await big
+        await asyncio.to_thread(small.result, BOUND_S)
+
+    assert budget.try_take(8) and not budget.is_full
+    asyncio.run(waiting())
+    assert order == ["big", "small"] and budget.try_take(10) and budget.is_full
+
+
 def test_a_hint_does_not_queue_behind_hundreds_of_another_owners(monkeypatch):
     began, rooms, claim = [], [], world.claim_batch
     world.patch(monkeypatch, "claim_batch", lambda *args, **kwargs: rooms.append(args[2]) or claim(*args, **kwargs))

@@ -1,11 +1,12 @@
 """Images, documents and recordings: what a provider gets of them, and which addresses are passed on."""
 
 from base64 import b64encode
+from importlib import import_module
 from typing import Any
 
 import pytest
 
-from ravi_django.capabilities.llm import knowledge
+from ravi_django.capabilities.llm import LLMFactory, knowledge
 from ravi_django.capabilities.llm.errors import is_fetch_error
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.capabilities.llm.wire import Form, is_public, to_wire
@@ -190,6 +191,14 @@ def test_what_is_not_public_is_text():
             error = Exception(words)
             error.status_code = status
             assert is_fetch_error(error) is found
+
+
+async def test_where_litellm_downloads_images_it_takes_few_bytes() -> None:
+    for name in ("gemini/x", "vertex_ai/claude-x", "bedrock/anthropic.claude-x", "ollama/x", "nobody/x"):
+        assert await LLMFactory("gpt-4o", fallbacks=[name]).build().fetches_addresses(), name
+    for name in ("gpt-4o", "azure/x", "anthropic/claude-x", "mistral/x", "groq/x", "cohere/x", "openrouter/x"):
+        assert not await LLMFactory(name).build().fetches_addresses(), name
+    assert import_module("litellm.constants").MAX_IMAGE_URL_DOWNLOAD_SIZE_MB == 5
 
 
 def image_of(server: OpenAIServer) -> list[ChatMessage]:
