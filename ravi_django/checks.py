@@ -55,6 +55,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django import limits
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
+    from ravi_django.runtime.catalog.row_models import faults as faults_of_models
     from ravi_django.runtime.files.media import largest_call
     from ravi_django.runtime.files.types import faults as faults_of_files
     from ravi_django.runtime.lifecycle.prune import retention
@@ -83,6 +84,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         found.append(_wrong("CACHE_ALIAS", f"CACHES has {', '.join(sorted(settings.CACHES))}.", "ravi.E008"))
     hint = 'PRICES = {"gpt-4o*": {"input_cost_per_token": 2.5e-06, "output_cost_per_token": 1e-05}}: dollars a token.'
     found += _each("PRICES", faults(conf.PRICES), hint, "ravi.E007")
+    hint = 'MODELS = ["openai/gpt-4o*", "ollama/llama3"]: names and patterns; None allows models of known hosts.'
+    found += _each("MODELS", faults_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'
     found += _each("DAILY_BUDGETS", faults_of_daily(conf.DAILY_BUDGETS), hint, "ravi.E011")
     hint = "A number above 0, like the default."

@@ -82,6 +82,8 @@ DEFAULTS: dict[str, Any] = {
     "PRICES": {},
     # --- budgets of each user and each tenant for a day (UTC): {"user": {"max_tokens": …}, "tenant": {…}}
     "DAILY_BUDGETS": {},
+    # --- names and patterns of the models that agents in the database may use. None: models of known hosts
+    "MODELS": None,
     # --- output tokens that a budget reserves for a model call without a limit
     "RESERVE_TOKENS": 4096,
     # --- the alias in CACHES for LIMITS, and for a ResponseCache without an alias

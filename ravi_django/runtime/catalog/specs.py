@@ -31,7 +31,7 @@ from ravi_django.kernel import (
     Tool,
 )
 from ravi_django.models import Agent, AgentVersion, Blob, JournalEntry, Run
-from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.catalog import registry, row_models
 from ravi_django.runtime.catalog.prompts import check_variables, instructions_of
 from ravi_django.runtime.db import postgres
 from ravi_django.runtime.journal import bodies
@@ -160,6 +160,7 @@ def build(address: str, spec: Mapping[str, Any] | AgentSpec) -> AgentObject:
     from ravi_django.runtime.lease.history import DjangoHistoryProvider
 
     checked = validate_spec(spec)
+    row_models.check([checked.model, *checked.fallbacks])
     try:
         return rebuild_agent(
             checked,

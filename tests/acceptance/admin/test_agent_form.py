@@ -202,6 +202,7 @@ def test_a_fault_is_named_at_its_field_and_nothing_is_saved(root) -> None:
         ({"address": "support/taken"}, "address", "already exists"),
         ({"address": "react/assistant"}, "address", "code"),
         ({"model": ""}, "model", "required"),
+        ({"model": "bedrock/agentcore/arn:aws:bedrock-agentcore:evil.example/x:1:runtime/abc"}, "model", "an ARN"),
         ({"tool_names": ["calculator", "nothing"]}, "tool_names", "nothing"),
         ({"sub_agents": ["no/body"]}, "sub_agents", "no/body"),
         ({"max_iterations": "many"}, "max_iterations", "whole number"),

@@ -4,13 +4,14 @@ from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from ravi_django import register, register_tool, signal, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.kernel import AgentId, Message, ToolUseBlock
+from ravi_django.kernel import AgentId, InvalidInputError, Message, ToolUseBlock
 from ravi_django.models import Agent, AgentVersion, JournalEntry, Run, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
@@ -238,6 +239,57 @@ def test_a_worker_without_the_tool_gives_the_run_back_with_words(helper, model, 
     run = take_over(clock, run)
     assert (run.status, run.output, run.error) == (Status.COMPLETED, "done", None)
     assert (len(model.calls), ran) == (3, ["1", "2"])
+
+
+EVIL = "bedrock/agentcore/arn:aws:bedrock-agentcore:evil.example/x:1:runtime/abc"
+CHOOSES_A_HOST = [
+    *(
+        EVIL,
+        "bedrock/ARN:aws:bedrock:eu-west-1:1:model/x",
+        "sagemaker/arn:aws:x",
+        "arn:aws:bedrock:eu-west-1:1:model/x",
+    ),
+    *(
+        "langgraph/x",
+        "langflow/x",
+        "lm_studio/x",
+        "xinference/x",
+        "litellm_proxy/x",
+        "custom_openai/x",
+        "hosted_vllm/x",
+    ),
+    *("openai_like/x", "triton/x", "a2a/x", "predibase/x", "LANGGRAPH/x", "bedrock/evil.example/x", "openai/a%2fb"),
+]
+CHOOSES_NONE = [
+    *("gpt-4o", "openai/gpt-4o", "anthropic/claude-sonnet-4-5", "bedrock/us-gov-west-1/anthropic.claude-v2:1"),
+    *("bedrock/converse/eu.amazon.nova-pro-v1:0", "cloudflare/@cf/meta/llama-2-7b", "ft:gpt-4o:org::id"),
+]
+
+
+def test_a_row_names_no_model_that_chooses_its_host(helper, models, model, settings):
+    models |= dict.fromkeys(CHOOSES_NONE, model)
+    ours = "bedrock/agentcore/arn:aws:bedrock-agentcore:eu-west-1:1:runtime/ours"
+    for listed, refused, allowed in (
+        (None, CHOOSES_A_HOST, CHOOSES_NONE),
+        (["scripted", "bedrock/*", ours, "langgraph/x"], [EVIL, "gpt-4o"], ["scripted", ours, "langgraph/x"]),
+    ):
+        settings.RAVI = {**settings.RAVI, "MODELS": listed}
+        for name in refused:
+            with pytest.raises(InvalidInputError, match="MODELS") as caught:
+                world.save_spec(ADDRESS, {**SPEC, "fallbacks": ["scripted", name]})
+            assert caught.value.field == "fallbacks.1" and repr(name) in str(caught.value)
+        models |= dict.fromkeys(allowed, model)
+        for name in allowed:
+            world.save_spec(ADDRESS, {**SPEC, "model": name, "fallbacks": allowed[:1]})
+
+    settings.RAVI = {**settings.RAVI, "MODELS": ["openai/*", 7]}
+    assert "RAVI['MODELS'] has 7, not a name" in str(run_checks(tags=["ravi"]))
+    settings.RAVI = {**settings.RAVI, "MODELS": None}
+    run = submit(ADDRESS, "hi")  # a row from before the rule
+    AgentVersion.objects.update(spec={**SPEC, "model": EVIL})
+    run = drive(run)
+    assert (run.status, run.error["type"], model.calls) == (Status.PENDING, "InvalidInputError", [])
+    assert EVIL in run.error["message"]
 
 
 def test_a_run_whose_version_is_gone_is_blocked_until_it_is_back(helper, model, clock):
