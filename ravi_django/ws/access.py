@@ -20,7 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people.addressees import active_users
 from ravi_django.services import tickets
-from ravi_django.services.openings import Credential, parts_of
+from ravi_django.services.openings import Credential, is_gone, parts_of
 
 BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
 
@@ -65,6 +65,16 @@ def _by_cookie(scope: Mapping[str, Any]) -> tuple[Any, Any]:
 def active(pk: Any) -> Any | None:
     """The user as they are now; None for a deleted or inactive user. On a database thread."""
     return active_users().filter(pk=pk).first()
+
+
+def sender(pk: Any, credential: Credential) -> Any:
+    """The user as they are now, for a frame that the client has sent. Raises Refused. On a database thread."""
+    user = active(pk)
+    if user is None:
+        raise Refused(UNKNOWN_USER, "your account is no longer active")
+    if is_gone(credential, user):
+        raise Refused(UNKNOWN_USER, "you have logged out, or the token was deleted")
+    return user
 
 
 def origin_allowed(scope: Mapping[str, Any]) -> bool:

@@ -21,9 +21,9 @@ from ravi_django.runtime.lifecycle.cancel import cancel_for
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, reading
 from ravi_django.services import openings
-from ravi_django.services.openings import Opening, watched
+from ravi_django.services.openings import Credential, Opening, watched
 from ravi_django.ws import access, commands
-from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNKNOWN_USER, Refused
+from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, Refused
 
 log = logging.getLogger("ravi.ws")
 
@@ -52,6 +52,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     again = "the stream failed; open it again with after= the last seq that you have"
 
     user: Any
+    credential: Credential
     after: int
     whole: bool  # with values that are hidden from owners
     reads: Owned | None = None  # the row that the socket shows; `find` sets it
@@ -85,7 +86,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def connect(self) -> None:
         await self.accept()  # refusals too: a browser shows the code only of an accepted socket
         try:
-            self.user, credential = await access.user_of(self.scope)
+            self.user, self.credential = await access.user_of(self.scope)
             self.after = access.after_of(self.scope)
             await self.find()
             place = await readers().call(limits.open_one, self.user, "sockets")
@@ -98,7 +99,9 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self._give_up(error)
         else:
             self.whole = hidden.sees(self.user)
-            opening = Opening(self.user.pk, credential, place, self.reads, whole=self.whole, on_revoked=self._revoked)
+            opening = Opening(
+                self.user.pk, self.credential, place, self.reads, whole=self.whole, on_revoked=self._revoked
+            )
             self._streaming = asyncio.create_task(self._serve(opening))
 
     async def disconnect(self, code: int) -> None:
@@ -153,9 +156,7 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _obey(self, command: commands.Command) -> dict[str, str]:
         """Returns the ids of the run and the request for the client."""
-        user = await readers().call(access.active, self.user.pk)
-        if user is None:
-            raise Refused(UNKNOWN_USER, "your account is no longer active")
+        user = await readers().call(access.sender, self.user.pk, self.credential)
         if isinstance(command, commands.Answer):
             run_id = await readers().call(commands.Answering(command, user))
             return {"request": str(UUID(command.request)), "run": str(run_id)}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
+from asking import ask, until
 from django.core.cache import caches
 from django.test import Client
 from django.utils import timezone
@@ -68,6 +70,10 @@ def lock_out(browser: Any, demo: Any) -> None:
     demo.save()
 
 
+def delete_token(browser: Any, demo: Any) -> None:
+    Token.objects.get(user=demo).delete()
+
+
 def give_away(browser: Any, demo: Any) -> None:
     other = type(demo).objects.create_user("other")
     Run.objects.update(owner=other)
@@ -88,6 +94,39 @@ def test_a_socket_of_a_session_ends_with_it(server, run, demo, browser, kind, en
         looked(server)
 
         assert code_of(client) == code
+
+
+@pytest.mark.parametrize("ticketed", [False, True])
+@pytest.mark.parametrize("end", [log_out, change_password, lock_out, delete_token])
+def test_a_frame_that_is_sent_after_the_end_of_the_credential_does_nothing(
+    server, run, demo, browser, end, ticketed
+) -> None:
+    """A look every 30 s ends what a socket reads; what it sends is checked at once."""
+    request = ask(run)
+    commands = {
+        f"runs/{run.id}/": {"type": "cancel"},
+        f"sessions/{run.session_id}/": {"type": "message", "text": "hi"},
+        "requests/": {"type": "answer", "request": str(request.id), "action": "answer", "text": "yes"},
+    }
+    token = {"Authorization": f"Token {Token.objects.create(user=demo)}"} if end is delete_token else {}
+    with ExitStack() as opened:
+        sockets = []
+        for path in commands:
+            options = {"additional_headers": jar(browser), "origin": server.url}
+            address = f"/ws/ravi/{path}"
+            if token or ticketed:
+                options, address = {}, address + by_ticket(Client() if token else browser, **token)
+            sockets.append(opened.enter_context(server.connect(address, **options)))
+            sockets[-1].send("hello?")
+            until(sockets[-1], "error")  # it is open
+        end(browser, demo)
+
+        for client, command in zip(sockets, commands.values(), strict=True):
+            client.send(json.dumps(command))
+
+        assert [code_of(client) for client in sockets] == [4401] * 3
+    request.refresh_from_db()
+    assert (Run.objects.get().status, request.status) == (run.status, "pending")
 
 
 def test_a_look_is_one_query_a_kind_however_many_are_open(run, demo, browser, django_assert_num_queries) -> None:
