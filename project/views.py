@@ -1,8 +1,6 @@
 import json
 import os
 import signal
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +9,21 @@ from django.contrib.auth.mixins import UserPassesTestMixin
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.views import View as ClassView
+from django.utils.deprecation import MiddlewareMixin
+from django.views import View
 
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-View = Callable[..., HttpResponseBase]
 
 
-def page(view: View) -> View:
-    """One of the demo's own pages: its browser runs no inline script or style, and nothing from elsewhere."""
+class PrivatePages(MiddlewareMixin):
+    """A page is for one person: no cache keeps it. Its browser runs no inline script or style, and loads nothing from
+    other hosts. A page keeps a policy of its own, as those of `ravi/` have."""
 
-    @wraps(view)
-    def respond(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        response = view(request, *args, **kwargs)
-        response["Content-Security-Policy"] = POLICY
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        if response.get("Content-Type", "").startswith("text/html"):
+            response["Cache-Control"] = "private, no-store"
+        response.headers.setdefault("Content-Security-Policy", POLICY)
         return response
-
-    return respond
 
 
 WORKER = os.environ.get("DEMO_WORKER", "")  # the worker's pid file, of `make demo`
@@ -38,7 +35,7 @@ def tour(request: HttpRequest) -> dict[str, Any]:
     return {"may_kill_worker": bool(WORKER) and (user.is_staff or user.get_username() == "demo")}
 
 
-class KillWorkerView(UserPassesTestMixin, ClassView):
+class KillWorkerView(UserPassesTestMixin, View):
     """SIGKILL to the demo's worker. `make demo` starts another one, which continues its runs."""
 
     raise_exception = True

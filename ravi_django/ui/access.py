@@ -17,20 +17,21 @@ from django.utils.translation import gettext as _
 from django.views import View
 from django.views.decorators.cache import never_cache
 
+from ravi_django.runtime.people import links
 from ravi_django.users import has, permits
 
 
 @method_decorator(never_cache, name="dispatch")
 class Page(View):
-    """For users who are logged in. Others go to the login."""
+    """For users who are logged in. Others go to the login. Every response has the policy, also an error."""
 
     http_method_names = ["get", "head"]
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         user = getattr(request, "user", None)
         if user is None or not user.is_authenticated:
-            return redirect_to_login(request.get_full_path(), login_url())
-        return self.admit(request, *args, **kwargs)
+            return _with_policy(redirect_to_login(request.get_full_path(), login_url()))
+        return _with_policy(self.admit(request, *args, **kwargs))
 
     def admit(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         return super().dispatch(request, *args, **kwargs)
@@ -56,12 +57,12 @@ def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
     return render(request, "ravi/ui/problem.html", {"words": words, "home": home}, status=status)
 
 
-def with_policy(response: HttpResponse, *sockets: str) -> HttpResponse:
-    """The page shows texts of models: its browser runs no inline script, and loads nothing from other hosts."""
+def _with_policy(response: HttpResponseBase) -> HttpResponseBase:
+    """Pages show texts of models: the browser runs no inline script, and loads nothing from other hosts."""
     here = f"'self' {urlsplit(static('')).netloc}".strip()
-    hosts = " ".join(urlsplit(address).netloc for address in sockets)
+    sockets = urlsplit(links.socket()).netloc
     response["Content-Security-Policy"] = (
-        f"default-src {here}; connect-src 'self' {hosts}; object-src 'none'; base-uri 'none'; "
+        f"default-src {here}; connect-src 'self' {sockets}; object-src 'none'; base-uri 'none'; "
         "form-action 'self'; frame-ancestors 'none'"
     )
     return response

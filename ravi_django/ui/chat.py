@@ -15,8 +15,7 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.models import Agent, Session
-from ravi_django.runtime.people import links
-from ravi_django.ui.access import Page, inbox_url, problem, with_policy
+from ravi_django.ui.access import Page, inbox_url, problem
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
 
@@ -35,7 +34,7 @@ class ChatView(Page):
         mount = request.path[: request.path.rindex("ui/chat/")]
         context = context_of(user, mount, session=id, chosen=request.GET.get("agent", ""))
         context["layout"] = "ravi/ui/base.html"
-        return with_policy(render(request, "ravi/ui/chat.html", context), links.socket())
+        return render(request, "ravi/ui/chat.html", context)
 
 
 def context_of(

@@ -33,13 +33,13 @@ from ravi_django.pages.run_actions import actions_of, may_run
 from ravi_django.runtime.budgets.usage import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
-from ravi_django.runtime.people import links, rights
+from ravi_django.runtime.people import rights
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams.slots import reached
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
-from ravi_django.ui.access import Page, inbox_url, problem, with_policy
+from ravi_django.ui.access import Page, inbox_url, problem
 from ravi_django.ui.timeline import KINDS, Drawn, Timeline, workers_lane
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, name_of, permits
@@ -65,7 +65,7 @@ class RunView(Page):
         unchanged = get_conditional_response(request, etag=tag)
         if unchanged is not None:
             return unchanged
-        response = with_policy(render(request, "ravi/ui/run.html", shown.context()), links.socket())
+        response = render(request, "ravi/ui/run.html", shown.context())
         response["ETag"] = tag
         return response
 

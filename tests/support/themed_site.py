@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,17 +44,6 @@ def themed_site(theme: str, folder: Path) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-
-
-def strict(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware of a site with a strict policy."""
-
-    def respond(request: Any) -> Any:
-        response = get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'; script-src 'self'; style-src 'self'"
-        return response
-
-    return respond
 
 
 def main(port: int) -> None:

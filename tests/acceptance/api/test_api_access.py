@@ -32,19 +32,18 @@ from tests.support.world import submit
 pytestmark = pytest.mark.django_db
 
 
-def addresses(run: Any = None, **rows: Any) -> dict[str, str]:
+def addresses(run: Any = None, pages: bool = False, **rows: Any) -> dict[str, str]:
     """An address for each pattern of the app, by the pattern's name; ids are made up where none are given."""
-    parts = {"type": "react", "key": "api-helper", "source": "sport", "namespace": "ns"}
+    parts = {"token": "none", "type": "react", "key": "api-helper", "source": "sport", "namespace": "ns"}
     found = {}
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
-        if (
-            pattern.name in ("decide", "panel") or pattern in urls.pages
-        ):  # for people: test_decide_page.py, test_chat_page.py
+        is_page = pattern.name in ("decide", "panel") or pattern in urls.pages
+        if is_page and not pages:  # for people: test_decide_page.py, test_chat_page.py
             continue
         if str(pattern.name).startswith(("v1-", "agui")):  # test_api_openai.py, test_api_agui.py
             continue
-        route = str(pattern.pattern) if pattern.name != "nothing" else "no/such/path"
+        route = {"nothing": "no/such/path", "no-page": "ui/no/such/page/"}.get(pattern.name, str(pattern.pattern))
         noun = str(pattern.name).split("-")[0]
         one = rows.get(noun, run)
         for name, value in {**parts, "id": str(one or uuid4())}.items():
@@ -52,6 +51,27 @@ def addresses(run: Any = None, **rows: Any) -> dict[str, str]:
         assert "<" not in route, f"{route}: the test knows no value for it"
         found[str(pattern.name)] = f"/ravi/{route}"
     return found
+
+
+def test_every_page_of_the_app_has_a_strict_policy(user: Any, root: Any) -> None:
+    """Of each address that answers with HTML: as a page, an error, a login and a wrong method."""
+    run = submit(AGENT, "hi", user=user)
+    every = addresses(run.id, pages=True, chat=run.session_id)
+    pages = set()
+    for visitor in (root, user, None):
+        client = Client()
+        if visitor:
+            client.force_login(visitor)
+        for name, address in every.items():
+            for method in ("get", "post"):
+                found = getattr(client, method)(address, headers={"Accept": "text/html,*/*"})
+                if found["Content-Type"].startswith("text/html"):
+                    pages.add((name, found.status_code))
+                    policy = found["Content-Security-Policy"]
+                    assert "default-src 'self'" in policy or "default-src 'none'" in policy, (name, method)
+                    assert "unsafe" not in policy or name in ("docs", "docs-redoc"), (name, method)  # of their scripts
+    assert pages >= {("dashboard", 200), ("dashboard", 404), ("panel", 200), ("run-page", 200), ("no-page", 404)}
+    assert pages >= {("chat-session", 200), ("decide", 404), ("docs", 200), ("home", 302), ("panel", 405)}
 
 
 def test_somebody_elses_id_is_as_absent_as_one_that_never_was(user, strange_client, written) -> None:

@@ -97,13 +97,14 @@ def test_the_demos_own_pages(client: Client) -> None:
     html = response.content.decode()
     assert '<option value="react/assistant" selected>' in html and '<option value="orchestrator/team">' in html
     assert "Send an invoice of 100 to ACME" in html and "csrftoken" in response.cookies
-    # the demos own pages run no inline script
-    call_command("seed_demo", verbosity=0)
-    login = client.get(reverse("login"))
-    client.login(username="demo", password="demo")
-    for page in (login, response, client.get(reverse("feed")), client.get(reverse("feed-items"))):
+    # no page is cached or runs an inline script, of the admin neither; a page keeps a policy of its own
+    pages = [client.get(reverse(name)) for name in ("feed", "login", "admin:login", "ravi:chat")]
+    client.logout()
+    for page in (response, *pages, client.get(reverse("login")), client.get(reverse("admin:login"))):
         policy = page["Content-Security-Policy"]
         assert "default-src 'self'" in policy and "unsafe" not in policy
+        assert page["Cache-Control"] == "private, no-store"
+    assert "connect-src" in response["Content-Security-Policy"] and "connect-src" not in policy
 
 
 def test_send_invoice_writes_the_invoice() -> None:
