@@ -14,12 +14,14 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ravi_django.kernel.visible import hides
 from ravi_django.runtime.people import links
 from ravi_django.ui.access import Page, login_url
 from ravi_django.ui.chat import agents_of, context_of
 from ravi_django.users import has
 
 MOST_FILTERS = 20
+MOST_CHARACTERS = 100  # of a value: a link to the page may have any text in it
 
 
 class PanelView(Page):
@@ -70,15 +72,24 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
 
 
 def _place(context: Any, request: Any) -> dict[str, Any] | None:
-    """The model of the page, with the row or the filters of the list, and its name for people."""
+    """The model of the page, with the row or the filters that the list has accepted, and the same as a text."""
     opts = context.get("opts")
     if opts is None:
         return None
     page: dict[str, Any] = {"model": opts.label_lower}
-    row = context.get("original")
-    if row is not None:
-        page["pk"] = str(row.pk)
-    elif context.get("cl") is not None:
-        page["filters"] = dict([*request.GET.items()][:MOST_FILTERS])
-    label = f"{opts.verbose_name} {row.pk}" if row is not None else str(opts.verbose_name_plural)
+    row, changelist = context.get("original"), context.get("cl")
+    label = str(opts.verbose_name_plural if row is None else opts.verbose_name)
+    if row is not None and _is_plain(pk := str(row.pk)):
+        page["pk"] = pk
+        label += f" {pk}"
+    elif row is None and changelist is not None:
+        accepted = changelist.get_filters_params(changelist.params).items()  # the list refuses a page with others
+        plain = [(name, str(value)) for name, value in accepted if _is_plain(name) and _is_plain(str(value))]
+        page["filters"] = dict(plain[:MOST_FILTERS])
+        label += "".join(f", {name}={value}" for name, value in page["filters"].items())
     return {"json": json.dumps({"page": page}), "label": label}
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the chat can show all of it in a line."""
+    return len(text) <= MOST_CHARACTERS and "\n" not in text and not hides(text)

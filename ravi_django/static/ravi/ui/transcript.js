@@ -220,8 +220,17 @@ export function textOf(content) {
 export function said(api, content) {
   const root = element("p", "user", textOf(content));
   root.setAttribute("part", "message");
-  if (Array.isArray(content)) root.append(...content.filter((block) => block.file).map((block) => fileOf(api, block)));
+  if (!Array.isArray(content)) return root;
+  root.prepend(...content.filter((block) => block.type === "data").map(({ data }) => element("span", "about", aboutOf(data))));
+  root.append(...content.filter((block) => block.file).map((block) => fileOf(api, block)));
   return root;
+}
+
+// All of a block of data: a page of the admin in brief, anything else as JSON.
+function aboutOf(data) {
+  const { model, pk = "", filters = {}, ...more } = data?.page ?? { more: 1 };
+  if (Object.keys(more).length || Object.keys(data).length > 1) return JSON.stringify(data);
+  return [`${model} ${pk}`.trim(), ...Object.entries(filters).map(([name, value]) => `${name}=${value}`)].join(", ");
 }
 
 export function fileOf(api, { type, file, name, size }) {
