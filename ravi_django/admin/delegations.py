@@ -20,7 +20,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, users_of
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.pages import show
-from ravi_django.runtime.people import standing
+from ravi_django.runtime.people import rights, standing
 from ravi_django.runtime.people.addressees import active_users
 from ravi_django.users import has
 
@@ -48,7 +48,7 @@ class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
     user = UserNameField(label=_("User"), help_text=_("The user whose requests the delegate may answer"))
     delegate = UserNameField(
         label=_("Delegate"),
-        help_text=_("Answers for the user. Requests to all staff go only to a delegate who is staff too."),
+        help_text=_("Answers for the user. Only a delegate who is staff answers requests to staff or to a permission."),
     )
     by: Any  # the user who fills it in
 
@@ -79,6 +79,9 @@ class DelegationForm(forms.ModelForm):  # type: ignore[type-arg]
         user = given.get("user") or (self.instance.user if self.instance.user_id else None)
         if user is not None and user == given.get("delegate"):
             self.add_error("delegate", gettext("Choose somebody other than the user."))
+        elif user is not None and given.get("delegate") and not rights.have_a_tenant(given["delegate"], user):
+            text = gettext("%(delegate)s can answer no request of %(user)s: they have no tenant in common.")
+            self.add_error("delegate", text % {"delegate": given["delegate"], "user": user})
         given["since"] = given.get("since") or timezone.now()
         if given.get("until") and given["until"] <= given["since"]:
             self.add_error("until", gettext("The end must be after the start."))
@@ -147,6 +150,9 @@ class DelegationAdmin(LiveAdmin):
         if not change:
             obj.created_by = request.user  # type: ignore[assignment]
         super().save_model(request, obj, form, change)
+        if not (has(obj.delegate, "is_staff") or has(obj.delegate, "is_superuser")):
+            text = gettext("Not staff: %(delegate)s can never answer requests to staff or to a permission.")
+            messages.warning(request, text % {"delegate": obj.delegate})
 
     @admin.display(description=_("active"), boolean=True)
     def holds_now(self, delegation: Delegation) -> bool:

@@ -284,6 +284,12 @@ def delegators(user: Any) -> list[Any]:
     return [other for other in found.values() if other.is_active]
 
 
+def have_a_tenant(delegate: Any, user: Any) -> bool:
+    """Whether some tenant is of both: otherwise `delegate` can answer nothing in the place of `user`."""
+    theirs, others = tenants_of(user), tenants_of(delegate)
+    return others is None or bool(others if theirs is None else set(theirs).intersection(others))
+
+
 # ----------------------------------------------------------------------------------------------- recipients
 
 

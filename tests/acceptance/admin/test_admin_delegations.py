@@ -85,6 +85,26 @@ def test_what_makes_no_delegation_is_refused_with_words(users: Any) -> None:
             assert not Delegation.objects.exists()
 
 
+def test_it_says_what_a_delegate_can_never_answer_and_refuses_one_who_can_answer_nothing(users, settings) -> None:
+    never = "Not staff: guest can never answer requests to staff or to a permission."
+    client, boss = logged_in(users["ann"]), logged_in(users["boss"])
+    assert never in client.post(ADD, filled(delegate="guest"), follow=True).content.decode()
+    change = f"{LIST}{Delegation.objects.get().pk}/change/"
+    assert never in client.post(change, filled(reason="still"), follow=True).content.decode()
+    for delegate in ("bob", "boss"):
+        assert "can never answer" not in client.post(ADD, filled(delegate=delegate), follow=True).content.decode()
+    Delegation.objects.all().delete()
+
+    tenants = {"ann": {"acme"}, "bob": {"other"}, "clerk": {"acme", "other"}, "guest": set()}
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: tenants[user.username]}
+    for user, delegate in (("ann", "bob"), ("ann", "guest"), ("boss", "guest")):
+        refused = boss.post(ADD, filled(user=user, delegate=delegate)).content.decode()
+        assert f"{delegate} can answer no request of {user}: they have no tenant in common." in refused
+    for user, delegate in (("ann", "clerk"), ("boss", "bob"), ("ann", "boss")):
+        assert boss.post(ADD, filled(user=user, delegate=delegate)).status_code == 302
+    assert Delegation.objects.count() == 3
+
+
 def test_mine_is_prolonged_and_ended_by_me_and_by_nobody_else(users: Any) -> None:
     mine = Delegation.objects.create(user=users["ann"], delegate=users["bob"])
     address = f"{LIST}{mine.pk}/change/"

@@ -53,8 +53,9 @@ def addresses(run: Any = None, pages: bool = False, **rows: Any) -> dict[str, st
     return found
 
 
-def test_every_page_of_the_app_has_a_strict_policy(user: Any, root: Any) -> None:
+def test_every_page_of_the_app_has_a_strict_policy(user: Any, root: Any, settings: Any) -> None:
     """Of each address that answers with HTML: as a page, an error, a login and a wrong method."""
+    settings.MIDDLEWARE = [one for one in settings.MIDDLEWARE if one != "project.views.PrivatePages"]
     run = submit(AGENT, "hi", user=user)
     every = addresses(run.id, pages=True, chat=run.session_id)
     pages = set()
