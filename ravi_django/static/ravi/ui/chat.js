@@ -5,6 +5,7 @@ import { Board } from "./board.js";
 import { Composer } from "./composer.js";
 import { element } from "./element.js";
 import { showFoot, usageInWords } from "./foot.js";
+import { isPainting } from "./markdown.js";
 import { Status } from "./status.js";
 import { Talks } from "./talks.js";
 import { Answer, framesOf, said } from "./transcript.js";
@@ -328,7 +329,7 @@ class RaviChat extends HTMLElement {
     let part; // the messages of a run; where it was deleted, those from a question on
     const parts = Map.groupBy(results, (row) => (part = row.run ?? (row.role === "user" ? row.id : part)));
     const nodes = await Promise.all([...parts.values()].map((rows) => this.#past(rows, runs)));
-    if (!document.hidden) await new Promise(requestAnimationFrame); // their texts are painted
+    for (let frames = 10; frames && isPainting() && !document.hidden; frames--) await new Promise(requestAnimationFrame);
     if (mine !== this.#opened) return;
     this.previous = previous && new URL(previous, this.api.base).search;
     this.#$("older").hidden = !previous;
@@ -368,8 +369,6 @@ class RaviChat extends HTMLElement {
     if (foot) foot.before(this.board.root);
     else answer?.append(this.board.root);
   }
-
-  // --- small parts
 
   #show(node) {
     return this.#$("transcript").appendChild(node);
