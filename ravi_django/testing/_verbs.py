@@ -97,7 +97,7 @@ runtime.lease.waits: consume_signal
 runtime.lifecycle.cancel: cancel asking_control=record_control request_cancel
 runtime.lifecycle.deletion: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
-runtime.lifecycle.erasing: delete_session erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
+runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
 runtime.files.files: delete_unused
 runtime.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
 runtime.lifecycle.fork: fork store_fork=write_fork

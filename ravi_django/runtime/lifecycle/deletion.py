@@ -20,8 +20,8 @@ from django.db.models import F, Q
 from django.db.models.signals import pre_delete
 
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import TERMINAL, JournalEntry, Run, Session
-from ravi_django.runtime.lifecycle import erasing, prune_rows
+from ravi_django.models import TERMINAL, JournalEntry, RaviFile, Run, Session
+from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
 from ravi_django.runtime.lifecycle.cancel import cancel, to_cancel
 from ravi_django.runtime.lifecycle.endings import OWNER_DELETED
 from ravi_django.runtime.runs import waking
@@ -39,6 +39,8 @@ def connect() -> None:
 def _deleting(sender: Any, instance: Any, **more: Any) -> None:
     """In the deleter's transaction: a rollback undoes this too."""
     _cancel(instance)
+    erasure_rows.lock(instance)
+    erasure_rows.lock(instance, [RaviFile])  # a message that names one needs the user's row for the commit
     # A transaction that makes a run for the user needs this row: it has committed by now, or fails. Runs are locked
     # before users everywhere.
     list(get_user_model()._base_manager.filter(pk=instance.pk).select_for_update().values_list("pk"))

@@ -7,10 +7,12 @@ ended runs are neither retried nor forked. The rows are deleted table by table, 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from math import inf
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth import get_user_model
 from django.db.models import F, Model, QuerySet
 from django.db.models.fields.json import KT
 
@@ -21,9 +23,11 @@ from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, JournalEntry
 from ravi_django.models.people import HumanRequest, StickyDecision
 from ravi_django.models.run import TERMINAL, Run
+from ravi_django.models.schedules import Schedule
 from ravi_django.models.session import Session
 from ravi_django.models.site import Erasure
-from ravi_django.models.social import Publication
+from ravi_django.models.social import Follow, Publication
+from ravi_django.models.sources import Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import BLOB_KEY
@@ -31,34 +35,58 @@ from ravi_django.runtime.lifecycle import prune_rows
 from ravi_django.runtime.lifecycle.names import BEGUN
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, Table, runs_of
 from ravi_django.runtime.rollups import counting
+from ravi_django.runtime.social import follow_rows
 from ravi_django.runtime.teams.slots import reached
 
 ROWS = prune_rows.ROWS
 BODIES_S = 3600.0  # between two searches of all journals for bodies
 STORED_S = 60.0  # a body is stored before the row that names it
-NAMING: tuple[tuple[type[Model], str], ...] = (
-    *((AuditRecord, "owner"), (Publication, "owner"), (RaviFile, "owner")),
-    *((HumanRequest, "answered_by"), (StickyDecision, "decided_by"), (StickyDecision, "revoked_by")),
+NAMING: tuple[tuple[type[Model], str, str], ...] = (  # the column, and that of the time when it was written
+    (AuditRecord, "owner", "created_at"),
+    (Publication, "owner", "created_at"),
+    (RaviFile, "owner", "created_at"),
+    (HumanRequest, "answered_by", "answered_at"),
+    (StickyDecision, "decided_by", "created_at"),
+    (StickyDecision, "revoked_by", "revoked_at"),
 )
 
 # ---------------------------------------------------------------------------------------------------- beginning
 
 
+def lock(user: Any, models: Sequence[type[Model]] = (Schedule, Source, Follow, Session)) -> None:
+    """In the caller's transaction: lock the user's rows that others are made from, then the sessions, in the order of
+    their ids. Their writers have committed by then, or wait for this transaction. The user's row is locked afterwards:
+    a writer that holds one of these needs it for its commit."""
+    for model in models:
+        rows = model._default_manager.select_for_update(no_key=True, of=("self",)).filter(owner=user)
+        list(rows.order_by("id").values_list("id"))
+
+
 def begin(user: Any, *, keeps: bool = False) -> Erasure:
-    """In the caller's transaction. With `keeps` the rows stay, without the user's name."""
+    """In the caller's transaction. With `keeps` the rows stay, without the user's name. Otherwise the user's sessions
+    are marked, and nothing makes new ones from the user's rows: schedules and sources are disabled, follows deleted."""
+    lock(user)
+    # A fork holds this lock while it copies a session: it has committed by now, or finds the session marked.
+    list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
     name = str(user.get_username()) if hasattr(user, "get_username") else ""
     erasure: Erasure = clock.stamp(Erasure(user=str(user.pk), name=name, keeps=keeps))
     erasure.save(force_insert=True)
     if not keeps:
+        for model in (Schedule, Source):
+            model.objects.filter(owner=user).update(enabled=False)
+        follow_rows.delete_follows(Follow.objects.filter(owner=user))
         Session.objects.filter(owner=user).update(erasure=erasure, owner=None)
+        lock(user, [RaviFile])
         files.forget(RaviFile.objects.filter(owner=user))
     return erasure
 
 
-def let_go(user: str) -> None:
-    """Clear the columns that name the user. The database does some of it when the user is deleted."""
-    for model, field in NAMING:
-        model._default_manager.filter(**{field: user}).update(**{field: None})
+def let_go(user: str, until: datetime | None = None) -> None:
+    """Clear the columns that name the user, in rows that were made before `until`. The database does some of it when
+    the user is deleted."""
+    for model, field, at in NAMING:
+        rows = model._default_manager.filter(**{field: user})
+        (rows if until is None else rows.filter(**{f"{at}__lte": until})).update(**{field: None})
     counting.forget_user(user)
 
 
@@ -133,10 +161,12 @@ def finish(erasure: Erasure) -> None:
     if not erasure.user:
         erasure.delete()
         return
+    stays = get_user_model()._base_manager.filter(pk=erasure.user).exists()  # and may have made rows meanwhile
+    until = erasure.created_at if stays else None
     if not erasure.keeps:
         for table in TABLES:
-            _all(table, Scope(user=erasure.user, until=erasure.created_at), erasure.pseudonym)
-    let_go(erasure.user)
+            _all(table, Scope(user=erasure.user, until=until), erasure.pseudonym)
+    let_go(erasure.user, until)
     Erasure.objects.filter(id=erasure.id).update(position=BEGUN)
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth import get_user_model
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
 from ravi_django.db import transaction
@@ -98,6 +99,8 @@ def write_fork(
     """
     with transaction.atomic():
         source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
+        # An erasure of the owner waits for this lock, and then finds the copy; or this fork finds the session marked.
+        list(get_user_model()._base_manager.filter(pk=source.owner_id).select_for_update(no_key=True).values_list("pk"))
         check_owned(source)
         if message is not None and source.generation:
             raise ConflictError(

@@ -85,7 +85,10 @@ class Table:
 
     def rows(self, scope: Scope) -> QuerySet[Any]:
         rows = self.model._default_manager.filter(self.where(scope))
-        return rows.filter(**{f"{self.made}__lte": scope.until}) if self.made and scope.until else rows
+        if not (self.made and scope.until):
+            return rows
+        reduced = Q(detail__erased=True) if self.stays else NONE  # by the erasure of its run, which may end later
+        return rows.filter(Q(**{f"{self.made}__lte": scope.until}) | reduced)
 
 
 # In this order: a row goes before the rows that it refers to.
@@ -115,7 +118,7 @@ TABLES = (
     Table(Delegation, _user("user", "delegate"), made="created_at"),
     Table(Publication, _delivered),
     Table(RaviFile, _user("owner"), made="created_at"),
-    Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True),
+    Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True, made="created_at"),
     Table(Run, _run("pk")),
     Table(Session, _session("pk")),
 )

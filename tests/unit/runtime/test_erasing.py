@@ -301,9 +301,15 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     ScheduleTick.objects.create(schedule=schedule, at=timezone.now())
     source = Source.objects.create(name="n", location="https://example.com/feed", agent="a/b", owner=owner)
     SourceItem.objects.create(source=source, identity="i", digest="d")
+    file = RaviFile.objects.create(owner=owner, size=1)
+    run, at = make_run(), timezone.now()
+    audit = AuditRecord.objects.create(owner=owner, run_id=run.id, session_id=run.session_id, detail={"text": "later"})
+    answered = HumanRequest.objects.create(run=run, answered_by=owner, answered_at=at)
     Run.objects.filter(id=lease.run_id).update(status=Status.CANCELLED)
     door.erasing_sweep()
     assert not Erasure.objects.exists()
+    assert (RaviFile.objects.get(owner=owner), HumanRequest.objects.get(answered_by=owner)) == (file, answered)
+    assert list(AuditRecord.objects.filter(owner=owner).values_list("detail", flat=True)) == [audit.detail]
     assert (Follow.objects.get(), Schedule.objects.get(), Source.objects.get()) == (follow, schedule, source)
     assert (ScheduleTick.objects.count(), SourceItem.objects.count()) == (1, 1)
 
