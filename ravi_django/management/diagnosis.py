@@ -15,7 +15,7 @@ from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
-from ravi_django.models import OutboxEvent, Run, Schedule, Source
+from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import known_addresses
@@ -35,7 +35,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    looks = (settings, database, migrations, tenants, people, agents, sources, models, services, outbox, schedules)
+    rows = (tenants, people, agents, sources, models, services, outbox, schedules, erasures)
+    looks = (settings, database, migrations, *rows)
     return [finding for look in looks for finding in _safely(look)]
 
 
@@ -254,6 +255,18 @@ def schedules() -> Iterator[Finding]:
             yield Finding("warning", f"schedules: {count} {what}: {names}{', …' if count > 5 else ''}", fix)
     if fine and (count := on.count()):
         yield Finding("ok", f"schedules: {count} enabled")
+
+
+def erasures() -> Iterator[Finding]:
+    """Erasures that have not ended within an hour."""
+    if not _has_table(Erasure):
+        return
+    late = Erasure.objects.filter(created_at__lte=clock.after(-3600)).order_by("id")
+    if count := late.count():
+        names = ", ".join(f"{one} of {f'user {one.user}' if one.user else 'a conversation'}" for one in late[:SHOWN])
+        what = f"erasures: {count} are older than an hour: {names}{', …' if count > SHOWN else ''}"
+        fix = "the sweep's log names each row that it cannot delete (sweep.row_failed); cancel runs that do not end"
+        yield Finding("warning", what, fix)
 
 
 _FIXES = {

@@ -32,6 +32,7 @@ db: db_connection=connection
 kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
+management.diagnosis: doctor=examine
 models.ids: ids_last=_last
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve

@@ -25,7 +25,7 @@ class Command(BaseCommand):
         if erasing.erase_user(user_named(user)):
             self.stdout.write(f"ravi_erase: the data of {user} is erased")
         else:
-            words = "some runs with this user's data or name have not ended; the user's own are cancelled"
+            words = "rows are left: some runs have not ended (the user's own are cancelled), or a row was not deletable"
             raise CommandError(f"{words}, and the sweep erases the rest{_without_worker()}")
 
 

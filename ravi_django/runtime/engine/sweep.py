@@ -3,10 +3,8 @@ time, in bounded batches."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 from uuid import UUID
 
 from ravi_django.conf import conf
@@ -17,15 +15,12 @@ from ravi_django.runtime.lifecycle import erasing
 from ravi_django.runtime.people import escalation, mail
 from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.runs import hints, sessions, signals, workers
+from ravi_django.runtime.runs.workers import each as _each
 from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import fan_out
 from ravi_django.runtime.sources import poll, saves
 from ravi_django.runtime.streams import archive, republish
 from ravi_django.runtime.teams import slots
-
-log = logging.getLogger("ravi.sweep")
-
-T = TypeVar("T")
 
 BATCH = 500
 _LOCK = 0x72617669  # "ravi"
@@ -84,15 +79,6 @@ def _send(send: Callable[[list[UUID]], Sequence[UUID] | None], runs: Sequence[UU
     if failed:
         workers.hint_failed(failed)
     return len(failed or ())
-
-
-def _each(fix: Callable[[Any], T], row: Any) -> T | None:
-    """Call `fix` for one row; None if it fails."""
-    try:
-        return fix(row)
-    except Exception as error:
-        log.warning("the sweep left %s for the next: %s", row, error, extra={"action": "sweep.row_failed"})
-        return None
 
 
 def _alone() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -23,11 +24,13 @@ from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
 from ravi_django.runtime.lifecycle import cancel, erasure_rows, names
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.hidden import MARK, WORDS
 
 SESSIONS = 50  # in one batch
+FAILED = 100  # sessions that cannot be deleted, before the rest of an erasure is left to the next sweep
 SWEPT = 400  # sessions and runs, together, of one sweep
 BATCHES = 8  # of names, in one sweep
 POLICIES = ("erase", "anonymize", "keep")
@@ -62,7 +65,7 @@ def work(most: float = inf, batches: float = inf) -> None:
     """Continue the erasures: until nothing is left to do, or for so many sessions and runs, and batches of names."""
     for erasure in Erasure.objects.filter(position="").order_by("id"):
         if most > 0:
-            most -= _work_off(erasure, most)
+            most -= workers.each(partial(_work_off, most=most), erasure) or 0
     names.forget_in_ended()
     while batches > 0 and names.forget_names():
         batches -= 1
@@ -74,20 +77,22 @@ def sweep() -> None:
 
 
 def _work_off(erasure: Erasure, most: float) -> int:
-    """Erase at most so many sessions and runs, then the rest; returns how many there were."""
-    used, last = 0, None
-    while ids := erasure_rows.sessions_of(erasure, last, int(min(SESSIONS, most - used))):
+    """Erase at most so many sessions and runs, then the rest; returns how many there were. A session that cannot be
+    deleted stops no other, and does not count."""
+    used, failed, last = 0, 0, None
+    while failed < FAILED and (ids := erasure_rows.sessions_of(erasure, last, int(min(SESSIONS, most - used)))):
         last = ids[-1]
-        used += len(ids)
-        used += _erase(ids, most - used, audits=not erasure.keeps)
+        done = workers.apart(partial(_erase, most=most - used - len(ids), audits=not erasure.keeps), ids)
+        failed += len(ids) - sum(sessions for sessions, _ in done)
+        used += sum(map(sum, done))
     if not erasure_rows.sessions_of(erasure, None, 1):
         erasure_rows.finish(erasure)
     return used
 
 
-def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
-    """At most so many runs of the ended trees, their roots last, and the sessions without runs; returns the number of
-    runs."""
+def _erase(sessions: list[UUID], most: float, *, audits: bool) -> tuple[int, int]:
+    """At most so many runs of the ended trees, their roots last, and the sessions without runs; returns the numbers of
+    sessions and runs."""
     roots = trees_of(sessions)
     for run_id in erasure_rows.live_in(roots):
         with suppress(IllegalTransitionError):  # it has ended meanwhile
@@ -96,7 +101,7 @@ def _erase(sessions: list[UUID], most: float, *, audits: bool) -> int:
     runs = erasure_rows.erase_trees(ended, most, audits=audits)
     get_buffer().forget([str(root) for root in ended])
     erasure_rows.erase_sessions(sessions)
-    return runs
+    return len(sessions), runs
 
 
 # ---------------------------------------------------------------------------------------------------------- export

@@ -30,6 +30,7 @@ from ravi_django.models.run import TERMINAL, Run
 from ravi_django.models.site import Erasure, OutboxEvent
 from ravi_django.models.social import Publication
 from ravi_django.models.waiting import Signal
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.teams.slots import reached
 
 ROWS = 5_000  # read in one transaction
@@ -88,18 +89,22 @@ class Name:
 
 
 def forget_names() -> bool:
-    """One batch of the pass that is furthest; whether there was one. An erasure whose pass has ended is deleted, unless
-    it waits for live runs."""
-    furthest = Erasure.objects.exclude(position__in=("", LIVE)).order_by("-position").first()
-    if furthest is None:
-        return False
-    group = list(Erasure.objects.filter(position=furthest.position).order_by("id")[:MOST])
-    ids = [erasure.id for erasure in group]
+    """One batch of the pass that is furthest; whether there was one. A pass that fails is left to the next sweep: the
+    others go on. An erasure whose pass has ended is deleted, unless it waits for live runs."""
+    begun = Erasure.objects.exclude(position__in=("", LIVE))
+    for position in begun.order_by("-position").values_list("position", flat=True).distinct():
+        if workers.apart(_forget, list(begun.filter(position=position).order_by("id")[:MOST])):
+            return True
+    return False
+
+
+def _forget(group: list[Erasure]) -> bool:
+    ids, at = [erasure.id for erasure in group], group[0].position
     names = [Name(one.name, one.pseudonym, one.created_at) for one in group if one.name]
     with transaction.atomic():
-        position, live = _pass_on(furthest.position, names) if names else ("", set())
-        runs = sorted(live.union(furthest.runs or ()))
-        rows = Erasure.objects.filter(id__in=ids, position=furthest.position)  # another sweep may have moved it on
+        position, live = _pass_on(at, names) if names else ("", set())
+        runs = sorted(live.union(*(one.runs or () for one in group)))
+        rows = Erasure.objects.filter(id__in=ids, position=at)  # another sweep may have moved it on
         if position or runs:
             rows.update(position=position or LIVE, runs=runs)
         else:
@@ -110,12 +115,16 @@ def forget_names() -> bool:
 def forget_in_ended() -> None:
     """Rewrite the journals of runs that have ended since the pass. An erasure without live runs is complete."""
     for erasure in Erasure.objects.filter(position=LIVE).order_by("id"):
-        with transaction.atomic():
-            live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])
-            if live:
-                Erasure.objects.filter(id=erasure.id).exclude(runs=sorted(live)).update(runs=sorted(live))
-            else:
-                erasure.delete()
+        workers.each(_forget_in_ended, erasure)
+
+
+def _forget_in_ended(erasure: Erasure) -> None:
+    with transaction.atomic():
+        live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])
+        if live:
+            Erasure.objects.filter(id=erasure.id).exclude(runs=sorted(live)).update(runs=sorted(live))
+        else:
+            erasure.delete()
 
 
 def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
+from uuid import UUID
 
 from django.db.models import QuerySet
 
@@ -19,6 +20,7 @@ from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
 from ravi_django.runtime.rollups import counting
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.schedules import rows as schedule_rows
 from ravi_django.runtime.social import publications
 from ravi_django.runtime.sources import items
@@ -123,19 +125,26 @@ def _prune_sessions(older_than_s: float, dry_run: bool) -> int:
     if dry_run:
         return rows.count()
     for session_id in chain.from_iterable(prune_rows.batches(rows)):
-        with suppress(ConflictError):  # it has a new run, or a child run that has not ended
-            erasing.delete_session(session_id)
-            removed += 1
+        removed += workers.each(_delete_session, session_id) or 0
     erasing.work()
     return removed
+
+
+def _delete_session(session_id: UUID) -> int:
+    with suppress(ConflictError):  # it has a new run, or a child run that has not ended
+        erasing.delete_session(session_id)
+        return 1
+    return 0
 
 
 def _prune_runs(older_than_s: float, dry_run: bool) -> int:
     removed = 0
     for roots in prune_rows.ended_trees(older_than_s):
-        erased = roots if dry_run else erasure_rows.erase_runs(roots, older_than_s)
-        removed += len(erased)
-        if not dry_run:
+        if dry_run:
+            removed += len(roots)
+            continue
+        for erased in workers.apart(partial(erasure_rows.erase_runs, older_than_s=older_than_s), roots):
+            removed += len(erased)
             get_buffer().forget([str(root) for root in erased])
     return removed
 

@@ -1,8 +1,10 @@
-"""Live worker processes, the time of the last sweep, and the runs that the sweep has to hint."""
+"""Live worker processes, the time of the last sweep, its guards for bad rows, and the runs that it has to hint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
@@ -13,7 +15,28 @@ from ravi_django.models import Run, SweepState, WorkerProcess
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.claims import expired, ready, skip_locked, timed
 
+log = logging.getLogger("ravi.sweep")
+
+T = TypeVar("T")
+
 MISSED = 3  # heartbeats or sweeps that may be missing before a worker or the sweep counts as late
+
+
+def each(fix: Callable[[Any], T], row: Any) -> T | None:
+    """Call `fix` for one row; None if it fails."""
+    try:
+        return fix(row)
+    except Exception as error:
+        log.warning("the sweep left %s for the next: %s", row, error, extra={"action": "sweep.row_failed"})
+        return None
+
+
+def apart(fix: Callable[[list[Any]], T], rows: list[Any]) -> list[T]:
+    """Call `fix` for all rows at once, and if it fails for each one alone. Returns the results."""
+    try:
+        return [fix(rows)]
+    except Exception:
+        return [result for row in rows if (result := each(lambda row: fix([row]), row)) is not None]
 
 
 def worker_seen(name: str, runs: int) -> None:

@@ -1,17 +1,21 @@
-"""An erasure beside other transactions: nothing outlives it, and nobody waits in a circle."""
+"""An erasure beside other transactions and faulty rows: nothing outlives it, nothing stops it."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.db import transaction
+from django.db.models.signals import pre_delete, pre_save
 from django.utils import timezone
 
 from ravi_django import submit
 from ravi_django.capabilities.feeds import Item
-from ravi_django.models import Erasure, RaviFile, Run, Schedule, Session, Source, Turn, uuid7
+from ravi_django.models import Erasure, HumanRequest, RaviFile, Run, Schedule, Session, Source, Status, Turn, uuid7
+from ravi_django.testing import FakeClock
 from tests.support import world
+from tests.support.asked import approval_of
 from tests.support.feeds import follow, publish
 from tests.support.patience import BOUND_S
 from tests.support.runs import (
@@ -110,3 +114,39 @@ def test_a_deletion_waits_for_a_writer_whose_commit_needs_the_user(writer: Any, 
     deleting.result(BOUND_S)
     world.erasing_sweep()
     assert not (Session.objects.exists() or Run.objects.exists())
+
+
+def test_a_row_that_cannot_be_erased_stops_no_other(ada: Any, clock: FakeClock, caplog: Any) -> None:
+    people = [ada, *(get_user_model().objects.create_user(name) for name in ("bob", "cleo"))]
+    sessions = [Session.objects.create(owner=user) for user in people for _ in range(3)]
+    requests = [approval_of(make_run(), to=f"user:{user.get_username()}") for user in people]
+    Run.objects.update(status=Status.COMPLETED)
+    old = Session.objects.create(title="old")
+    stuck = {sessions[0].pk, sessions[4].pk, requests[2].pk}
+
+    def refuse(sender: Any, instance: Any, **more: Any) -> None:
+        if instance.pk in stuck:
+            raise ValueError(f"{instance.pk} stays")
+
+    pre_delete.connect(refuse, sender=Session)
+    pre_save.connect(refuse, sender=HumanRequest)
+    for user in people:
+        user.delete()
+    for _ in range(3):
+        world.erasing_sweep()
+    left = Session.objects.filter(pk__in=[session.pk for session in sessions])
+    assert {row.pk for row in left} == {sessions[0].pk, sessions[4].pk}
+    assert set(Erasure.objects.values_list("name", flat=True)) == {"ada", "bob", "cleo"}
+    assert f"{sessions[0].pk} stays" in caplog.text
+    clock.advance(3601)
+    Session.objects.filter(pk=old.pk).update(updated_at=clock.now)
+    clock.advance(1)
+    world.prune({"sessions": 0.0})
+    assert not Session.objects.filter(pk=old.pk).exists()
+    found = [finding.what for finding in world.doctor() if finding.level == "warning"]
+    assert [what[:36] for what in found if "erasures" in what] == ["erasures: 3 are older than an hour: "]
+    stuck.clear()
+    world.erasing_sweep()
+    world.erasing_sweep()
+    assert not (left.all() or Erasure.objects.exists())
+    assert all("user:deleted-" in request.to for request in HumanRequest.objects.all())
