@@ -57,6 +57,8 @@ DEFAULTS: dict[str, Any] = {
         "submit": 60,  # runs and messages a minute
         "signals": 120,  # a minute
         "fork": 20,  # a minute
+        "fork_bytes": 50 * 1024 * 1024,  # that forks copy, an hour
+        "follows": 60,  # made, changed and deleted, a minute
         "emit": 30,  # a minute
         "tickets": 120,  # a minute
         "files": 60,  # uploads a minute

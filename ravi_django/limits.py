@@ -23,11 +23,13 @@ log = logging.getLogger("ravi.limits")
 T = TypeVar("T")
 
 WINDOW_S = 60
+HOURLY = ("fork_bytes",)  # counted in the hour, the others in the minute
 OPEN_S = 90  # life of an open socket's key without renewal
 LATER_S = 10  # Retry-After when the time is not known
 UNLIMITED = "ravi.unlimited"
 
 _NOUNS = {"submit": "runs, retries and messages", "emit": "emits", "fork": "forks", "sessions": "changes of sessions"}
+_NOUNS |= {"fork_bytes": "bytes of forked conversations", "follows": "changes of follows"}
 
 
 def limit(name: str) -> int | None:
@@ -62,14 +64,18 @@ def is_shared() -> bool:
 # ------------------------------------------------------------------------------------------------------ calls
 
 
-def count(user: Any, name: str) -> None:
-    """Count a call of `user`. Raises RateLimitedError above the limit of this minute. The permission `ravi.unlimited`
-    is checked only then."""
+def count(user: Any, name: str, times: int = 1) -> None:
+    """Count a call of `user`, or `times` bytes of it. Raises RateLimitedError above the limit of this minute or hour.
+    The permission `ravi.unlimited` is checked only then."""
     most = limit(name)
-    if most is None or user is None or _added(name, user.pk, 1) <= most or permits(user, UNLIMITED):
+    if most is None or user is None or _added(name, user.pk, times) <= most or permits(user, UNLIMITED):
         return
-    wait = WINDOW_S - int(time.time()) % WINDOW_S
-    text = f"at most {most} {_NOUNS.get(name, name)} a minute; try again in {wait} s"
+    if name in HOURLY:  # what is refused copies nothing
+        give_back(user, name, times)
+    window = _window(name)
+    wait = window - int(time.time()) % window
+    per = "an hour" if name in HOURLY else "a minute"
+    text = f"at most {most} {_NOUNS.get(name, name)} {per}; try again in {wait} s"
     raise RateLimitedError(text, retry_after=wait)
 
 
@@ -102,13 +108,18 @@ def give_back(user: Any, name: str, unused: int) -> None:
         _added(name, user.pk, -unused)
 
 
+def _window(name: str) -> int:
+    return 60 * WINDOW_S if name in HOURLY else WINDOW_S
+
+
 def _added(name: str, pk: Any, times: int) -> int:
-    """Add calls; returns the count of this minute."""
-    key = f"ravi:limit:{name}:{pk}:{int(time.time()) // WINDOW_S}"
+    """Add calls; returns the count of this minute or hour."""
+    window = _window(name)
+    key = f"ravi:limit:{name}:{pk}:{int(time.time()) // window}"
 
     def add() -> int:
         cache = caches[conf.CACHE_ALIAS]
-        cache.add(key, 0, timeout=2 * WINDOW_S)
+        cache.add(key, 0, timeout=2 * window)
         return int(cache.incr(key, times))
 
     return _ask_cache(add, 0)

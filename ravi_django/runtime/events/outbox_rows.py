@@ -26,7 +26,7 @@ def alone() -> bool:
     return is_alone
 
 
-class _Bytes(Func):
+class Bytes(Func):
     """The bytes of a text, counted by the server: no more than a batch is read."""
 
     function = "octet_length"
@@ -45,7 +45,7 @@ def waiting(limit: int, most: int) -> list[OutboxEvent]:
     """The next rows to relay, in order: at most `limit` rows and `most` bytes of bodies, but always one row."""
     ids: list[int] = []
     total = 0
-    for id, size in _due().values_list("id", _Bytes(Cast("body", TextField())))[:limit]:
+    for id, size in _due().values_list("id", Bytes(Cast("body", TextField())))[:limit]:
         total += size
         if ids and total > most:
             break

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import reduce
 from itertools import islice
+from operator import add
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
-from django.db.models import Max, Min, Q, QuerySet, Sum
+from django.db.models import Max, Min, Q, QuerySet, Sum, TextField
+from django.db.models.functions import Cast, Coalesce
 
-from ravi_django.db import transaction
+from ravi_django import limits
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
-from ravi_django.runtime.db import claim_order
+from ravi_django.runtime.db import claim_order, postgres
 from ravi_django.runtime.db.clock import present
+from ravi_django.runtime.events.outbox_rows import Bytes
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
@@ -77,7 +83,7 @@ def fork_once(
         if message is not None:
             message, used = files.resolve(message, owner_of(user))
         key = asked.idempotency_scope, asked.request_digest
-        run: Any = files.referring(used, write_fork, run_id, after_seq or 1, *key, message)
+        run: Any = files.referring(used, write_fork, run_id, after_seq or 1, *key, message, user)
         board.copy_past(Run.objects.select_related("session").get(id=run_id), run)
     republish.on_commit(run, republish.publish_past)  # before the frames of the first lease
     hints.on_commit(run.id, send)
@@ -89,13 +95,19 @@ BATCH = 500  # rows copied in one statement
 
 
 def write_fork(
-    run_id: UUID | str, after_seq: int, scope: str | None = None, digest: str = "", message: Message | None = None
+    run_id: UUID | str,
+    after_seq: int,
+    scope: str | None = None,
+    digest: str = "",
+    message: Message | None = None,
+    user: Any = None,
 ) -> Run:
     """Copy the run's past up to the nearest entry at or before `after_seq` with no open effect, into a new root run in
     a new session. Returns it, pending; the source stays as it is. A `message` replaces the one that the run began with.
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
-    replay writes again. The new session keeps the files that these name. Raises as `fork` does.
+    replay writes again. The new session keeps the files that these name. Raises as `fork` does, and RateLimitedError
+    when `user` has copied RAVI["LIMITS"]["fork_bytes"] in this hour.
     """
     with transaction.atomic():
         source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
@@ -108,6 +120,8 @@ def write_fork(
             )
         point = _point(source, after_seq)
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
+        end = _first_own_position(source, point)
+        _count_bytes(user, past, source, end)
         epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
         now = present()
         new = Run(
@@ -116,7 +130,7 @@ def write_fork(
             agent_version=source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
-            session=_copy_session(source, point, title_of(message) if message else source.session.title),
+            session=_copy_session(source, end, title_of(message) if message else source.session.title),
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
@@ -231,26 +245,56 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
 # ------------------------------------------------------------------------------------------------- what
 
 
-def _copy_session(source: Run, point: int, title: str) -> Session:
-    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
-    end = _first_own_position(source, point)
-    session = create_session(
-        Session(
-            owner_id=source.owner_id,
-            tenant=source.tenant,
-            agent=source.agent,
-            title=title,
-            next_position=end,
-        )
-    )
+def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int) -> None:
+    """Count what the fork copies. No more is read than the limit allows."""
+    if (most := limits.limit("fork_bytes")) is None or user is None:
+        return
     turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
-    turns = turns.select_related("entry")
-    for batch in _batches(turns):
-        for turn in batch:
-            turn.pk, turn.session_id, turn.index = None, session.id, None
-            turn.content, turn.entry = turn.blocks, None
-        Turn.objects.bulk_create(batch)
+    messages = InboxMessage.objects.filter(run_id=source.id).order_by("id")
+    copied: list[tuple[Any, Sequence[str]]] = [
+        (turns, ("content", "entry__result")),
+        (past.order_by("seq"), ("request", "result")),
+        (messages, ("body",)),
+    ]
+    total = 0
+    for rows, columns in copied:
+        size = reduce(add, (Coalesce(Bytes(Cast(column, TextField())), 0) for column in columns))
+        for (read,) in rows.values_list(size).iterator(chunk_size=100):  # the server measures none behind these
+            total += read
+            if total > most:
+                break
+    limits.count(user, "fork_bytes", total)
+
+
+def _copy_session(source: Run, end: int, title: str) -> Session:
+    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
+    new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
+    session = create_session(new)
+    key: Any = Session._meta.pk
+    ids = [key.get_db_prep_value(one, connection) for one in (session.id, source.session_id)]
+    with connection.cursor() as cursor:
+        cursor.execute(_COPY_TURNS[postgres.in_use()], [*ids, end])
     return session
+
+
+# The blocks of a turn that refers to its call are those of `blocks_of`, by value: the source's journal may be deleted.
+_IN_SQL = (  # array, object, content, id of the call, whether it is an error: on SQLite and on PostgreSQL
+    *("json_array", "json_object", "json(json_extract(result, '$.content'))", "json_extract(request, '$.call_id')"),
+    "json(CASE WHEN json_extract(result, '$.is_error') THEN 'true' ELSE 'false' END)",
+), (
+    *("jsonb_build_array", "jsonb_build_object", "result -> 'content'", "request -> 'call_id'"),
+    "coalesce(result -> 'is_error', 'false')",
+)  # fmt: skip
+_COPY_TURNS = [
+    f"""INSERT INTO ravi_turn (session_id, agent, position, run_id, role, content, name, keeps, created_at)
+SELECT %s, turn.agent, position, turn.run_id, role, CASE WHEN entry_id IS NULL THEN turn.content
+    WHEN kind = 'llm.call' THEN {content}
+    ELSE {array}({object}('type', 'tool_result', 'call_id', {call}, 'content', {content}, 'is_error', {error})) END,
+  turn.name, keeps, turn.created_at
+FROM ravi_turn turn LEFT JOIN ravi_journalentry entry ON entry.id = entry_id
+WHERE turn.session_id = %s AND position < %s"""  # noqa: S608 - of our own names
+    for array, object, content, call, error in _IN_SQL
+]
 
 
 def _first_own_position(source: Run, point: int) -> int:
@@ -322,8 +366,11 @@ def _copy_files(source: Run, new: Run) -> None:
         return
     turns = Turn.objects.filter(session=new.session).values_list("content", flat=True)
     messages = InboxMessage.objects.filter(run=new).values_list("body", flat=True)
-    said = str([*turns, *messages])
-    new.session.files.add(*(file for file in files if str(file.id) in said))  # type: ignore[attr-defined]
+    named = {id for rows in (turns, messages) for row in rows.iterator(chunk_size=10) for id in _ID.findall(str(row))}
+    new.session.files.add(*(file for file in files if str(file.id) in named))  # type: ignore[attr-defined]
+
+
+_ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:

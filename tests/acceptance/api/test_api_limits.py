@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,8 +18,8 @@ from rest_framework.test import APIClient
 import ravi_django
 from ravi_django.conf import DEFAULTS
 from ravi_django.kernel import RateLimitedError
-from ravi_django.models import Publication, Run, Session, Status
-from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of
+from ravi_django.models import Publication, RaviFile, Run, Session, Status, Turn
+from tests.acceptance.api.api_support import RUNSERVER, client_of, drive, error_of
 from tests.support import world
 from tests.support.world import submit
 
@@ -58,7 +59,15 @@ def test_they_are_on_by_default(settings: Any) -> None:
 
     assert {name: world.limits_limit(name) for name in DEFAULTS["LIMITS"]} == {
         **{"submit": 60, "signals": 120, "fork": 20, "emit": 30, "tickets": 120, "emit_deliveries": 1000},
-        **{"files": 60, "sessions": 60, "sockets": 20, "streams": 20, "queued_runs": 100},
+        **{
+            "fork_bytes": 50 * 1024 * 1024,
+            "follows": 60,
+            "files": 60,
+            "sessions": 60,
+            "sockets": 20,
+            "streams": 20,
+            "queued_runs": 100,
+        },
     }
 
 
@@ -70,6 +79,7 @@ def test_they_are_on_by_default(settings: Any) -> None:
         ("fork", ["runs/{run.id}/fork/"] * 3),
         ("emit", ["topics/news/sport/emit/"] * 3),
         ("tickets", ["tickets/"] * 3),
+        ("follows", ["follows/", "PATCH follows/{run.id}/", "DELETE follows/{run.id}/"]),
         ("sessions", ["sessions/", "PATCH sessions/{run.session_id}/", "DELETE sessions/{run.session_id}/"]),
     ],
 )
@@ -109,6 +119,45 @@ def test_a_queue_has_an_end(client: APIClient, user: Any, agent: str, limited: A
 
     assert [answer.status_code for answer in answers] == [201, 429]
     assert Run.objects.filter(status=Status.QUEUED).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_forks_copy_so_many_bytes_an_hour_and_none_through_memory(
+    client: APIClient, strange_client: APIClient, user: Any, agent: str, limited: Any, now: Any
+) -> None:
+    session = world.create_session(Session(owner=user, next_position=61))
+    said = [[{"type": "text", "text": letter * 256 * 1024}] for letter in "ab" * 30]
+    turn = {"session": session, "agent": agent, "role": "user"}
+    Turn.objects.bulk_create(Turn(position=place, content=content, **turn) for place, content in enumerate(said))
+    run = submit(agent, "hi", user=user, session=session)
+    drive(str(run.id))
+    file = RaviFile.objects.create(owner=user, size=1)
+    file.sessions.add(session)
+    said.append([{"type": "image", "file": str(file.id)}])
+    Turn.objects.create(position=60, content=said[60], **turn)
+    limited(fork_bytes=50 * 1024 * 1024)
+
+    def fork(by: APIClient = client, **body: Any) -> Any:
+        return by.post(f"/ravi/runs/{run.id}/fork/", body, format="json")
+
+    fork(input="warm")
+    tracemalloc.start()
+    answers = [fork(input="again") for _ in range(3)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert [answer.status_code for answer in answers] == [201, 201, 429]
+    assert (answers[2]["Retry-After"], "bytes" in error_of(answers[2])["message"]) == ("3585", True)
+    assert peak < 8 * 1024 * 1024
+    copy = Turn.objects.filter(session=answers[0].json()["session"]).order_by("position")
+    assert [row.content for row in copy] == said
+    assert file.sessions.count() == 4
+    limited(fork_bytes=15 * 1024 * 1024)
+    now(3585)
+    assert fork(input="x").status_code == 429
+    limited()
+    assert fork(client_of(unlimited(user)), input="x").status_code == 201
+    assert fork(strange_client, input="x").status_code == 404
 
 
 def test_a_larger_fan_out_goes_on_in_later_minutes(

@@ -11,7 +11,7 @@ from ravi_django.models import InboxMessage, JournalEntry, Turn
 from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.runs import drive, every_death, in_background, leased, make_run, message
-from tests.support.world import Entry
+from tests.support.world import Entry, fork
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -115,3 +115,15 @@ def test_what_the_journal_holds_is_stored_once_and_outlives_it(clock, settings, 
 def test_a_message_whose_row_only_names_its_body_is_stored_with_the_turn(settings):
     _, contents = looking(settings, inline=20)
     assert None not in contents
+
+
+@pytest.mark.sqlite
+def test_a_fork_has_the_conversation_by_value(settings):
+    run, contents = looking(settings)
+    assert None in contents
+    later = drive(make_run("react/turns", session=run.session))
+    copy = fork(later.id, 1, send=print)
+    turns = Turn.objects.filter(run=run).order_by("position")
+    past = [(turn.position, turn.role, turn.blocks, turn.created_at) for turn in turns.filter(session=run.session_id)]
+    fields = ("position", "role", "content", "created_at")
+    assert list(turns.filter(session=copy.session_id).values_list(*fields)) == past
