@@ -127,6 +127,7 @@ class Migration(migrations.Migration):
                 ('source', models.CharField(choices=[('code', 'Code'), ('admin', 'Admin')], default='code', max_length=10)),
                 ('spec', models.JSONField(blank=True, default=dict)),
                 ('version', models.IntegerField(db_default=1, default=1, help_text="For agents made in the admin: increases with every change")),
+                ('oldest_version', models.PositiveIntegerField(db_default=1, default=1, help_text='Runs of older versions cannot be retried or forked. To withdraw a version, enter a later one.', verbose_name='oldest version')),
                 ('enabled', models.BooleanField(default=True)),
                 ('access', models.CharField(db_default='private', default='private', help_text="For agents made in the admin: private, staff, authenticated or perm:app.codename", max_length=200)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

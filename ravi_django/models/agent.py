@@ -31,6 +31,12 @@ class Agent(models.Model):
     version = models.IntegerField(
         default=1, db_default=1, help_text=_("For agents made in the admin: increases with every change")
     )
+    oldest_version = models.PositiveIntegerField(
+        _("oldest version"),
+        default=1,
+        db_default=1,
+        help_text=_("Runs of older versions cannot be retried or forked. To withdraw a version, enter a later one."),
+    )
     enabled = models.BooleanField(default=True)
     access = models.CharField(
         max_length=200, default="private", db_default="private",

@@ -40,7 +40,7 @@ from ravi_django.runtime.catalog.registry import check_access, known_addresses, 
 from ravi_django.runtime.catalog.specs import check_spec
 
 FIELDSETS: list[Any] = [
-    (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "version"]}),
+    (None, {"fields": ["address", "kind", "name", "description", "access", "enabled", "oldest_version", "version"]}),
     (_("Model"), {"fields": ["model", "fallbacks"]}),
     (_("Instructions"), {"fields": ["system_instructions", "variables"]}),
     (
@@ -242,7 +242,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = Agent
-        fields = ["address", "name", "description", "access", "enabled"]
+        fields = ["address", "name", "description", "access", "enabled", "oldest_version"]
         labels = {"address": _("address")}
         help_texts = {
             "address": _("type/key, such as support/orders. It identifies the agent and cannot be changed."),
@@ -264,7 +264,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.valid = False  # also of a preview
         for field in self.fields.values():
             field.label = field.label and capfirst(field.label)
-        self.fields["access"].required = False  # empty: private
+        self.fields["access"].required = self.fields["oldest_version"].required = False  # empty: private, as before
         self.fields["model"].help_text = model_help()
         self.fields["variables"].help_text = variables_help()
         self.tools = {tool.name: tool for tool in known_tools()}
@@ -302,6 +302,14 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
             return check_access(self.cleaned_data["access"].strip() or "private")
         except InvalidInputError as error:
             raise forms.ValidationError(str(error)) from error
+
+    def clean_oldest_version(self) -> int:
+        oldest: int | None = self.cleaned_data["oldest_version"]
+        if oldest is not None and oldest > self.instance.version:
+            raise forms.ValidationError(
+                gettext("The newest version is %(number)s.") % {"number": self.instance.version}
+            )
+        return self.instance.oldest_version if oldest is None else oldest
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or self.cleaned_data

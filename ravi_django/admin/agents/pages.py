@@ -69,6 +69,7 @@ class AgentAdmin(VersionPages, LiveAdmin):
             by=request.user,
             enabled=form.cleaned_data["enabled"],
             access=form.cleaned_data["access"],
+            oldest_version=form.cleaned_data["oldest_version"],
         )
         obj.pk = saved.pk
         obj._state.adding = False

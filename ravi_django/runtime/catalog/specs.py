@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     AgentId,
     AgentNotFoundError,
     ChatModel,
+    IllegalTransitionError,
     InvalidInputError,
     NotFoundError,
     Risk,
@@ -82,6 +83,16 @@ def in_code(address: AgentId) -> Found | None:
 
 def _rows() -> Any:
     return Agent.objects.filter(source=Agent.Source.ADMIN, enabled=True)
+
+
+def check_not_withdrawn(run: Run) -> None:
+    """Raises IllegalTransitionError for a run of a version that an operator has withdrawn."""
+    withdrawn = Agent.objects.filter(address=run.agent, oldest_version__gt=run.agent_version or 0)
+    if run.agent_version is not None and withdrawn.exists():
+        raise IllegalTransitionError(
+            f"version {run.agent_version} of agent {run.agent}, which made run {run.id}, was withdrawn; "
+            "submit its input again, or fork it with a new input"
+        )
 
 
 def agent_of(run: Run) -> AgentObject:
@@ -219,12 +230,14 @@ def save_spec(
     description: str | None = None,
     enabled: bool | None = None,
     access: str | None = None,
+    oldest_version: int | None = None,
 ) -> Agent:
     """Store a spec as the agent of this address: as its next version, unless nothing has changed. New runs use it at
     once, in every process; existing runs keep theirs.
 
     `name` and `description` replace the spec's own. `by` is the user who made the version, and who owns a new row.
-    `access` is as in `register`, without functions; a new row is private. One transaction; two concurrent saves make
+    `access` is as in `register`, without functions; a new row is private. Runs of versions before `oldest_version` are
+    neither retried nor forked. One transaction; two concurrent saves make
     two versions. Raises InvalidInputError whose `field` is the place in the spec, "address" or "access".
     """
     place = AgentId.parse(str(address))
@@ -249,6 +262,8 @@ def save_spec(
         changed = new or row.source != Agent.Source.ADMIN or row.spec != checked.to_json()
         if enabled is not None:
             columns["enabled"] = enabled
+        if oldest_version is not None:
+            columns["oldest_version"] = oldest_version
         if changed:
             columns |= {"spec": checked.to_json(), "version": _next_number(row)}
             AgentVersion.objects.create(agent=row, number=columns["version"], spec=checked.to_json(), created_by=maker)

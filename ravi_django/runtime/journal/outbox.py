@@ -66,8 +66,8 @@ def _of_entry(run: Run, entry: Entry, output: Any) -> Event | None:
 
 
 def _begins_fork(run: Run, entry: Entry) -> bool:
-    """Whether this row is the first one after those copied: a fork has no `run.started` row of its own."""
-    return entry.kind == "run.resumed" and run.forked_from is not None and run.next_seq == run.fork_seq + 2
+    """Whether this row is the first one after those copied: it has no `run.started` row of its own."""
+    return entry.kind == "run.resumed" and 0 < run.fork_seq == run.next_seq - 2
 
 
 def _of_end(run: Run, entry: Entry, output: Any) -> Event:

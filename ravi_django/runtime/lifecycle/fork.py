@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -22,6 +21,7 @@ from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Messag
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
+from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, postgres
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.events.outbox_rows import Bytes
@@ -63,7 +63,7 @@ def fork_once(
     the first fork. Raises IdempotencyMismatchError when that has another body.
 
     With `input` instead of `after_seq` the fork begins before the first step, with this message in place of the run's
-    own. Raises ConflictError for a run that has continued as new.
+    own and the present version of the agent. Raises ConflictError for a run that has continued as new.
     """
     if (input is None) is (after_seq is None):
         raise InvalidInputError("a fork takes either after_seq or input", field="after_seq")
@@ -118,7 +118,14 @@ def write_fork(
             raise ConflictError(
                 f"run {source.id} has continued as new; it no longer has the message that it began with"
             )
-        point = _point(source, after_seq)
+        if is_pruned(source):
+            raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
+        agent = specs.find(source.agent) if message else None  # its present version: there is no journal to replay
+        if agent is None:
+            specs.check_not_withdrawn(source)
+        else:
+            agent.check_variables(source.metadata)
+        point = _point(source, after_seq) if agent is None else 0
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
         end = _first_own_position(source, point)
         _count_bytes(user, past, source, end)
@@ -127,7 +134,7 @@ def write_fork(
         new = Run(
             id=uuid7(),
             agent=source.agent,
-            agent_version=source.agent_version,
+            agent_version=agent.version if agent else source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
             session=_copy_session(source, end, title_of(message) if message else source.session.title),
@@ -174,8 +181,6 @@ def _budget(source: Run) -> dict[str, Any] | None:
 def _point(source: Run, after_seq: int) -> int:
     """The nearest entry at or before `after_seq`, in this generation, where no effect was open and the run not
     ended."""
-    if is_pruned(source):
-        raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
     if after_seq >= source.next_seq:
         raise InvalidInputError(
             f"after_seq must be an entry of the journal, which has {source.next_seq - 1}, not {after_seq}",
@@ -364,13 +369,13 @@ def _copy_files(source: Run, new: Run) -> None:
     """Of the source's session, those files that the copied turns and messages name."""
     if not (files := list(source.session.files.all())):  # type: ignore[attr-defined]
         return
-    turns = Turn.objects.filter(session=new.session).values_list("content", flat=True)
-    messages = InboxMessage.objects.filter(run=new).values_list("body", flat=True)
-    named = {id for rows in (turns, messages) for row in rows.iterator(chunk_size=10) for id in _ID.findall(str(row))}
-    new.session.files.add(*(file for file in files if str(file.id) in named))  # type: ignore[attr-defined]
-
-
-_ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+    named: set[UUID] = set()
+    rows: Any
+    for rows, column in ((Turn.objects.filter(session=new.session), "content"), (new.inbox, "body")):  # type: ignore[attr-defined]
+        texts = rows.annotate(text=Cast(column, TextField())).filter(text__contains='"file"')
+        for text in texts.values_list("text", flat=True).iterator(chunk_size=10):
+            named |= {file.id for file in files if str(file.id) in text}
+    new.session.files.add(*named)  # type: ignore[attr-defined]
 
 
 def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:

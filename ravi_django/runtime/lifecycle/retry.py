@@ -11,6 +11,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Ask, HumanRequest, JournalEntry, Phase, Run, Status, uuid7
+from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
@@ -106,6 +107,7 @@ def _check(run: Run, now: datetime) -> None:
     if run.status not in (Status.FAILED, Status.BLOCKED):
         raise IllegalTransitionError(f"run {run.id} is {run.status}; only a failed or a blocked run can be retried")
     check_owned(run)
+    specs.check_not_withdrawn(run)
     if run.parent_id is not None:
         if run.status == Status.FAILED:
             raise IllegalTransitionError(

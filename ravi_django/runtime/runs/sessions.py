@@ -9,8 +9,9 @@ from django.db import IntegrityError
 from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from ravi_django.db import alias, transaction
-from ravi_django.kernel import IdempotencyMismatchError, SessionNotFoundError
+from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
 from ravi_django.models import ACTIVE, InboxMessage, JournalEntry, Run, Session, Status, uuid7
+from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW
 from ravi_django.runtime.journal import outbox
@@ -167,10 +168,17 @@ def pass_on(run: Run) -> None:
     for row in steering.filter(id__gt=max(found or 0 for found in upto)):
         del row.body["metadata"][STEERS]
         same = {name: getattr(run, name) for name in ("agent", "session_id", "owner_id", "tenant", "priority")}
-        new = Run(id=uuid7(), status=Status.QUEUED, agent_version=run.agent_version, **same)
+        new = Run(id=uuid7(), status=Status.QUEUED, agent_version=_present_version(run), **same)
         claim_order.stamp(new).save(force_insert=True)
         InboxMessage.objects.filter(id=row.id).delete()
         InboxMessage.objects.create(run=new, message_id=row.message_id, body=row.body)
+
+
+def _present_version(run: Run) -> int | None:
+    try:
+        return specs.find(run.agent).version
+    except AgentNotFoundError:  # disabled, or code of another process
+        return run.agent_version
 
 
 def is_busy(run: Run) -> bool:

@@ -123,18 +123,18 @@ def test_a_queue_has_an_end(client: APIClient, user: Any, agent: str, limited: A
 
 @pytest.mark.django_db(transaction=True)
 def test_forks_copy_so_many_bytes_an_hour_and_none_through_memory(
-    client: APIClient, strange_client: APIClient, user: Any, agent: str, limited: Any, now: Any
+    client: APIClient, strange_client: APIClient, user: Any, agent: str, limited: Any, now: Any, monkeypatch: Any
 ) -> None:
     session = world.create_session(Session(owner=user, next_position=61))
-    said = [[{"type": "text", "text": letter * 256 * 1024}] for letter in "ab" * 30]
-    turn = {"session": session, "agent": agent, "role": "user"}
-    Turn.objects.bulk_create(Turn(position=place, content=content, **turn) for place, content in enumerate(said))
     run = submit(agent, "hi", user=user, session=session)
     drive(str(run.id))
+    world.silence(monkeypatch, "dispatch_send")
     file = RaviFile.objects.create(owner=user, size=1)
     file.sessions.add(session)
+    said = [[{"type": "text", "text": letter * 256 * 1024}] for letter in "ab" * 30]
     said.append([{"type": "image", "file": str(file.id)}])
-    Turn.objects.create(position=60, content=said[60], **turn)
+    turn = {"session": session, "agent": agent, "role": "user"}
+    Turn.objects.bulk_create(Turn(position=place, content=content, **turn) for place, content in enumerate(said))
     limited(fork_bytes=50 * 1024 * 1024)
 
     def fork(by: APIClient = client, **body: Any) -> Any:

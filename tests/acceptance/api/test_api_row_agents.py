@@ -9,6 +9,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.models import Agent, Run
 from ravi_django.testing import ScriptedModel
+from tests.acceptance.admin.agent_support import faults, form_of
 from tests.acceptance.api.api_support import SCRIPT, drive, error_of
 from tests.support import world
 
@@ -113,3 +114,46 @@ def test_a_run_of_a_row_says_its_version_and_is_its_owners_alone(client, strange
     assert strange_client.get(address).status_code == 404
     session = {**ASKED, "session": done["session"]}
     assert error_of(strange_client.post("/ravi/runs/", session, format="json"))["field"] == "session"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_withdrawn_version_is_neither_forked_nor_retried_and_a_new_message_takes_the_present_one(
+    client, row, admin_client, monkeypatch
+) -> None:
+    tools: list[list[str]] = []
+
+    def answer(messages: Any, options: Any) -> str:
+        tools.append([tool.name for tool in options.tools])
+        return "fine"
+
+    world.patch(monkeypatch, "build_model", lambda name, **options: ScriptedModel([answer]))
+    first = client.post("/ravi/runs/", ASKED, format="json").json()["id"]
+    drive(first)
+    world.save_spec(ROW, {**SPEC, "tool_names": [], "sub_agents": []})
+
+    def fork(**body: Any) -> Any:
+        return client.post(f"/ravi/runs/{first}/fork/", body, format="json")
+
+    kept, edited = fork(after_seq=1), fork(input="Again?")
+
+    assert [answer.json()["agent_version"] for answer in (kept, edited)] == [1, 2]
+    for response in (kept, edited):
+        drive(response.json()["id"])
+    assert sorted(bool(names) for names in tools) == [False, True, True]
+    assert client.get(f"/ravi/runs/{edited.json()['id']}/").json()["output"] == "fine"
+    change = f"/admin/ravi/agent/{row.pk}/change/"
+    fields = form_of(admin_client, row)
+    saved = [admin_client.post(change, {**fields, "oldest_version": oldest}) for oldest in ("3", "2")]
+    assert [answer.status_code for answer in saved] == [200, 302]
+    assert faults(saved[0]) == {"oldest_version": "The newest version is 2."}
+    assert Agent.objects.get(pk=row.pk).oldest_version == 2
+    Run.objects.filter(id=first).update(status="failed")
+    late = [fork(after_seq=1), client.post(f"/ravi/runs/{first}/retry/")]
+    assert [answer.status_code for answer in late] == [409, 409]
+    assert all(f"version 1 of agent {ROW}" in error_of(answer)["message"] for answer in late)
+    assert fork(input="And now?").json()["agent_version"] == 2
+    assert fork(input="And now?").status_code == 201
+    world.save_spec(
+        ROW, {**SPEC, "tool_names": [], "sub_agents": [], "variables": {**SPEC["variables"], "new": {"required": True}}}
+    )
+    assert fork(input="x").status_code == 400
