@@ -556,7 +556,7 @@ class Migration(migrations.Migration):
             name='Ticket',
             fields=[
                 ('id', models.CharField(help_text='SHA-256 of the ticket', max_length=64, primary_key=True, serialize=False)),
-                ('credential', models.JSONField(help_text="The owner's credential; the socket closes when it ends", null=True)),
+                ('credential', models.JSONField(help_text='Encrypted: the credential that requested it; what it opens ends with it', null=True)),
                 ('run', models.UUIDField(help_text='The run whose event stream it opens; null: not used yet', null=True)),
                 ('expires_at', models.DateTimeField(db_index=True)),
                 ('ends_at', models.DateTimeField(help_text='No stream renews it for longer')),

@@ -41,7 +41,9 @@ class Ticket(models.Model):
 
     id = models.CharField(primary_key=True, max_length=64, help_text="SHA-256 of the ticket")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    credential = models.JSONField(null=True, help_text="The owner's credential; the socket closes when it ends")
+    credential = models.JSONField(
+        null=True, help_text="Encrypted: the credential that requested it; what it opens ends with it"
+    )
     run = models.UUIDField(null=True, help_text="The run whose event stream it opens; null: not used yet")
     expires_at = models.DateTimeField(db_index=True)
     ends_at = models.DateTimeField(help_text="No stream renews it for longer")

@@ -8,6 +8,7 @@ issue.
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from django.db.models import Q
 from ravi_django.conf import conf
 from ravi_django.models import Ticket
 from ravi_django.runtime.db import clock
+from ravi_django.runtime.sources.secrets import seal
 from ravi_django.services.openings import AGAIN_S, LOOK_S, Credential, is_gone
 
 MOST_S = 24 * 3600.0
@@ -25,11 +27,12 @@ MOST_S = 24 * 3600.0
 
 def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
     """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
-    belongs to `credential`, which requested it."""
+    belongs to `credential`, which requested it and is stored encrypted."""
     Ticket.objects.filter(expires_at__lte=clock.now()).delete()
     ticket = secrets.token_urlsafe(32)
     times = {"expires_at": clock.after(conf.TICKET_S), "ends_at": clock.after(MOST_S)}
-    row = Ticket(id=_hash(ticket), user=user, credential=credential, **times)
+    sealed = seal(json.dumps(credential)) if credential else None
+    row = Ticket(id=_hash(ticket), user=user, credential=sealed, **times)
     row.save(force_insert=True)
     row.refresh_from_db(fields=["expires_at"])
     return ticket, row.expires_at

@@ -11,7 +11,7 @@ from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.runtime.events import relay
 from ravi_django.runtime.files import files
-from ravi_django.runtime.lifecycle import erasing
+from ravi_django.runtime.lifecycle import erasing, prune_rows
 from ravi_django.runtime.people import escalation, mail
 from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.runs import hints, sessions, signals, workers
@@ -67,6 +67,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     _each(lambda _: counting.sweep(), "the rollups")
     _each(lambda _: erasing.sweep(), "the erasures")
     _each(lambda _: files.delete_unused(), "the files")
+    _each(lambda _: prune_rows.delete_some(prune_rows.expired_tickets()), "the tickets")
     workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     workers.swept()
     hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed

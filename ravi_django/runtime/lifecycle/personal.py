@@ -81,6 +81,7 @@ class Table:
     model: type[Model]
     where: Where
     stays: bool = False  # reduced to the audit's needs, not deleted
+    exported: bool = True  # tickets are not: they have credentials, and live for a minute
     made: str = ""  # the column of the creation time; empty: a run that is being cancelled may still write rows
 
     def rows(self, scope: Scope) -> QuerySet[Any]:
@@ -114,7 +115,7 @@ TABLES = (
     Table(SourceItem, _user("source__owner"), made="source__created_at"),
     Table(Source, _user("owner"), made="created_at"),
     Table(DailyBudget, _user("owner")),
-    Table(Ticket, _user("user")),
+    Table(Ticket, _user("user"), exported=False),
     Table(Delegation, _user("user", "delegate"), made="created_at"),
     Table(Publication, _delivered),
     Table(RaviFile, _user("owner"), made="created_at"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core import serializers
+from django.core.management import call_command
 from django.db import transaction
+from django.test import Client
 from django.utils import timezone
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
@@ -50,13 +54,34 @@ def test_an_unknown_ticket_is_nobody(user: Any) -> None:
     assert Ticket.objects.count() == 1
 
 
-def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None:
+@pytest.mark.django_db(transaction=True)
+def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue_or_sweep(user: Any) -> None:
     ticket, _ = world.tickets_issue(user)
     Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
 
     assert world.tickets_take(ticket) is None
     world.tickets_issue(user)
     assert Ticket.objects.count() == 1
+    Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    world.sweeper_sweep(lambda run_ids: None)
+    assert not Ticket.objects.exists()
+
+
+def test_no_row_and_no_export_has_a_live_credential(user: Any, run: Run, settings: Any) -> None:
+    token, browser = Token.objects.create(user=user), Client()
+    browser.force_login(user)
+    by_token = client_of().post("/ravi/tickets/", headers={"Authorization": f"Token {token.key}"}).json()["ticket"]
+    by_session = browser.post("/ravi/tickets/", content_type="application/json").json()["ticket"]
+    rows, exported = serializers.serialize("json", Ticket.objects.all()), io.StringIO()
+    call_command("ravi_export", str(user), stdout=exported)
+
+    assert Ticket.objects.count() == 2
+    for secret in (token.key, browser.session.session_key, by_token, by_session):
+        assert secret not in rows + exported.getvalue()
+    assert "ravi.ticket" not in exported.getvalue()
+    assert [events(f"runs/{run.id}", ticket).status_code for ticket in (by_token, by_session)] == [200, 200]
+    settings.SECRET_KEY = "another"
+    assert events(f"runs/{run.id}", by_token).status_code == 401
 
 
 def events(place: str, ticket: str, **query: Any) -> Any:
