@@ -9,7 +9,9 @@ from uuid import UUID
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
-from django.utils.http import content_disposition_header
+from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
+from django.utils.http import content_disposition_header, quote_etag
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.exceptions import NotFound
 from rest_framework.parsers import MultiPartParser
@@ -72,13 +74,23 @@ class FileViewSet(ApiViewSet):
         return self.shown(files.upload(request.user, given["file"]), 201)
 
     @documented("files_read", ok={(200, "*/*"): OpenApiTypes.BINARY}, errors=[404], media_type="application/json")
-    def retrieve(self, request: Any, id: UUID) -> StreamingHttpResponse:
-        """The content of a file, as an attachment. For its owner and those who may read a conversation with it."""
+    def retrieve(self, request: Any, id: UUID) -> HttpResponseBase:
+        """The content of a file, as an attachment. For its owner and those who may read a conversation with it.
+
+        Its ETag is the SHA-256: 304 if `If-None-Match` has it. A browser asks again before each use of its copy.
+        """
         row = self.get_object()
+        unchanged = get_conditional_response(request, quote_etag(row.sha256))
+        response = self._content(request, row) if unchanged is None else unchanged
+        response["ETag"] = quote_etag(row.sha256)
+        response["Cache-Control"] = "private, no-cache"  # a right may end, and the next person may use the browser
+        return response
+
+    def _content(self, request: Any, row: RaviFile) -> StreamingHttpResponse:
         try:
             content = row.content.open("rb")
         except FileNotFoundError:
-            raise NotFound(f"the content of file {id} is gone") from None
+            raise NotFound(f"the content of file {row.id} is gone") from None
         chunks = (
             _chunks(content) if isinstance(request._request, ASGIRequest) else iter(lambda: content.read(CHUNK), b"")
         )
@@ -87,7 +99,6 @@ class FileViewSet(ApiViewSet):
         response["Content-Length"] = row.size
         response["Content-Disposition"] = content_disposition_header(True, row.name)
         response["X-Content-Type-Options"] = "nosniff"
-        response["Cache-Control"] = "private, max-age=31536000, immutable"  # an id has the same content for ever
         return response
 
     @documented("files_delete", ok={204: None}, errors=[403, 404, 409])

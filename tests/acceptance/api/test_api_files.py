@@ -120,9 +120,23 @@ def test_the_type_is_found_by_the_content_and_the_file_is_an_attachment(client: 
     read = client.get(f"/ravi/files/{found['id']}/", HTTP_ACCEPT="image/*")
 
     assert (read.status_code, read.getvalue(), read["Content-Type"]) == (200, content, media_type)
-    assert read["Cache-Control"] == "private, max-age=31536000, immutable"
+    assert (read["Cache-Control"], read["ETag"]) == ("private, no-cache", f'"{digest}"')
     assert read["Content-Disposition"] == "attachment; filename*=utf-8''%C3%BCber.svg"
     assert read["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_browser_asks_before_it_shows_its_copy(client: APIClient, strange_client: APIClient, user: Any) -> None:
+    file, digest = uploaded(client), hashlib.sha256(PNG).hexdigest()
+
+    def again(by: APIClient, etag: str = digest) -> tuple[int, str]:
+        response = by.get(f"/ravi/files/{file}/", headers={"If-None-Match": f'"{etag}"'})
+        list(response)  # read to its end, and closed
+        return response.status_code, response["Cache-Control"]
+
+    assert [again(client), again(client, "other")] == [(304, "private, no-cache"), (200, "private, no-cache")]
+    assert [again(other)[0] for other in (strange_client, client_of())] == [404, 401]
+    world.erase_user(user)
+    assert again(client) == (404, "no-store")
 
 
 def test_what_is_refused(client: APIClient, stored: Callable[[], int], settings: Any) -> None:
