@@ -75,6 +75,7 @@ class FollowViewSet(ApiViewSet):
     queryset = Follow.objects.all()
     serializer_class = FollowSerializer
     filterset_class = FollowFilters
+    limit = "follows"
 
     @documented("follows_list", ok={200: FollowSerializer(many=True)}, errors=[400])
     def list(self, request: Any) -> Response:

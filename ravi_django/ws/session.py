@@ -80,13 +80,16 @@ class SessionConsumer(StreamConsumer):
                 raise Refused(NOT_FOUND, "there is no such run in this session")
         else:
             active = [root for root, status in roots if status not in TERMINAL]
-            first = min(active, default=None) or max((root for root, _ in roots), default=None)
-        self._seen = {root for root, _ in roots if first is not None and root < first}
+            first = next(iter(active or [root for root, _ in reversed(roots)]), None)
+        ids = [root for root, _ in roots]
+        self._seen = set(ids[: ids.index(first)] if first in ids else ())
         return first
 
     def _roots(self) -> list[tuple[UUID, str]]:
+        """The newest runs, the oldest first by the clock of the database: those of web processes may differ."""
         rows = Run.objects.filter(session=self.session, parent=None).order_by("-id")
-        return list(rows.values_list("id", "status")[:WINDOW])
+        found = sorted(rows.values_list("created_at", "id", "status")[:WINDOW])
+        return [(root, status) for _, root, status in found]
 
     async def stream(self) -> None:
         while True:
@@ -100,11 +103,10 @@ class SessionConsumer(StreamConsumer):
         """Wait for a tree that this socket has not streamed."""
         while True:
             self._submitted.clear()
-            roots = {root for root, _ in await readers().call(self._roots)}
-            self._seen &= roots
-            # Not by the last id: the clocks of web processes may differ.
-            if new := roots - self._seen:
-                return min(new)
+            roots = [root for root, _ in await readers().call(self._roots)]
+            self._seen &= {*roots}
+            if new := [root for root in roots if root not in self._seen]:
+                return new[0]
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):  # before 3.12 wait_for may swallow a cancellation
                     await self._submitted.wait()

@@ -65,7 +65,7 @@ def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
     if asks:
         found.asks = {ask.path: ask for ask in Ask.objects.filter(asker_id=run_id, generation=generation)}
     if requests:
-        rows = HumanRequest.objects.filter(run_id=run_id, generation=generation).order_by("id")
+        rows = HumanRequest.objects.filter(run_id=run_id, generation=generation).order_by("created_at", "id")
         found.requests = {(request.path, request.attempt): request for request in rows}
     return found
 

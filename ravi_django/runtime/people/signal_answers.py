@@ -89,8 +89,8 @@ def _send_unless_asked(run_id: UUID, name: str, payload: Any, key: str) -> Sent 
     """
     with transaction.atomic():
         _lock(run_id)
-        named = HumanRequest.objects.filter(run_id=run_id, signal=name)
-        found = named.filter(status=HumanRequest.Status.PENDING).order_by("id").first() or named.order_by("-id").first()
+        named = HumanRequest.objects.filter(run_id=run_id, signal=name).order_by("created_at", "id")
+        found = named.filter(status=HumanRequest.Status.PENDING).first() or named.last()
         return found.id if found else send_signal(run_id, name, payload, key or _key(uuid4().hex))
 
 

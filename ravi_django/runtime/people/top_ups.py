@@ -127,7 +127,7 @@ USERS = 5  # runs in the text of a request
 
 def pending_top_up(lease: Lease) -> HumanRequest | bool | None:
     """The tree's open request. False: the latest was denied, and no run was retried since. None: ask."""
-    latest = _requests(lease.run.tree_id).order_by("-id").first()
+    latest = _requests(lease.run.tree_id).order_by("-created_at", "-id").first()
     if latest is None or latest.status not in (HumanRequest.Status.PENDING, HumanRequest.Status.ANSWERED):
         return None
     if latest.status == HumanRequest.Status.PENDING:

@@ -191,15 +191,16 @@ def active_root(run: Run) -> QuerySet[Run]:
 
 
 def _queue(run: Run) -> tuple[UUID | None, bool]:
-    """The oldest queued root run of this agent in the session, and whether there is an active one."""
+    """The oldest queued root run of this agent in the session, and whether there is an active one. By the clock of the
+    database: ids are of the clocks of web processes."""
     if not postgres.in_use():
         queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
-        return queued.order_by("id").values_list("id", flat=True).first(), active_root(run).exists()
+        return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
     return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent})[0]
 
 
 _ROOTS = "FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
-_QUEUE = f"""SELECT (SELECT id {_ROOTS} AND status = 'queued' ORDER BY id LIMIT 1),
+_QUEUE = f"""SELECT (SELECT id {_ROOTS} AND status = 'queued' ORDER BY created_at, id LIMIT 1),
   EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
 
 

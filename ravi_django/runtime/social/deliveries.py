@@ -143,7 +143,9 @@ def _roots_in(
     places: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
 ) -> Iterable[tuple[Any, ...]]:
     rows = Run.objects.filter(session_id__in=places, agent__in=agents, parent=None, status__in=statuses)
-    return rows.order_by("-id").values_list("id", "session_id", "agent", "owner_id", "tenant")  # the oldest counts
+    return rows.order_by("-created_at", "-id").values_list(
+        "id", "session_id", "agent", "owner_id", "tenant"
+    )  # the oldest counts
 
 
 def _waiting(followers: Sequence[Follower]) -> dict[UUID, UUID]:

@@ -1,15 +1,18 @@
 """A message to a conversation whose agent is at work."""
 
+from datetime import timedelta
+
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from ravi_django import asubmit, register, submit
 from ravi_django.agents import ReActAgent, tool
 from ravi_django.checks import check_settings
 from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError, ThreadBusyError, ToolUseBlock
-from ravi_django.models import InboxMessage, JournalEntry, Run, Status
+from ravi_django.models import InboxMessage, JournalEntry, Run, Status, first_id_of
 from ravi_django.testing import ScriptedModel
 from tests.support import world
 from tests.support.runs import code, drive, every_death, make_run, message
@@ -208,3 +211,21 @@ def test_one_that_comes_in_the_last_turn_is_left_to_the_next_run(clock):
     run = drive(make_run("react/steered"))
     assert (run.status, run.error["type"]) == (Status.FAILED, "BudgetExhaustedError")
     assert drive(Run.objects.exclude(id=run.id).get()).output == "Bonjour"
+
+
+@pytest.mark.sqlite
+def test_messages_are_answered_in_the_order_of_the_databases_clock():
+    """The clock of one web process is ahead; ids are of its time."""
+    heard = []
+
+    async def story(ctx, inbox):
+        heard.append(inbox[0].payload.message.text)
+
+    code(story)
+    first = make_run()
+    ahead = first_id_of(timezone.now() + timedelta(seconds=30))
+    more = {"two": ahead, "three": None}
+    runs = [world.submit_once("test/code", text, session=first.session, run_id=id)[0] for text, id in more.items()]
+    for run in (first, *runs):
+        assert drive(run).status == Status.COMPLETED
+    assert heard == ["hi", "two", "three"]
