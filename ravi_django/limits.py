@@ -23,7 +23,7 @@ log = logging.getLogger("ravi.limits")
 T = TypeVar("T")
 
 WINDOW_S = 60
-HOURLY = ("fork_bytes",)  # counted in the hour, the others in the minute
+HOURLY = {"fork_bytes": 60 * WINDOW_S}  # the names that count in their hour
 OPEN_S = 90  # life of an open socket's key without renewal
 LATER_S = 10  # Retry-After when the time is not known
 UNLIMITED = "ravi.unlimited"
@@ -72,7 +72,7 @@ def count(user: Any, name: str, times: int = 1) -> None:
         return
     if name in HOURLY:  # what is refused copies nothing
         give_back(user, name, times)
-    window = _window(name)
+    window = HOURLY.get(name, WINDOW_S)
     wait = window - int(time.time()) % window
     per = "an hour" if name in HOURLY else "a minute"
     text = f"at most {most} {_NOUNS.get(name, name)} {per}; try again in {wait} s"
@@ -108,13 +108,9 @@ def give_back(user: Any, name: str, unused: int) -> None:
         _added(name, user.pk, -unused)
 
 
-def _window(name: str) -> int:
-    return 60 * WINDOW_S if name in HOURLY else WINDOW_S
-
-
 def _added(name: str, pk: Any, times: int) -> int:
     """Add calls; returns the count of this minute or hour."""
-    window = _window(name)
+    window = HOURLY.get(name, WINDOW_S)
     key = f"ravi:limit:{name}:{pk}:{int(time.time()) // window}"
 
     def add() -> int:

@@ -42,12 +42,9 @@ ROWS = prune_rows.ROWS
 BODIES_S = 3600.0  # between two searches of all journals for bodies
 STORED_S = 60.0  # a body is stored before the row that names it
 NAMING: tuple[tuple[type[Model], str, str], ...] = (  # the column, and that of the time when it was written
-    (AuditRecord, "owner", "created_at"),
-    (Publication, "owner", "created_at"),
-    (RaviFile, "owner", "created_at"),
+    *((AuditRecord, "owner", "created_at"), (Publication, "owner", "created_at"), (RaviFile, "owner", "created_at")),
+    *((StickyDecision, "decided_by", "created_at"), (StickyDecision, "revoked_by", "revoked_at")),
     (HumanRequest, "answered_by", "answered_at"),
-    (StickyDecision, "decided_by", "created_at"),
-    (StickyDecision, "revoked_by", "revoked_at"),
 )
 
 # ---------------------------------------------------------------------------------------------------- beginning

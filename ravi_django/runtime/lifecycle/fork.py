@@ -106,23 +106,15 @@ def write_fork(
     a new session. Returns it, pending; the source stays as it is. A `message` replaces the one that the run began with.
 
     Copied are the journal, the messages that had arrived, and the conversation before the run's own turns, which the
-    replay writes again. The new session keeps the files that these name. Raises as `fork` does, and RateLimitedError
-    when `user` has copied RAVI["LIMITS"]["fork_bytes"] in this hour.
+    replay writes again. The new session keeps the files that these name. Raises as `fork` does, and RateLimitedError.
     """
     with transaction.atomic():
-        source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)  # its journal must not grow
-        # An erasure of the owner waits for this lock, and then finds the copy; or this fork finds the session marked.
-        list(get_user_model()._base_manager.filter(pk=source.owner_id).select_for_update(no_key=True).values_list("pk"))
-        check_owned(source)
-        if message is not None and source.generation:
-            raise ConflictError(
-                f"run {source.id} has continued as new; it no longer has the message that it began with"
-            )
-        if is_pruned(source):
-            raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
+        source = _lock(run_id)
         agent = specs.find(source.agent) if message else None  # its present version: there is no journal to replay
         if agent is None:
             specs.check_not_withdrawn(source)
+        elif source.generation:
+            raise ConflictError(f"run {source.id} has continued as new; it has no longer the message it began with")
         else:
             agent.check_variables(source.metadata)
         point = _point(source, after_seq) if agent is None else 0
@@ -165,6 +157,18 @@ def write_fork(
             outbox.write(outbox.of_submit(new, asked.body))
         new.refresh_from_db()
     return new
+
+
+def _lock(run_id: UUID | str) -> Run:
+    """The run, whose journal must not grow, and its owner: an erasure of the owner finds the copy, or this fork finds
+    the session marked."""
+    source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)
+    users: Any = get_user_model()._base_manager
+    list(users.filter(pk=source.owner_id).select_for_update(no_key=True).values_list("pk"))
+    check_owned(source)
+    if is_pruned(source):
+        raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
+    return source
 
 
 def _budget(source: Run) -> dict[str, Any] | None:
@@ -256,11 +260,8 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
         return
     turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
     messages = InboxMessage.objects.filter(run_id=source.id).order_by("id")
-    copied: list[tuple[Any, Sequence[str]]] = [
-        (turns, ("content", "entry__result")),
-        (past.order_by("seq"), ("request", "result")),
-        (messages, ("body",)),
-    ]
+    copied: list[tuple[Any, Sequence[str]]] = [(turns, ("content", "entry__result")), (messages, ("body",))]
+    copied.append((past.order_by("seq"), ("request", "result")))
     total = 0
     for rows, columns in copied:
         size = reduce(add, (Coalesce(Bytes(Cast(column, TextField())), 0) for column in columns))
@@ -369,12 +370,12 @@ def _copy_files(source: Run, new: Run) -> None:
     """Of the source's session, those files that the copied turns and messages name."""
     if not (files := list(source.session.files.all())):  # type: ignore[attr-defined]
         return
-    named: set[UUID] = set()
+    named: set[Any] = set()
     rows: Any
     for rows, column in ((Turn.objects.filter(session=new.session), "content"), (new.inbox, "body")):  # type: ignore[attr-defined]
         texts = rows.annotate(text=Cast(column, TextField())).filter(text__contains='"file"')
         for text in texts.values_list("text", flat=True).iterator(chunk_size=10):
-            named |= {file.id for file in files if str(file.id) in text}
+            named |= {file for file in files if str(file.id) in text}
     new.session.files.add(*named)  # type: ignore[attr-defined]
 
 

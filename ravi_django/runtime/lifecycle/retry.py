@@ -135,10 +135,7 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
     done = JournalEntry.objects.filter(
         run_id=run.id, generation=run.generation, path=OuterRef("path"), phase=Phase.RESULT
     )
-    now, mine = (
-        present(),
-        HumanRequest.objects.filter(run_id=run.id, generation=run.generation).order_by("created_at", "id"),
-    )
+    now, mine = present(), HumanRequest.objects.filter(run_id=run.id, generation=run.generation).order_by("created_at")
     closed = list(
         mine.filter(~Exists(done), status=HumanRequest.Status.CANCELLED, answer__isnull=True).select_for_update(
             no_key=True

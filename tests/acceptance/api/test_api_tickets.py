@@ -55,7 +55,7 @@ def test_an_unknown_ticket_is_nobody(user: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue_or_sweep(user: Any) -> None:
+def test_an_old_ticket_is_nobody_and_goes_with_the_next_issue(user: Any) -> None:
     ticket, _ = world.tickets_issue(user)
     Ticket.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
 
