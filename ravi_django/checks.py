@@ -30,7 +30,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 _ABOVE_0 = (
     *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
-    *("RESERVE_TOKENS", "WAIT_S", "PROCESS_BYTES"),
+    *("RESERVE_TOKENS", "WAIT_S", "PROCESS_BYTES", "TOOL_LOST_S"),
 )
 
 

@@ -39,7 +39,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         limit_waits()
-        if self._stop_asked.wait(self._first_s):
+        if self._stop_asked.wait(self._first_s) and self._engine.name not in workers.code_of:
             return
         while not self._stop_asked.is_set():
             pause = conf.HEARTBEAT_S
@@ -52,14 +52,24 @@ class Heartbeat(threading.Thread):
                 pause = min(pause, REPEAT_S)
             self._stop_asked.wait(pause)
         try:
-            with_retry(workers.worker_gone, self._engine.name)
+            self._sign_off()
         except Exception as error:
             log.warning("could not sign off: %s", error, extra={"action": "heartbeat.sign_off"})
         connections.close_all()
 
+    def _sign_off(self) -> None:
+        """Delete the worker's row, once no call that was given up runs in this process: it may live on."""
+        name = self._engine.name
+        while workers.code_of.get(name):
+            with_retry(workers.worker_seen, name, 0)
+            workers.code_changed.wait(conf.HEARTBEAT_S)
+            workers.code_changed.clear()
+        with_retry(workers.worker_gone, name)
+
     def stop(self) -> None:
         self._stop_asked.set()
-        self.join(timeout=5)
+        if not workers.code_of.get(self._engine.name):
+            self.join(timeout=5)
 
     def beat(self) -> None:
         """Renew all leases at once. A loop that has not ticked for two lease times loses its leases."""

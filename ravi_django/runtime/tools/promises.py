@@ -30,9 +30,9 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import NotRenewed, ToolPaused
 from ravi_django.runtime.lease.order import Commit
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import uncertain
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.tools import pauses
+from ravi_django.runtime.tools.attempts import Attempt
 from ravi_django.runtime.tools.pauses import PauseRefused
 from ravi_django.runtime.tools.results import error as _error, result_of
 from ravi_django.runtime.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
@@ -82,9 +82,9 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
-        not_before = None  # the tool's own code has ended
+        attempt = Attempt(ctx, tool, entry)
         try:
-            return await execute(ctx, tool, ready, entry.path)
+            return await execute(ctx, tool, ready, entry.path, attempt.running)
         except ToolRefused as error:
             return _error(str(error))
         except NotRenewed:  # the fence refuses this row if another worker has the run
@@ -92,12 +92,13 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         except TimeoutError:
             await _not_ours(ctx)
             why = f"it did not finish within {timeout_of(tool):g} s"
-            not_before = uncertain.may_decide_at(effects, None, tool)
         except ToolEndedOddly as error:
             why = f"it raised {error}"
         except Exception as error:
             why = f"it raised {error_text(error)}"
-        happened = await decide(ctx, entry, why, not_before)
+        finally:
+            attempt.give_up()
+        happened = attempt.result or await decide(ctx, entry, why, None)
         if happened is not None:
             return happened
 
