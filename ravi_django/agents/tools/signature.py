@@ -5,6 +5,7 @@ The docstring may have Google style ("Args:", "name (type): text") or reST style
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -24,6 +25,7 @@ _HIDDEN_TEXT = re.compile(
 )
 _HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
 _SHOWN_ERRORS = 5
+MAX_LAYERS = 100  # a decorator may name itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,36 @@ class Signature:
         return f"argument {place!r}: {detail['msg'].removeprefix('Value error, ')}"
 
 
+def layers(function: Callable[..., Any]) -> list[Any]:
+    """A callable and those inside of it, to the function that has the code: of a partial, a decorator, a method, or an
+    object with `__call__`."""
+    found: list[Any] = [function]
+    while (inner := _inside(found[-1])) is not None and len(found) < MAX_LAYERS:
+        found.append(inner)
+    return found
+
+
+def _inside(outer: Any) -> Any:
+    if isinstance(outer, functools.partial):
+        return outer.func
+    if inspect.ismethod(outer):
+        return outer.__func__
+    inner = getattr(outer, "__wrapped__", None)
+    is_function = inspect.isroutine(outer) or inspect.isclass(outer)
+    return inner if inner is not None or is_function else type(outer).__call__
+
+
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
-    """Build schema and validator. Raises TypeError with the fix for a parameter that a tool cannot have."""
+    """Build schema and validator of the parameters that no partial has bound. Raises TypeError with the fix for a
+    parameter that a tool cannot have."""
     owner = getattr(function, "__qualname__", repr(function))
+    bound = {name for layer in layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
     hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in bound:
+            continue
         _refuse_kind(owner, parameter)
         annotation = _resolve(owner, function, parameter)
         if (kind := _hidden_kind(annotation)) is not None:
@@ -118,7 +143,7 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
     def holder() -> None: ...
 
     holder.__annotations__ = {"annotation": annotation}
-    names = getattr(inspect.unwrap(function), "__globals__", {})
+    names = getattr(layers(function)[-1], "__globals__", {})
     try:
         return get_type_hints(holder, globalns=names, include_extras=True)["annotation"]
     except NameError as error:
@@ -166,10 +191,16 @@ class Docstring:
     parameters: dict[str, str] = field(default_factory=dict)
 
 
+def text_of(function: Callable[..., Any]) -> str:
+    """The docstring of the outermost function that has one of its own, else of the object."""
+    texts = [layer.__doc__ for layer in layers(function) if inspect.isroutine(layer)]
+    return next((text for text in [*texts, function.__doc__] if text and text != functools.partial.__doc__), "")
+
+
 def read_docstring(function: Callable[..., Any]) -> Docstring:
     """Parse a function's docstring; without one everything is empty."""
     reader = _Reader()
-    for line in inspect.cleandoc(getattr(function, "__doc__", None) or "").splitlines():
+    for line in inspect.cleandoc(text_of(function)).splitlines():
         reader.read(line)
     return Docstring(
         description="\n".join(reader.description).strip(),

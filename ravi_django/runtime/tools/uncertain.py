@@ -85,9 +85,11 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
         arguments, key = uncertain.arguments_of(entry), ctx.idempotency_key
     try:
         if inspect.iscoroutinefunction(check):
-            found = await awaited(tool, check(arguments, key), timeout)
+            found = check(arguments, key)
         else:
             found = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
+        if inspect.isawaitable(found):
+            found = await awaited(tool, found, timeout)
     except (CancellationError, LeaseLostError, NoThreadLeft):
         raise
     except Exception as error:
