@@ -80,6 +80,7 @@ runtime.journal.fence: fence_append=append append_statement fence_execute=_execu
 runtime.journal.lease: Lease
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
 runtime.journal.replay: check_identity STALL_S
+runtime.journal.values: NotJson
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
 runtime.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S

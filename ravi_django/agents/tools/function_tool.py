@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from ravi_django.agents.tools.approvers import checked_policy, checked_visible, refuse_owner
-from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, text_of
+from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, refuse_rows, text_of
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
 from ravi_django.kernel.checks import check_seconds, check_whole
 
@@ -46,6 +46,7 @@ class FunctionTool(Tool):
         _refuse_function(function)
         docstring = read_docstring(function)
         signature = read_signature(function, docstring.parameters)
+        refuse_rows(function)
         self.function = function
         called = next(layer for layer in layers(function) if not isinstance(layer, functools.partial))
         self.name = getattr(called, "__name__", "") if name is None else name

@@ -10,6 +10,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -25,6 +26,8 @@ _HIDDEN_TEXT = re.compile(
 )
 _HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
 _SHOWN_ERRORS = 5
+_ROWS = {("django.db.models.", name) for name in ("Model", "QuerySet", "BaseManager")}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 MAX_LAYERS = 100  # a decorator may name itself
 
 
@@ -109,6 +112,27 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return Signature(schema, hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
+
+
+def refuse_rows(function: Callable[..., Any]) -> None:
+    """Raise TypeError if the function returns rows of the database by its annotation: they are not JSON."""
+    owner = getattr(function, "__qualname__", repr(function))
+    returned = inspect.signature(function).return_annotation
+    with suppress(TypeError):  # an import for type checkers
+        returned = _resolve(owner, function, inspect.Parameter("returned", _KEYWORD, annotation=returned))
+    if _has_rows(returned):
+        raise TypeError(
+            f"tool {owner}: it returns {returned}, which is not JSON; return a dict of fields, or queryset.values(…) "
+            "as list[dict]"
+        )
+
+
+def _has_rows(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return re.search(r"\bQuerySet\b", annotation) is not None
+    bases = {(base.__module__[:17], base.__name__) for base in getattr(annotation, "__mro__", ())}
+    parts = [part for part in (get_origin(annotation), *get_args(annotation)) if part is not None]
+    return not _ROWS.isdisjoint(bases) or any(map(_has_rows, parts))
 
 
 class _Schema(GenerateJsonSchema):

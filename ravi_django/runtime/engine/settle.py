@@ -21,6 +21,7 @@ from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
 from ravi_django.runtime.journal.lease import Lease
+from ravi_django.runtime.journal.values import NotJson, plain
 from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
@@ -328,7 +329,7 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
 
 
 def as_output(value: Any) -> str:
-    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON."""
+    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON. Raises NotJson."""
     value = storable(value)
     if value is None:
         return ""
@@ -336,4 +337,7 @@ def as_output(value: Any) -> str:
         return value
     if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
         return value["text"]
-    return to_json(value, fallback=str).decode()
+    try:
+        return to_json(value, fallback=plain).decode()
+    except Exception as error:
+        raise NotJson(value, error) from error

@@ -74,7 +74,7 @@ class Story:
             await self._end_children()
             effects.journal.check_all_asked()
             await uncertain.decide_left(self._ctx)
-            return Outcome.of_return(self._ctx, returned)
+            return await effects.database.call(Outcome.of_return, self._ctx, returned)  # it may be a queryset's values
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(error)
         finally:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -120,13 +120,13 @@ def _is_suspect(body: bytes) -> bool:
     return b"\\u0000" in body or b"NaN" in body or b"Infinity" in body
 
 
-def encode(value: Any) -> bytes:
-    """JSON that every database can store. A value that is not JSON becomes its `str`."""
+def encode(value: Any, fallback: Callable[[Any], Any] = str) -> bytes:
+    """JSON that every database can store. A value that is not JSON becomes what `fallback` returns."""
     try:
-        body = to_json(value, fallback=str)
+        body = to_json(value, fallback=fallback)
     except ValueError:  # half a surrogate pair
-        return to_json(storable(value), fallback=str)
-    return to_json(storable(value), fallback=str) if _is_suspect(body) else body
+        return to_json(storable(value), fallback=fallback)
+    return to_json(storable(value), fallback=fallback) if _is_suspect(body) else body
 
 
 def is_storable(value: Any) -> bool:

@@ -138,7 +138,8 @@ def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[An
             epoch = held.lease_epoch + (held.status != Status.RUNNING)
             Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1)
             write_row(held, row, epoch)
-        touch([run.id])
+        if request is None or content is None:  # else the answer wakes the run
+            touch([run.id])
     if content is not None and request is not None:
         try:
             people_rows.answer_request(request.id, {"action": "resolve", "reason": "", **answer}, by=None)

@@ -36,14 +36,14 @@ class Attempt:
     """Used by the caller on the event loop, and by the code on its thread or task."""
 
     def __init__(self, ctx: RunState, tool: Tool, entry: Entry) -> None:
-        self.result: ToolExecutionResult | None = None  # of code that ended before the call was given up
+        self._values: list[Any] = []  # what the code has returned, if it has
         self._run, self._entry, self._tool = ctx.effects.lease.run, entry, tool
         self._number = entry.attempt  # the entry becomes the next attempt
         self._worker, self._timeout = ctx.effects.lease.owner, timeout_of(tool)
         self._ends = ctx.effects.present() + timedelta(seconds=self._timeout)
         self._key = uncertain.key_of(self._run, entry)
         self._lock = threading.Lock()
-        self._runs = self._given_up = False
+        self._given_up = False
 
     @contextmanager
     def running(self) -> Iterator[list[Any]]:
@@ -51,37 +51,35 @@ class Attempt:
         with self._lock:
             if self._given_up:
                 raise ToolRefused("not run: its call was given up")
-            self._runs = True
             workers.code_begins(self._worker, self._key, self._ends, self._timeout)
         values: list[Any] = []
         try:
             yield values
         finally:
-            self._end([value for value in values if not (inspect.isawaitable(value) or is_pause(value))])
+            with self._lock:
+                self._values = [value for value in values if not (inspect.isawaitable(value) or is_pause(value))]
+                workers.code_ended(self._worker, self._key)
+                is_late = self._given_up
+            if is_late:
+                with suppress(RuntimeError):  # the process ends
+                    threading.Thread(target=self._deliver, name="ravi-late", daemon=True).start()
 
-    def _end(self, values: list[Any]) -> None:
-        with self._lock:
-            self._runs = False
-            workers.code_ended(self._worker, self._key)
-            if not self._given_up:
-                self.result = results.result_of(values[0]) if values else None
-                return
-        with suppress(RuntimeError):  # the process ends
-            threading.Thread(target=self._deliver, args=values, name="ravi-late", daemon=True).start()
+    def result(self) -> ToolExecutionResult | None:
+        """Of code that has returned; None without it."""
+        return results.happened(self._tool.name, self._values[0]) if self._values else None
 
     def give_up(self) -> None:
         """Code that has not begun never does. Code that runs is listed until it ends."""
         with self._lock:
             self._given_up = True
 
-    def _deliver(self, *values: Any) -> None:
+    def _deliver(self) -> None:
         content = None
-        log.warning("%s ended after its timeout", self._tool.name, extra={"action": "tool.ended_late"})
+        log.warning("%s ended after its call was given up", self._tool.name, extra={"action": "tool.ended_late"})
         try:
-            if values:
-                limit = results.limit_of(self._tool)
-                shown = results.fit(Entry("", ""), results.result_of(values[0]), limit, readable=False)
-                content = blocks_json(shown.content)
+            if (result := self.result()) is not None:
+                fitted = results.fit(Entry("", ""), result, results.limit_of(self._tool), readable=False)
+                content = blocks_json(fitted.content)
             with_retry(uncertain.end_late, self._run, self._entry, self._number, self._worker, content)
         except Exception:
             log.exception("the late end of %s is not written", self._tool.name, extra={"action": "tool.late_lost"})

@@ -98,7 +98,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
             why = f"it raised {error_text(error)}"
         finally:
             attempt.give_up()
-        happened = attempt.result or await decide(ctx, entry, why, None)
+        happened = attempt.result() or await decide(ctx, entry, why, None)
         if happened is not None:
             return happened
 

@@ -68,9 +68,9 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Aro
         return await call()
 
     def called_here() -> Any:
-        with around() as results:
-            results.append(_readable(call()))
-        return results[-1]
+        with around() as values:
+            values.append(call())
+            return _readable(values[0])
 
     if inspect.iscoroutinefunction(tool.execute):
         return await _converted(ctx, tool, await awaited(tool, called(), timeout, around))
@@ -117,9 +117,9 @@ async def awaited(tool: Tool, awaitable: Any, timeout: float, around: Around = _
 async def _without_exits(awaitable: Any, scope: paths.Scope | None, around: Around) -> Any:
     with paths.entered(scope):
         try:
-            with around() as results:
-                results.append(await awaitable)
-            return results[-1]
+            with around() as values:
+                values.append(await awaitable)
+                return values[0]
         except (SystemExit, KeyboardInterrupt) as error:
             raise ToolEndedOddly(error_text(error)) from error
 

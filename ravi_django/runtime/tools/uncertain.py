@@ -28,7 +28,7 @@ from ravi_django.runtime.lease.gate import Stop, Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import uncertain
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.tools.results import result_of
+from ravi_django.runtime.tools.results import happened, result_of
 from ravi_django.runtime.tools.running import awaited, on_a_thread, scope_below
 from ravi_django.runtime.tools.threads import NoThreadLeft
 
@@ -96,7 +96,7 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
         log.warning("the check of %s failed: %s", tool.name, error_text(error), extra={"action": "tool.check_failed"})
         return {"outcome": "unknown", "error": error_text(error)}
     if isinstance(found, Happened):
-        return {"outcome": "happened", "result": blocks_json(result_of(found.result).content)}
+        return {"outcome": "happened", "result": blocks_json(happened(tool.name, found.result).content)}
     if found is NotHappened or isinstance(found, NotHappened):
         return {"outcome": "run_again"}
     return {"outcome": "unknown"}

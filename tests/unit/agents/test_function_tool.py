@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from django.db.models import QuerySet
 from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field
 
@@ -15,6 +16,7 @@ from ravi_django.agents import FunctionTool, tool
 from ravi_django.agents.tools.signature import read_docstring
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, HumanInput, Risk, RunContext, Tool, ToolArgumentsError
+from ravi_django.models import Session
 from tests.support.cases import case
 
 
@@ -331,6 +333,7 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
         (unreadable, "import it at module level"), (no_json, "types that JSON can carry"),
         (no_schema, "types that JSON can carry"), (method, "bound method"), (field_default, "Annotated"),
         (Address, "takes a function"), (functools.partial(Address, zip=1), "takes a function"),
+        (gives_rows, "list[dict]"), (gives_a_row, "list[dict]"), (gives_unimported_rows, "list[dict]"),
         (functools.singledispatch(plain), "by its first positional argument"),
         ("greet", "write @tool(name='greet')"), (lambda a: a, "with @tool(name=…)"),
     ]:  # fmt: skip
@@ -340,6 +343,9 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
             assert words in str(caught.value)
 
 
+def gives_rows() -> QuerySet[Session]: ...
+def gives_a_row() -> "dict[str, Session | None]": ...
+def gives_unimported_rows() -> "QuerySet[Nowhere]": ...  # noqa: F821
 def rest(*names: str) -> None: ...
 def keywords(**names: str) -> None: ...
 def positional(a: int, /) -> None: ...
