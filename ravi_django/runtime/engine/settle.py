@@ -16,6 +16,7 @@ from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
+from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Status
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
@@ -322,7 +323,7 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
+    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(message_of(error))}
     if isinstance(error, DeterminismError) and error.diff:
         shown["diff"] = error.diff
     return dict(storable(shown))

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError
+from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError, message_of
 from ravi_django.kernel.flow import FinishAgentResult, HumanInput
 from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
@@ -164,7 +164,7 @@ async def _prepare(
     try:
         return tool, _ready(ctx, tool, arguments, outcome)
     except ToolArgumentsError as error:
-        return str(error)
+        return message_of(error)
 
 
 def _ready(

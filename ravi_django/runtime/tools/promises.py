@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError
 from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError
+from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError, message_of
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import uuid7
@@ -62,10 +62,10 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
     except NoThreadLeft as error:
         raise _elsewhere(ctx, error) from error
     except (ToolRefused, ToolEndedOddly) as error:
-        return _error(str(error))
+        return _error(message_of(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
         if isinstance(error, TransientError) and ctx.effects.last_attempt:
-            return _error(f"{error.type}: {error}")
+            return _error(f"{error.type}: {message_of(error)}")
         hidden.drop_words(error, tool)
         raise
     except TimeoutError:
@@ -86,7 +86,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         try:
             return await execute(ctx, tool, ready, entry.path, attempt.running)
         except ToolRefused as error:
-            return _error(str(error))
+            return _error(message_of(error))
         except NotRenewed:  # the fence refuses this row if another worker has the run
             return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
         except TimeoutError:
