@@ -75,12 +75,11 @@ runtime.events.valkey: ValkeyBus
 runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
 runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry make_blob make_text_blob NewTurn
-    ENTRIES_SCHEMA=SCHEMA
+    ENTRIES_SCHEMA=SCHEMA NotJson
 runtime.journal.fence: fence_append=append append_statement fence_execute=_execute MAX_ROWS Statement
 runtime.journal.lease: Lease
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
 runtime.journal.replay: check_identity STALL_S
-runtime.journal.values: NotJson
 runtime.lease.appender: append_repeatable Appender LoopConnection APPENDING_REST_S=REST_S
 runtime.lease.caps: Spent Stopwatch tool_caps_time=time
 runtime.lease.claims: claim claim_batch claim_on_postgresql=_claim_postgres claimable heartbeat LEASES_LOCK_S=LOCK_S

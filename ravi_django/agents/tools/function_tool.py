@@ -75,8 +75,10 @@ class FunctionTool(Tool):
         functools.update_wrapper(self, function, updated=())
         self.__doc__ = text_of(function)
         # The function itself, so the runtime can see whether it is a coroutine function.
-        is_object = called is function and not inspect.isroutine(function)
-        setattr(self, "execute", function.__call__ if is_object else function)  # noqa: B010 - a method for the type checker
+        execute: Any = function
+        if called is function and not inspect.isroutine(function):  # an object
+            execute = execute.__call__
+        setattr(self, "execute", execute)  # noqa: B010 - a method for the type checker
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._signature.validate(super().validate(arguments))

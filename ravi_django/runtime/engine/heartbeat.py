@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from uuid import UUID
 
 from django.db import connections
@@ -61,7 +62,8 @@ class Heartbeat(threading.Thread):
         """Delete the worker's row, once no call that was given up runs in this process: it may live on."""
         name = self._engine.name
         while workers.code_of.get(name):
-            with_retry(workers.worker_seen, name, 0)
+            with suppress(Exception):  # the database is away: again with the next
+                with_retry(workers.worker_seen, name, 0)
             workers.code_changed.wait(conf.HEARTBEAT_S)
             workers.code_changed.clear()
         with_retry(workers.worker_gone, name)
@@ -74,6 +76,8 @@ class Heartbeat(threading.Thread):
     def beat(self) -> None:
         """Renew all leases at once. A loop that has not ticked for two lease times loses its leases."""
         if self._stalled():
+            if workers.code_of.get(self._engine.name):  # threads run on
+                with_retry(workers.worker_seen, self._engine.name)
             return
         asked_at = time.monotonic()
         late = {run_id: place for place, run_id in enumerate(self._unreached)}

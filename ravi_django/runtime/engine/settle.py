@@ -20,9 +20,8 @@ from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Status
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
-from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
+from ravi_django.runtime.journal.entries import Entry, NewTurn, NotJson, plain, storable
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.journal.values import NotJson, plain
 from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait

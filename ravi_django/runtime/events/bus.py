@@ -167,7 +167,9 @@ class Handling:
                 raise
             return error
         except Exception as error:
-            log.warning("%s: event %s: %r", self.name, event.id, error, extra={"action": "bus.handler_failed"})
+            log.warning(
+                "%s: event %s: %s", self.name, event.id, error_text(error), extra={"action": "bus.handler_failed"}
+            )
             return error
         finally:
             self.without_room.discard(event.position)

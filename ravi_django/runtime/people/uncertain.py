@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import F
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -14,15 +13,15 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, Tool
 from ravi_django.kernel.content import blocks_adapter
-from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Run, Status
-from ravi_django.runtime.journal.append import write_row
+from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Run
+from ravi_django.runtime.journal.append import write_outside
 from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.lease.caps import timeout_of
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rows as people_rows
 from ravi_django.runtime.people.records import record
-from ravi_django.runtime.runs import hints, workers
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.runs.waking import touch
 from ravi_django.runtime.runs.workers import RunningCode
 from ravi_django.runtime.streams import hidden
@@ -129,15 +128,11 @@ def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[An
     with transaction.atomic():
         held = Run.objects.select_for_update(no_key=True).filter(id=run.id).first()
         request = asked.order_by("-id").first()
-        if held is None or held.generation != run.generation:
+        if held is None or held.generation != run.generation or (request is None and held.status in TERMINAL):
             return
-        if content is not None and request is None and held.status not in TERMINAL:
-            row = Entry(
-                "effect.checked", checked_path(entry), entry.name, result={**answer, **hidden.of_call(entry.request)}
-            )
-            epoch = held.lease_epoch + (held.status != Status.RUNNING)
-            Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1)
-            write_row(held, row, epoch)
+        if content is not None and request is None:
+            result = {**answer, **hidden.of_call(entry.request)}
+            write_outside(held, Entry("effect.checked", checked_path(entry), entry.name, result=result))
         if request is None or content is None:  # else the answer wakes the run
             touch([run.id])
     if content is not None and request is not None:
@@ -146,7 +141,6 @@ def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[An
         except ConflictError:  # the first answer counts
             with transaction.atomic():
                 record(request, "late", held, {"answer": answer})
-    hints.send(run.id)
 
 
 def content_of(value: Any) -> list[Any]:

@@ -160,6 +160,6 @@ def _submit(row: Schedule, at: datetime, missed: int, agents: Agents) -> tuple[S
     except (OperationalError, InterfaceError):  # a failure of the database, not of the schedule: the next sweep retries
         raise
     except Exception as error:
-        log.warning("schedule %s, %s: no run: %s", row.id, at, error, extra={"action": "tick.refused"})
+        log.warning("schedule %s, %s: no run: %s", row.id, at, message_of(error), extra={"action": "tick.refused"})
         done.error = f"{type(error).__name__}: {message_of(error)}"[:ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
         return done, None

@@ -36,8 +36,7 @@ from ravi_django.kernel.content import (
 from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
-from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
-from ravi_django.runtime.journal.values import NotJson, plain
+from ravi_django.runtime.journal.entries import Entry, NotJson, encode, make_text_blob, plain, storable
 
 MAX_ITEMS = 10_000  # read from an iterator, which may never end
 MAX_DIGITS = 1000  # of a whole number in structured data
@@ -83,16 +82,8 @@ def result_of(value: Any) -> ToolExecutionResult:
         raise NotJson(value, raised) from raised
 
 
-def result_or_error(value: Any) -> ToolExecutionResult:
-    """A value that a middleware has in place of a result."""
-    try:
-        return result_of(value)
-    except NotJson as raised:
-        return error(str(raised))
-
-
 def happened(name: str, value: Any) -> ToolExecutionResult:
-    """The result of an at-most-once effect that has happened, whatever it returned."""
+    """The result of an effect that has happened, whatever was returned."""
     try:
         return result_of(value)
     except NotJson as raised:

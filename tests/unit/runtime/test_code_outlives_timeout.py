@@ -58,8 +58,8 @@ def provider():
     assert not WorkerProcess.objects.exists()
 
 
-def pay_with(function, check=None):
-    code(calling("pay"), tools=[tool(name="pay", effect="at_most_once", timeout=TIMEOUT_S, check=check)(function)])
+def pay_with(function, check=None, timeout=TIMEOUT_S):
+    code(calling("pay"), tools=[tool(name="pay", effect="at_most_once", timeout=timeout, check=check)(function)])
     return make_run()
 
 
@@ -67,6 +67,7 @@ def becomes(run, status):
     return lambda: Run.objects.filter(id=run.id, status=status).exists()
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_check_waits_for_the_code_and_its_late_result_is_the_calls(clock, monkeypatch, provider, is_async):
     world.patch(monkeypatch, "GRACE_S", 0.01)
@@ -131,7 +132,7 @@ def test_code_that_ignores_its_end_for_too_long_is_a_persons(clock, provider):
 def test_the_code_of_a_dead_worker_has_ended_once_its_heartbeat_is_old_enough(clock, provider):
     """Of another process only its row is known; it may be one that sleeps."""
     provider.answers.set()
-    run = drive(pay_with(lambda: "", provider.find), dies=2)
+    run = drive(pay_with(lambda: "", provider.find, timeout=60), dies=2)
     key = world.code_key(run.id, 0, "1", 1)
     clock.advance(200)
     row = WorkerProcess(name="w3", started_at=clock.now, code={key: [clock.now.isoformat(), 300]})
