@@ -206,7 +206,7 @@ class LoopConnection:
             await raw.set_autocommit(True)
             raw.wait = self._wait
             limits = getattr(self._wrapper.connection, "ravi_limits", None)
-            self._begin = [] if limits is None else [f"BEGIN {MODE}", *limits.split("; ")]
+            self._begin = [] if limits is None else [f"BEGIN {MODE}", limits]
             raw.prepare_threshold = None if self._begin else 0
             raw.prepared_max = SHAPES
             self._raw = raw
