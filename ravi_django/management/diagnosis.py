@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from django.conf import settings as site
 from django.core import checks
+from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count
 
@@ -17,6 +20,7 @@ from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
 from ravi_django.models import OutboxEvent, Run, Schedule, Source, Status
+from ravi_django.models.files import storage
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import known_addresses
@@ -37,8 +41,21 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    looks = (settings, database, migrations, tenants, people, agents, sources, models, services, outbox, schedules)
-    return [finding for look in looks for finding in _safely(look)]
+    looks = (
+        settings,
+        database,
+        migrations,
+        tenants,
+        people,
+        agents,
+        sources,
+        files,
+        models,
+        services,
+        outbox,
+        schedules,
+    )
+    return [finding for look in (*looks, schedules) for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -188,7 +205,7 @@ def agents() -> Iterator[Finding]:
         return
     waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=addresses)
     for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:
-        what = f"agents: {agent} is not in this code, and {count} unfinished runs of it wait forever"
+        what = f"agents: {agent} is not in this code, and {count} unfinished runs wait for a process that has it"
         yield Finding("warning", what, "register an agent of this address again, or cancel these runs in the admin")
     ticking = Schedule.objects.filter(enabled=True).exclude(agent__in=specs.known_agents())
     for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:SHOWN]:
@@ -210,6 +227,19 @@ def sources() -> Iterator[Finding]:
         yield Finding("warning", f"sources: {source}{often}: {why}", fix)
     if (more := bad.count() - SHOWN) > 0:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
+
+
+def files() -> Iterator[Finding]:
+    """Whether others than the app serve uploaded files, or anything else finds them."""
+    where, root, served = storage(), site.MEDIA_ROOT, site.MEDIA_URL.strip("/")
+    if not isinstance(where, FileSystemStorage):
+        return
+    location, current = Path(where.location).resolve(), Path.cwd().resolve()
+    fix = 'STORAGES["ravi"]: a storage of their own, as in docs/files.md'
+    if root and served and location.is_relative_to(Path(root).resolve()):
+        yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at /{served}/", fix)
+    elif not root and location == current:
+        yield Finding("warning", f"files: there is no MEDIA_ROOT, so uploads are in {current}", fix)
 
 
 def models() -> Iterator[Finding]:
