@@ -212,6 +212,7 @@ runtime.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
 services.tickets: tickets_issue=issue tickets_take=take
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
+testing.running: running_time=time
 tools: TOOLS_EXPORTS=_EXPORTS
 ui.journal: UI_ROWS=ROWS
 ws.consumer: consumer_submit=_submit
