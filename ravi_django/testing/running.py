@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from ravi_django.db import connection
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.catalog import registry
-from ravi_django.runtime.engine.engine import BATCH, Engine
+from ravi_django.runtime.engine.engine import BATCH
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.testing import warm
@@ -45,31 +45,28 @@ def _refuse_transaction() -> None:
 
 
 async def _until_idle(timeout: float) -> int:
-    async with warm.engine() as engine:
-        return await _drive_all(engine, timeout)
-
-
-async def _drive_all(engine: Engine, timeout: float) -> int:
     begun: dict[asyncio.Task[Any], UUID] = {}
     give_up = time.monotonic() + timeout
-    while True:
-        driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
-        claimed = await engine.database.call(
-            claims.claim_batch, engine.name, registry.known_addresses(), BATCH, engine._suspect is None
-        )
-        begun |= {engine._background(engine._drive_lease(lease)): lease.run_id for lease in claimed}
-        if claimed:
-            continue
-        locked = [] if driving else await engine.database.call(claims.unclaimed, registry.known_addresses())
-        if not (driving or locked):
-            return len(begun)
-        pause = min(give_up - time.monotonic(), 0.05)
-        if pause <= 0:
-            state = "locked by another transaction" if locked else "still running"
-            left = locked or [run_id for task, run_id in begun.items() if not task.done()]
-            raise TimeoutError(f"{state} after {timeout:g} s: {', '.join(map(str, left))}")
-        end = asyncio.FIRST_COMPLETED
-        await (asyncio.wait(driving, timeout=pause, return_when=end) if driving else asyncio.sleep(pause))
+    async with warm.engine() as engine:
+        while True:
+            driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
+            agents = registry.known_addresses()
+            claimed = await engine.database.call(
+                claims.claim_batch, engine.name, agents, BATCH, engine._suspect is None
+            )
+            begun |= {engine._background(engine._drive_lease(lease)): lease.run_id for lease in claimed}
+            if claimed:
+                continue
+            locked = [] if driving else await engine.database.call(claims.unclaimed, agents)
+            if not (driving or locked):
+                return len(begun)
+            pause = min(give_up - time.monotonic(), 0.05)
+            if pause <= 0:
+                state = "locked by another transaction" if locked else "still running"
+                left = locked or [run_id for task, run_id in begun.items() if not task.done()]
+                raise TimeoutError(f"{state} after {timeout:g} s: {', '.join(map(str, left))}")
+            first = asyncio.FIRST_COMPLETED
+            await (asyncio.wait(driving, timeout=pause, return_when=first) if driving else asyncio.sleep(pause))
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:
