@@ -41,21 +41,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    looks = (
-        settings,
-        database,
-        migrations,
-        tenants,
-        people,
-        agents,
-        sources,
-        files,
-        models,
-        services,
-        outbox,
-        schedules,
-    )
-    return [finding for look in (*looks, schedules) for finding in _safely(look)]
+    looks = (settings, database, migrations, tenants, people, agents, sources, files, models)
+    return [finding for look in (*looks, services, outbox, schedules) for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -231,13 +218,13 @@ def sources() -> Iterator[Finding]:
 
 def files() -> Iterator[Finding]:
     """Whether others than the app serve uploaded files, or anything else finds them."""
-    where, root, served = storage(), site.MEDIA_ROOT, site.MEDIA_URL.strip("/")
+    where, root, url = storage(), site.MEDIA_ROOT, site.MEDIA_URL
     if not isinstance(where, FileSystemStorage):
         return
     location, current = Path(where.location).resolve(), Path.cwd().resolve()
     fix = 'STORAGES["ravi"]: a storage of their own, as in docs/files.md'
-    if root and served and location.is_relative_to(Path(root).resolve()):
-        yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at /{served}/", fix)
+    if root and url.strip("/") and location.is_relative_to(Path(root).resolve()):
+        yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at {url}", fix)
     elif not root and location == current:
         yield Finding("warning", f"files: there is no MEDIA_ROOT, so uploads are in {current}", fix)
 

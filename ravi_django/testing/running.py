@@ -38,10 +38,8 @@ async def arun_until_idle(*, timeout: float = 30.0) -> int:
 
 def _refuse_transaction() -> None:
     if connection.in_atomic_block:
-        raise RuntimeError(
-            "run_until_idle is called inside a transaction, and the engine's threads see committed rows only. Use "
-            "TransactionTestCase, or @pytest.mark.django_db(transaction=True) with pytest-django"
-        )
+        fix = "use TransactionTestCase, or @pytest.mark.django_db(transaction=True) with pytest-django"
+        raise RuntimeError(f"run_until_idle is inside a transaction, and its threads see committed rows only: {fix}")
 
 
 async def _until_idle(timeout: float) -> int:
