@@ -110,7 +110,7 @@ _redis: dict[str, RedisCache] = {}  # by its entry in CACHES
 def _cache() -> BaseCache:
     """Django makes a Redis cache for the context of each request, and leaves its connection to the garbage collection.
     So all threads share one here, with a limited number of connections."""
-    entry = settings.CACHES[conf.CACHE_ALIAS]
+    entry: Mapping[str, Any] = settings.CACHES[conf.CACHE_ALIAS]
     if not entry["BACKEND"].endswith(".redis.RedisCache"):
         return caches[conf.CACHE_ALIAS]
     if (key := repr(entry)) not in _redis:
