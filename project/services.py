@@ -182,7 +182,7 @@ class Postgres(Service):
             "log_timezone": "UTC",
         }
         if self.fast:
-            settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+            settings |= {"fsync": "off", "full_page_writes": "off"}
         return [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
 
     def _initdb(self, binaries: Path, user: int | None) -> None:

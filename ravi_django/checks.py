@@ -30,7 +30,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 _ABOVE_0 = (
     *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
-    *("RESERVE_TOKENS", "WAIT_S", "PROCESS_BYTES"),
+    *("RESERVE_TOKENS", "WAIT_S", "PROCESS_BYTES", "TOOL_LOST_S"),
 )
 
 
@@ -353,3 +353,14 @@ def _fault_of_direct(database: dict[str, Any]) -> str:
     if direct["NAME"] != database["NAME"] and all(direct[name] == database[name] for name in ("HOST", "PORT")):
         return f", which is another database of the same server: {direct['NAME']!r}"
     return ""
+
+
+@register("ravi")
+def check_persistent_connections(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Under ASGI each request may use another thread, and each thread keeps its connection."""
+    kept = [name for name, database in connections.settings.items() if database.get("CONN_MAX_AGE", 0) != 0]
+    if not (kept and getattr(settings, "ASGI_APPLICATION", None)):
+        return []
+    text = f"CONN_MAX_AGE keeps connections open ({', '.join(kept)}): under ASGI, one of each thread."
+    hint = 'CONN_MAX_AGE = 0. For PostgreSQL, OPTIONS = {"pool": True} keeps a limited number.'
+    return [Warning(text, hint=hint, id="ravi.W008")]

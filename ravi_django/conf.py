@@ -78,6 +78,8 @@ DEFAULTS: dict[str, Any] = {
         "user_mb": 1024,
     },
     "TOOL_TIMEOUT_S": 60.0,
+    # How long a check waits for the code of a tool that goes on after its timeout; then a person is asked.
+    "TOOL_LOST_S": 600.0,
     "MODEL_TIMEOUT_S": 120.0,
     "MODEL_TOTAL_S": 600.0,
     # --- US dollars a token, by model name or pattern. They override litellm's list; a model's `prices` override them

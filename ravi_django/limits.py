@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.core.cache import caches
+from django.core.cache.backends.base import BaseCache
+from django.core.cache.backends.redis import RedisCache
 
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import RateLimitedError
@@ -54,7 +57,6 @@ def faults(given: Any) -> Iterator[str]:
 
 def is_shared() -> bool:
     """Whether the cache counts the calls of all processes."""
-    from django.core.cache.backends.base import BaseCache
     from django.core.cache.backends.locmem import LocMemCache
 
     cache = caches[conf.CACHE_ALIAS]
@@ -108,13 +110,28 @@ def give_back(user: Any, name: str, unused: int) -> None:
         _added(name, user.pk, -unused)
 
 
+_redis: dict[str, RedisCache] = {}  # by its entry in CACHES
+
+
+def _cache() -> BaseCache:
+    """Django makes a Redis cache for the context of each request, and leaves its connection to the garbage collection.
+    So all threads share one here, with a limited number of connections."""
+    entry: Mapping[str, Any] = settings.CACHES[conf.CACHE_ALIAS]
+    if not entry["BACKEND"].endswith(".redis.RedisCache"):
+        return caches[conf.CACHE_ALIAS]
+    if (key := repr(entry)) not in _redis:
+        pool = {"pool_class": "redis.BlockingConnectionPool", "max_connections": 10, "timeout": 1}
+        _redis[key] = RedisCache(entry["LOCATION"], {**entry, "OPTIONS": {**pool, **entry.get("OPTIONS", {})}})
+    return _redis[key]
+
+
 def _added(name: str, pk: Any, times: int) -> int:
     """Add calls; returns the count of this minute or hour."""
     window = HOURLY.get(name, WINDOW_S)
     key = f"ravi:limit:{name}:{pk}:{int(time.time()) // window}"
 
     def add() -> int:
-        cache = caches[conf.CACHE_ALIAS]
+        cache = _cache()
         cache.add(key, 0, timeout=2 * window)
         return int(cache.incr(key, times))
 
@@ -138,7 +155,7 @@ def open_one(user: Any, name: str) -> str:
 
 
 def _free(prefix: str, most: int) -> str | None:
-    cache = caches[conf.CACHE_ALIAS]
+    cache = _cache()
     keys = [f"{prefix}:{place}" for place in range(most)]
     taken = cache.get_many(keys)
     free = (key for key in keys if key not in taken)
@@ -147,12 +164,12 @@ def _free(prefix: str, most: int) -> str | None:
 
 def keep_open(keys: Iterable[str]) -> None:
     held = {key: 1 for key in keys if key}
-    _ask_cache(lambda: caches[conf.CACHE_ALIAS].set_many(held, timeout=OPEN_S), None)
+    _ask_cache(lambda: _cache().set_many(held, timeout=OPEN_S), None)
 
 
 def close_one(key: str) -> None:
     if key:
-        _ask_cache(lambda: caches[conf.CACHE_ALIAS].delete(key), False)
+        _ask_cache(lambda: _cache().delete(key), False)
 
 
 def _ask_cache(ask: Callable[[], T], otherwise: T) -> T:

@@ -40,6 +40,14 @@ from datetime import datetime
 from typing import Any
 
 
+def message_of(error: object) -> str:
+    """`str(error)`, also for an exception that cannot be printed."""
+    try:
+        return str(error)
+    except BaseException as raised:
+        return f"it cannot be printed: its __str__ raised {type(raised).__name__}"
+
+
 class KernelError(Exception):
     """Something in the agent runtime failed."""
 
@@ -197,7 +205,7 @@ class HandlerError(KernelError):
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
-        super().__init__(f"{type(cause).__name__}: {cause}")
+        super().__init__(f"{type(cause).__name__}: {message_of(cause)}")
 
 
 class AgentCrashError(KernelError):

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from django.conf import settings as site
 from django.core import checks
+from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count
 
 from ravi_django.capabilities.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
-from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source
+from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source, Status
+from ravi_django.models.files import storage
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import known_addresses
@@ -24,6 +29,7 @@ from ravi_django.runtime.db.connections import own_settings
 from ravi_django.runtime.people import addressees
 
 SHOWN = 5  # sources or agents; the admin lists them all
+UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
 OLDEST_POSTGRES = 14_00_00  # what Django 5.2 supports
 
 
@@ -35,9 +41,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    rows = (tenants, people, agents, sources, models, services, outbox, schedules, erasures)
-    looks = (settings, database, migrations, *rows)
-    return [finding for look in looks for finding in _safely(look)]
+    looks = (settings, database, migrations, tenants, people, agents, sources, files, models)
+    return [finding for look in (*looks, services, outbox, schedules, erasures) for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -70,9 +75,27 @@ def database() -> Iterator[Finding]:
         text = f"database: PostgreSQL {version // 10_000}.{version % 10_000}"
         is_new = version >= OLDEST_POSTGRES
         yield Finding("ok", text) if is_new else Finding("error", text, "use PostgreSQL 14 or newer")
+        yield from _commits()
         yield from _connections()
     elif connection.vendor == "sqlite":  # `settings` reports any other
         yield from _sqlite()
+
+
+_LOSES = {"off": "a crash of PostgreSQL loses", "local": "a failover to a synchronous standby may lose"}
+
+
+def _commits() -> Iterator[Finding]:
+    """Whether a commit is accepted, and kept."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_is_in_recovery(), current_setting('synchronous_commit')")
+        is_standby, chosen = cursor.fetchone()
+    if is_standby:
+        fix = "name the primary in DATABASES, or all hosts and OPTIONS = {'target_session_attrs': 'read-write'}"
+        yield Finding("error", "database: it is a standby, which refuses all writes", fix)
+    if loses := _LOSES.get(chosen):
+        what = f"synchronous_commit is {chosen}: {loses} the last commits, such as new runs and answers of people"
+        fix = "ALTER DATABASE … SET synchronous_commit = on; workers replace only off, and only for themselves"
+        yield Finding("warning", f"database: {what}", fix)
 
 
 _POOLER = "behind a pooler"
@@ -118,7 +141,13 @@ def _sqlite() -> Iterator[Finding]:
         version = cursor.fetchone()[0]
         cursor.execute("PRAGMA journal_mode")
         mode = cursor.fetchone()[0]
-    yield Finding("ok", f"database: SQLite {version}, for a small site")
+        cursor.execute("PRAGMA synchronous")
+        synchronous = cursor.fetchone()[0]
+    lost = "; synchronous=NORMAL: a power cut may lose the last commits" if synchronous == 1 else ""
+    yield Finding("ok", f"database: SQLite {version}, for a small site{lost}")
+    if not synchronous:
+        what = "database: SQLite's synchronous is OFF: a power cut loses commits or damages the database"
+        yield Finding("warning", what, SQLITE_LINE)
     if mode not in ("wal", "memory"):
         what = f"database: SQLite's journal mode is {mode}: readers and the writer wait for each other"
         yield Finding("warning", what, SQLITE_LINE)
@@ -154,10 +183,21 @@ def people() -> Iterator[Finding]:
 
 
 def agents() -> Iterator[Finding]:
-    if addressees := sorted(known_addresses()):
-        yield Finding("ok", f"agents: {', '.join(addressees)}")
+    addresses = sorted(known_addresses())
+    if addresses:
+        yield Finding("ok", f"agents: {', '.join(addresses)}")
     else:
         yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
+    if not _has_table(Run):
+        return
+    waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=addresses)
+    for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:
+        what = f"agents: {agent} is not in this code, and {count} unfinished runs wait for a process that has it"
+        yield Finding("warning", what, "register an agent of this address again, or cancel these runs in the admin")
+    ticking = Schedule.objects.filter(enabled=True).exclude(agent__in=specs.known_agents())
+    for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:SHOWN]:
+        what = f"agents: {agent} cannot be run, and enabled schedules submit to it"
+        yield Finding("warning", what, "register an agent of this address again, or disable these schedules")
 
 
 def sources() -> Iterator[Finding]:
@@ -174,6 +214,19 @@ def sources() -> Iterator[Finding]:
         yield Finding("warning", f"sources: {source}{often}: {why}", fix)
     if (more := bad.count() - SHOWN) > 0:
         yield Finding("warning", f"sources: {more} more have an error", "see the list of sources in the admin")
+
+
+def files() -> Iterator[Finding]:
+    """Whether others than the app serve uploaded files, or anything else finds them."""
+    where, root, url = storage(), site.MEDIA_ROOT, site.MEDIA_URL
+    if not isinstance(where, FileSystemStorage):
+        return
+    location, current = Path(where.location).resolve(), Path.cwd().resolve()
+    fix = 'STORAGES["ravi"]: a storage of their own, as in docs/files.md'
+    if root and url.strip("/") and location.is_relative_to(Path(root).resolve()):
+        yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at {url}", fix)
+    elif not root and location == current:
+        yield Finding("warning", f"files: there is no MEDIA_ROOT, so uploads are in {current}", fix)
 
 
 def models() -> Iterator[Finding]:
@@ -271,7 +324,7 @@ def erasures() -> Iterator[Finding]:
 
 _FIXES = {
     **dict.fromkeys(
-        ("schedules", "migrations", "sources", "outbox", "models", "tenants", "people", "erasures"),
+        ("schedules", "migrations", "sources", "outbox", "models", "tenants", "people", "erasures", "agents"),
         "start the database, or fix DATABASES",
     ),
     "database": "start it, or fix DATABASES",

@@ -112,6 +112,7 @@ class Migration(migrations.Migration):
                 ('runs', models.IntegerField(default=0, help_text='Leases held')),
                 ('started_at', models.DateTimeField()),
                 ('seen_at', models.DateTimeField()),
+                ('code', models.JSONField(default=dict, help_text='At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds')),
             ],
             options={
                 'verbose_name_plural': 'worker processes',

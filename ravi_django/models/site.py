@@ -17,6 +17,9 @@ class WorkerProcess(models.Model):
     runs = models.IntegerField(default=0, help_text=_("Leases held"))
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()
+    code = models.JSONField(
+        default=dict, help_text="At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds"
+    )
 
     class Meta:
         verbose_name_plural = "worker processes"

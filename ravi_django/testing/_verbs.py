@@ -76,7 +76,7 @@ runtime.events.valkey: ValkeyBus
 runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
 runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry make_blob make_text_blob NewTurn
-    ENTRIES_SCHEMA=SCHEMA
+    ENTRIES_SCHEMA=SCHEMA NotJson
 runtime.journal.fence: fence_append=append append_statement fence_execute=_execute MAX_ROWS Statement
 runtime.journal.lease: Lease
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
@@ -144,8 +144,8 @@ runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
 runtime.tools.call: QUICK_S
 runtime.runs.waking: touching_lock=lock touch
-runtime.runs.workers: due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept worker_gone
-    worker_seen
+runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept
+    worker_gone worker_seen
 runtime.schedules.rows: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=recorded
 runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save_checked next_ticks
@@ -213,6 +213,7 @@ runtime.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
 services.tickets: tickets_issue=issue tickets_take=take
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
+testing.running: running_time=time
 tools: TOOLS_EXPORTS=_EXPORTS
 ui.journal: UI_ROWS=ROWS
 ws.consumer: consumer_submit=_submit

@@ -7,9 +7,12 @@ import time
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
+
+from ravi_django.db import connection
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.catalog import registry
-from ravi_django.runtime.engine.engine import BATCH, Engine
+from ravi_django.runtime.engine.engine import BATCH
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.testing import warm
@@ -20,36 +23,48 @@ def run_until_idle(*, timeout: float = 30.0) -> int:
 
     Uses the real engine on threads with their own connections: mark the test `django_db(transaction=True)`, or use
     TransactionTestCase. The event loop and the connections are kept for the next call, and closed before Django
-    destroys the test database. Raises TimeoutError after `timeout` seconds.
+    destroys the test database. Raises TimeoutError after `timeout` seconds, and RuntimeError inside a transaction.
     """
-    return warm.run(arun_until_idle(timeout=timeout))
+    _refuse_transaction()
+    return warm.run(_until_idle(timeout))
 
 
 async def arun_until_idle(*, timeout: float = 30.0) -> int:
     """`run_until_idle` for async tests."""
-    async with warm.engine() as engine:
-        return await _until_idle(engine, timeout)
+    _refuse_transaction()
+    await sync_to_async(_refuse_transaction)()  # Django's TestCase has its transaction on another thread
+    return await _until_idle(timeout)
 
 
-async def _until_idle(engine: Engine, timeout: float) -> int:
-    leases = 0
+def _refuse_transaction() -> None:
+    if connection.in_atomic_block:
+        fix = "use TransactionTestCase, or @pytest.mark.django_db(transaction=True) with pytest-django"
+        raise RuntimeError(f"run_until_idle is inside a transaction, and its threads see committed rows only: {fix}")
+
+
+async def _until_idle(timeout: float) -> int:
+    begun: dict[asyncio.Task[Any], UUID] = {}
     give_up = time.monotonic() + timeout
-    while True:
-        driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
-        claimed = await engine.database.call(
-            claims.claim_batch, engine.name, registry.known_addresses(), BATCH, engine._suspect is None
-        )
-        for lease in claimed:
-            engine._background(engine._drive_lease(lease))
-        leases += len(claimed)
-        if claimed:
-            continue
-        if not driving:
-            return leases
-        remaining = give_up - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError(f"still running after {timeout:g} s: {', '.join(map(str, engine.active))}")
-        await asyncio.wait(driving, timeout=min(remaining, 0.05), return_when=asyncio.FIRST_COMPLETED)
+    async with warm.engine() as engine:
+        while True:
+            driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
+            agents = registry.known_addresses()
+            claimed = await engine.database.call(
+                claims.claim_batch, engine.name, agents, BATCH, engine._suspect is None
+            )
+            begun |= {engine._background(engine._drive_lease(lease)): lease.run_id for lease in claimed}
+            if claimed:
+                continue
+            locked = [] if driving else await engine.database.call(claims.unclaimed, agents)
+            if not (driving or locked):
+                return len(begun)
+            pause = min(give_up - time.monotonic(), 0.05)
+            if pause <= 0:
+                state = "locked by another transaction" if locked else "still running"
+                left = locked or [run_id for task, run_id in begun.items() if not task.done()]
+                raise TimeoutError(f"{state} after {timeout:g} s: {', '.join(map(str, left))}")
+            first = asyncio.FIRST_COMPLETED
+            await (asyncio.wait(driving, timeout=pause, return_when=first) if driving else asyncio.sleep(pause))
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:

@@ -21,9 +21,10 @@ import redis
 from project.services import Postgres, Valkey
 from tests.support import forks, guards, template
 from tests.support.guards import Guard
+from tests.support.patience import seconds
 
 TEST_S = 60  # a test that hangs without its guard has failed
-RUN_S = 240  # one run of tests
+RUN_S = seconds(240)  # one run of tests
 DATABASE = "ravi_main"  # which tests/conftest.py makes
 NOTHING_RAN = 5  # pytest's exit
 NOT_KEPT = ("DATABASE_URL", "DJANGO_SETTINGS_MODULE")  # of the environment: tests/conftest.py sets them

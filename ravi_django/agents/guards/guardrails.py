@@ -21,6 +21,7 @@ from ravi_django.kernel import CancellationError, GuardrailError, InvalidInputEr
 from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.content import TextBlock
 from ravi_django.kernel.contracts import RunContext
+from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.llm import ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
@@ -61,7 +62,7 @@ async def asked(check: Check, *args: Any) -> str | None:
     except (CancellationError, LeaseLostError, TransientError):
         raise
     except Exception as error:
-        raise CheckFailed(f"the check failed: {type(error).__name__}: {error}"[:MAX_REASON]) from error
+        raise CheckFailed(f"the check failed: {type(error).__name__}: {message_of(error)}"[:MAX_REASON]) from error
     if found is None or found is False:
         return None
     return found[:MAX_REASON] if isinstance(found, str) and found else "no reason was given"

@@ -22,6 +22,7 @@ from ravi_django.kernel.errors import (
     LeaseLostError,
     MiddlewareTermination,
     UncertainEffectError,
+    message_of,
 )
 
 # Characters that are kept.
@@ -136,7 +137,7 @@ _WORDS = 500  # characters of an error that are kept
 
 async def note_failure(ctx: RunContext, item: Item, error: Exception) -> dict[str, Any]:
     """Log a failed item. Returns the error as JSON."""
-    words = {"type": getattr(error, "type", None) or type(error).__name__, "message": str(error)[:_WORDS]}
+    words = {"type": getattr(error, "type", None) or type(error).__name__, "message": message_of(error)[:_WORDS]}
     await ctx.log(FAILED, {**item.named(), "topic": item.topic, "publication": item.publication, "error": words})
     return words
 

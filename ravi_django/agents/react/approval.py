@@ -22,6 +22,7 @@ from ravi_django.kernel.errors import (
     LeaseLostError,
     ToolArgumentsError,
     UncertainEffectError,
+    message_of,
 )
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 
@@ -204,7 +205,7 @@ def misfit_of(tool: Tool, arguments: dict[str, Any]) -> str | None:
     try:
         tool.validate(deepcopy(arguments))
     except ToolArgumentsError as error:
-        return str(error)
+        return message_of(error)
     except Exception:
         return None  # an error of the tool itself: still ask before it runs
     return None

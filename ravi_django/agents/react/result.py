@@ -21,7 +21,7 @@ from ravi_django.agents.tools.signature import _Schema
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Message, ModelResponse, RunContext, ToolSpec, TopicId
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
-from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError
+from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError, message_of
 
 TOOL_NAME = "final_result"
 WRAP = "result"  # the property that holds a result that is not a JSON object
@@ -147,7 +147,9 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
         except ValidationError as error:
             raise ResultRejected(_explained(error)) from None
         except Exception as error:  # a validator of the model failed on this answer
-            raise ResultRejected(_joined([f"it could not be read ({type(error).__name__}: {error})"])) from error
+            raise ResultRejected(
+                _joined([f"it could not be read ({type(error).__name__}: {message_of(error)})"])
+            ) from error
 
     return check, schema
 

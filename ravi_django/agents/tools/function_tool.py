@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from ravi_django.agents.tools.approvers import checked_policy, checked_visible, refuse_owner
-from ravi_django.agents.tools.signature import read_docstring, read_signature
+from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, refuse_rows, text_of
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
 from ravi_django.kernel.checks import check_seconds, check_whole
 
@@ -46,8 +46,10 @@ class FunctionTool(Tool):
         _refuse_function(function)
         docstring = read_docstring(function)
         signature = read_signature(function, docstring.parameters)
+        refuse_rows(function)
         self.function = function
-        self.name = getattr(function, "__name__", "") if name is None else name
+        called = next(layer for layer in layers(function) if not isinstance(layer, functools.partial))
+        self.name = getattr(called, "__name__", "") if name is None else name
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise ValueError(
                 f"a tool's name must be 1 to 64 letters, digits, _ or -, not {self.name!r}; set it with @tool(name=…)"
@@ -71,8 +73,12 @@ class FunctionTool(Tool):
         refuse_owner(self, self.approvers)
         self._signature = signature
         functools.update_wrapper(self, function, updated=())
+        self.__doc__ = text_of(function)
         # The function itself, so the runtime can see whether it is a coroutine function.
-        setattr(self, "execute", function)  # noqa: B010 - a method for the type checker
+        execute: Any = function
+        if called is function and not inspect.isroutine(function):  # an object
+            execute = execute.__call__
+        setattr(self, "execute", execute)  # noqa: B010 - a method for the type checker
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._signature.validate(super().validate(arguments))
@@ -138,9 +144,12 @@ _OPTIONS = [name for name in inspect.signature(FunctionTool).parameters if name 
 def _refuse_function(function: Any) -> None:
     if isinstance(function, str):
         raise TypeError(f"@tool got {function!r}; write @tool(name={function!r})")
-    if not callable(function) or inspect.isclass(function):
+    if not callable(function) or any(map(inspect.isclass, layers(function))):
         raise TypeError(f"@tool takes a function, not {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if hasattr(function, "dispatch") and hasattr(function, "registry"):
+        raise TypeError(f"tool {function!r} is called by its first positional argument; wrap it in a function")
+    codes = (function, function.__call__)  # of an object
+    if any(inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code) for code in codes):
         raise TypeError(f"tool {function!r} is a generator; return one value, such as a list")
 
 

@@ -5,10 +5,12 @@ The docstring may have Google style ("Args:", "name (type): text") or reST style
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +26,9 @@ _HIDDEN_TEXT = re.compile(
 )
 _HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
 _SHOWN_ERRORS = 5
+_ROWS = {("django.db.models.", name) for name in ("Model", "QuerySet", "BaseManager")}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+MAX_LAYERS = 100  # a decorator may name itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,36 @@ class Signature:
         return f"argument {place!r}: {detail['msg'].removeprefix('Value error, ')}"
 
 
+def layers(function: Callable[..., Any]) -> list[Any]:
+    """A callable and those inside of it, to the function that has the code: of a partial, a decorator, a method, or an
+    object with `__call__`."""
+    found: list[Any] = [function]
+    while (inner := _inside(found[-1])) is not None and len(found) < MAX_LAYERS:
+        found.append(inner)
+    return found
+
+
+def _inside(outer: Any) -> Any:
+    if isinstance(outer, functools.partial):
+        return outer.func
+    if inspect.ismethod(outer):
+        return outer.__func__
+    inner = getattr(outer, "__wrapped__", None)
+    is_function = inspect.isroutine(outer) or inspect.isclass(outer)
+    return inner if inner is not None or is_function else type(outer).__call__
+
+
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
-    """Build schema and validator. Raises TypeError with the fix for a parameter that a tool cannot have."""
+    """Build schema and validator of the parameters that no partial has bound. Raises TypeError with the fix for a
+    parameter that a tool cannot have."""
     owner = getattr(function, "__qualname__", repr(function))
+    bound = {name for layer in layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
     hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in bound:
+            continue
         _refuse_kind(owner, parameter)
         annotation = _resolve(owner, function, parameter)
         if (kind := _hidden_kind(annotation)) is not None:
@@ -84,6 +112,27 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return Signature(schema, hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
+
+
+def refuse_rows(function: Callable[..., Any]) -> None:
+    """Raise TypeError if the function returns rows of the database by its annotation: they are not JSON."""
+    owner = getattr(function, "__qualname__", repr(function))
+    returned = inspect.signature(function).return_annotation
+    with suppress(TypeError):  # an import for type checkers
+        returned = _resolve(owner, function, inspect.Parameter("returned", _KEYWORD, annotation=returned))
+    if _has_rows(returned):
+        raise TypeError(
+            f"tool {owner}: it returns {returned}, which is not JSON; return a dict of fields, or queryset.values(…) "
+            "as list[dict]"
+        )
+
+
+def _has_rows(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return re.search(r"\bQuerySet\b", annotation) is not None
+    bases = {(base.__module__[:17], base.__name__) for base in getattr(annotation, "__mro__", ())}
+    parts = [part for part in (get_origin(annotation), *get_args(annotation)) if part is not None]
+    return not _ROWS.isdisjoint(bases) or any(map(_has_rows, parts))
 
 
 class _Schema(GenerateJsonSchema):
@@ -118,7 +167,7 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
     def holder() -> None: ...
 
     holder.__annotations__ = {"annotation": annotation}
-    names = getattr(inspect.unwrap(function), "__globals__", {})
+    names = getattr(layers(function)[-1], "__globals__", {})
     try:
         return get_type_hints(holder, globalns=names, include_extras=True)["annotation"]
     except NameError as error:
@@ -166,10 +215,16 @@ class Docstring:
     parameters: dict[str, str] = field(default_factory=dict)
 
 
+def text_of(function: Callable[..., Any]) -> str:
+    """The docstring of the outermost function that has one of its own, else of the object."""
+    texts = [layer.__doc__ for layer in layers(function) if inspect.isroutine(layer)]
+    return next((text for text in [*texts, function.__doc__] if text and text != functools.partial.__doc__), "")
+
+
 def read_docstring(function: Callable[..., Any]) -> Docstring:
     """Parse a function's docstring; without one everything is empty."""
     reader = _Reader()
-    for line in inspect.cleandoc(getattr(function, "__doc__", None) or "").splitlines():
+    for line in inspect.cleandoc(text_of(function)).splitlines():
         reader.read(line)
     return Docstring(
         description="\n".join(reader.description).strip(),

@@ -35,7 +35,7 @@ class Toolbox:
         objects, InvalidInputError if another agent has the same tool name."""
         if is_agent(tool):
             tool = AgentTool(tool)
-        elif inspect.isroutine(tool):
+        elif callable(tool) and not (inspect.isclass(tool) or isinstance(tool, Tool)):
             tool = FunctionTool(tool)
         if inspect.isclass(tool) and issubclass(tool, Tool):
             raise TypeError(f"{tool.__name__} is a class; add an instance of it: {tool.__name__}()")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ravi_django.kernel.errors import ModelError, TransientError
+from ravi_django.kernel.errors import ModelError, TransientError, message_of
 from ravi_django.kernel.secrets import is_secret
 
 _TRANSIENT_TYPES = frozenset(
@@ -74,7 +74,7 @@ def is_fetch_error(error: Exception) -> bool:
     """Whether litellm or the provider failed to fetch an image or a document by its URL."""
     if "ImageFetchError" in {cls.__name__ for cls in type(error).__mro__}:  # litellm's own
         return True
-    return _status_of(error) == 400 and _NOT_FETCHED.search(str(error)) is not None
+    return _status_of(error) == 400 and _NOT_FETCHED.search(message_of(error)) is not None
 
 
 def _is_transient(error: Exception, status: int | None) -> bool:
@@ -103,7 +103,7 @@ def _status_of(error: Exception) -> int | None:
 def _message_of(error: Exception) -> str:
     message = _body_field(error, "message")
     if not isinstance(message, str) or not message:
-        text = str(error)
+        text = message_of(error)
         message = _PREFIXES.sub("", text, count=1) or text or type(error).__name__
     return message
 
@@ -212,8 +212,5 @@ def redact_logs() -> None:
 
 
 def error_text(raised: BaseException) -> str:
-    """An exception as text, without keys and passwords; only its type if its `str` fails."""
-    try:
-        return redact(f"{type(raised).__name__}: {raised}")
-    except Exception:
-        return type(raised).__name__
+    """An exception as text, without keys and passwords."""
+    return redact(f"{type(raised).__name__}: {message_of(raised)}")

@@ -58,19 +58,24 @@ def limit_new_connection(sender: Any, connection: Any, **kwargs: Any) -> None:
     raw.wait = lambda steps, *args, **kwargs: wait(_in_time(raw, steps, seconds), *args, **kwargs)
     if not is_shared(connection):
         with connection.cursor() as cursor:
-            cursor.execute(f"{_limits(seconds)}; SET SESSION CHARACTERISTICS AS TRANSACTION {MODE}")
+            cursor.execute(f"{_limits(seconds, local=False)}; SET SESSION CHARACTERISTICS AS TRANSACTION {MODE}")
         return
     # Settings of the session would apply to other clients of the pooler too.
     raw.isolation_level, raw.read_only = IsolationLevel.READ_COMMITTED, False
-    raw.ravi_limits = _limits(seconds, "LOCAL")
+    raw.ravi_limits = _limits(seconds, local=True)
     if _in_transaction not in connection.execute_wrappers:
         connection.execute_wrappers.append(_in_transaction)
 
 
-def _limits(seconds: float, scope: str = "") -> str:
-    # A thread that hangs in a transaction must not keep its runs locked.
+def _limits(seconds: float, *, local: bool) -> str:
+    """One statement, for the session or for the transaction. A thread that hangs in a transaction must not keep its
+    runs locked. A commit that is not on disk may be lost with the server, and the effect behind it would run again:
+    where the site has switched that off, it is on for workers."""
     names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-    return "; ".join(f"SET {scope} {name} = {int(seconds * 900)}" for name in names)
+    values = ", ".join(f"('{name}', '{int(seconds * 900)}')" for name in names)
+    return f"""SELECT set_config(name, value, {local})
+        FROM (VALUES {values}, ('synchronous_commit', 'on')) AS setting(name, value)
+        WHERE name <> 'synchronous_commit' OR current_setting(name) = 'off'"""  # noqa: S608
 
 
 def _in_transaction(execute: Callable[..., T], sql: str, params: Any, many: bool, context: dict[str, Any]) -> T:
@@ -93,7 +98,7 @@ def limited(mine: Any) -> Iterator[None]:
         return
     try:
         with raw.pipeline():
-            for statement in (f"BEGIN {MODE}", *limits.split("; ")):
+            for statement in (f"BEGIN {MODE}", limits):
                 raw.execute(statement)
             yield
             raw.execute("COMMIT")

@@ -66,8 +66,9 @@ class Threads:
         return self._made < self._size
 
     def _make(self, call: Call) -> Thread:
-        self._made += 1
-        return Thread(self, f"{self._name}_{self._made}", call)
+        thread = Thread(self, f"{self._name}_{self._made + 1}", call)
+        self._made += 1  # only now: the system may have no thread left
+        return thread
 
     def _next(self, thread: Thread) -> Call | None:
         """Under the lock. None notes the thread as idle."""
@@ -80,8 +81,10 @@ class Threads:
         """Runs on the thread, until it gets None."""
         call = thread.calls.get()
         while call is not None:
+            thread.call = call
             if self._begin(thread, call):
                 call.perform()
+            thread.call = None
             following = self._after(thread, call)
             if thread.is_ended:
                 return
@@ -136,6 +139,7 @@ class Thread(threading.Thread):
         self._pool = pool
         self.is_lost = False  # its call was given up
         self.is_ended = False
+        self.call: Call | None = None  # that it performs
         self.calls: SimpleQueue[Call | None] = SimpleQueue()
         self.calls.put(first)
         self.start()
@@ -190,7 +194,8 @@ class DatabaseThreads(Threads):
         connections.close_all()
 
     def close(self) -> None:
-        """Wait for running calls, at most CLOSE_S, and have the threads close their connections."""
+        """Wait for running calls, at most CLOSE_S, and have the threads close their connections. Calls that have not
+        ended by then raise RuntimeError: their callers may wait even if cancelled."""
         with self._lock:
             self._closed = True
         for thread in self._threads:
@@ -198,8 +203,12 @@ class DatabaseThreads(Threads):
         give_up = time.monotonic() + CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, give_up - time.monotonic()))
-        if hanging := sum(thread.is_alive() for thread in self._threads):
-            log.warning("%s threads of %s hang, and are left", hanging, self._name, extra={"action": "db.threads_left"})
+        if hanging := [thread for thread in self._threads if thread.is_alive()]:
+            words = "%s threads of %s hang, and are left"
+            log.warning(words, len(hanging), self._name, extra={"action": "db.threads_left"})
+            for call in [thread.call for thread in hanging] + list(self._waiting):
+                if call is not None:
+                    call.answer(None, RuntimeError(f"the threads {self._name} are closed, and one hangs in a call"))
 
 
 class CodeThreads:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from uuid import UUID
 
 from django.db import connections
@@ -39,7 +40,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         limit_waits()
-        if self._stop_asked.wait(self._first_s):
+        if self._stop_asked.wait(self._first_s) and self._engine.name not in workers.code_of:
             return
         while not self._stop_asked.is_set():
             pause = conf.HEARTBEAT_S
@@ -52,18 +53,31 @@ class Heartbeat(threading.Thread):
                 pause = min(pause, REPEAT_S)
             self._stop_asked.wait(pause)
         try:
-            with_retry(workers.worker_gone, self._engine.name)
+            self._sign_off()
         except Exception as error:
             log.warning("could not sign off: %s", error, extra={"action": "heartbeat.sign_off"})
         connections.close_all()
 
+    def _sign_off(self) -> None:
+        """Delete the worker's row, once no call that was given up runs in this process: it may live on."""
+        name = self._engine.name
+        while workers.code_of.get(name):
+            with suppress(Exception):  # the database is away: again with the next
+                with_retry(workers.worker_seen, name, 0)
+            workers.code_changed.wait(conf.HEARTBEAT_S)
+            workers.code_changed.clear()
+        with_retry(workers.worker_gone, name)
+
     def stop(self) -> None:
         self._stop_asked.set()
-        self.join(timeout=5)
+        if not workers.code_of.get(self._engine.name):
+            self.join(timeout=5)
 
     def beat(self) -> None:
         """Renew all leases at once. A loop that has not ticked for two lease times loses its leases."""
         if self._stalled():
+            if workers.code_of.get(self._engine.name):  # threads run on
+                with_retry(workers.worker_seen, self._engine.name)
             return
         asked_at = time.monotonic()
         late = {run_id: place for place, run_id in enumerate(self._unreached)}

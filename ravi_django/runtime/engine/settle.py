@@ -16,10 +16,11 @@ from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
+from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Status
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
-from ravi_django.runtime.journal.entries import Entry, NewTurn, storable
+from ravi_django.runtime.journal.entries import Entry, NewTurn, NotJson, plain, storable
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.effects import Effects
@@ -321,14 +322,14 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return error_of(error.exceptions[0])
     kind = getattr(error, "type", None) if isinstance(error, KernelError) else None
-    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(str(error))}
+    shown: dict[str, Any] = {"type": kind or type(error).__name__, "message": redact(message_of(error))}
     if isinstance(error, DeterminismError) and error.diff:
         shown["diff"] = error.diff
     return dict(storable(shown))
 
 
 def as_output(value: Any) -> str:
-    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON."""
+    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON. Raises NotJson."""
     value = storable(value)
     if value is None:
         return ""
@@ -336,4 +337,7 @@ def as_output(value: Any) -> str:
         return value
     if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
         return value["text"]
-    return to_json(value, fallback=str).decode()
+    try:
+        return to_json(value, fallback=plain).decode()
+    except Exception as error:
+        raise NotJson(value, error) from error

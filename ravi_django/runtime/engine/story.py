@@ -10,6 +10,7 @@ from ravi_django.agents.current import _task_ctx, _task_run_id, _task_threads, _
 from ravi_django.kernel import (
     Agent,
     AgentId,
+    HandlerError,
     HookEvent,
     LeaseLostError,
     Message,
@@ -31,6 +32,8 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools import uncertain
+
+_ENDS = (SuspendInterrupt, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)  # of the lease or the process
 
 
 class Story:
@@ -59,7 +62,12 @@ class Story:
         _task_ctx.set(self._ctx)
         if self._first:
             await self._ctx.hook(HookEvent.RUN_START)
-        return await self._rounds.drive(self._agent, self._ctx, paths.Scope(branches=self.effects.branches))
+        try:
+            return await self._rounds.drive(self._agent, self._ctx, paths.Scope(branches=self.effects.branches))
+        except (Exception, BaseExceptionGroup, *_ENDS):
+            raise
+        except BaseException as error:  # it would end the lease, or the event loop
+            raise HandlerError(error) from error
 
     async def end(self) -> Outcome:
         """Wait for the code; returns how the lease ends. Raises LeaseLostError."""
@@ -74,7 +82,7 @@ class Story:
             await self._end_children()
             effects.journal.check_all_asked()
             await uncertain.decide_left(self._ctx)
-            return Outcome.of_return(self._ctx, returned)
+            return await effects.database.call(Outcome.of_return, self._ctx, returned)  # it may be a queryset's values
         except (Exception, BaseExceptionGroup, SuspendInterrupt, asyncio.CancelledError) as error:
             return self._outcome_of(error)
         finally:

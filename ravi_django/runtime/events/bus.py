@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.kernel import Event
 from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.event_types import event_undelivered
@@ -138,7 +139,7 @@ class Handling:
                     break
                 error = failed
             else:
-                await self.bury(event, TRIES, f"{type(error).__name__}: {error}")
+                await self.bury(event, TRIES, error_text(error))
             await done()
         except Exception as lost:
             # An event of a group goes to another subscription later; any other stays in the topic.
@@ -166,7 +167,9 @@ class Handling:
                 raise
             return error
         except Exception as error:
-            log.warning("%s: event %s: %r", self.name, event.id, error, extra={"action": "bus.handler_failed"})
+            log.warning(
+                "%s: event %s: %s", self.name, event.id, error_text(error), extra={"action": "bus.handler_failed"}
+            )
             return error
         finally:
             self.without_room.discard(event.position)

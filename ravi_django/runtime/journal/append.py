@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from django.db.models import F
+
 from ravi_django.db import transaction
-from ravi_django.models import Blob, JournalEntry, Run
+from ravi_django.models import Blob, JournalEntry, Run, Status
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal import fence
 from ravi_django.runtime.journal.entries import Entry, NewTurn, externalize, journal_row
@@ -52,6 +54,14 @@ def write_row(run: Run, entry: Entry, epoch: int, *, seq: int | None = None) -> 
     )
     row.save(force_insert=True)
     return row
+
+
+def write_outside(run: Run, entry: Entry, **changes: Any) -> JournalEntry:
+    """Write a row and changes of a locked run without a lease. The epoch rises, unless a worker has the lease: it keeps
+    writing under its epoch until it is notified."""
+    epoch = run.lease_epoch + (run.status != Status.RUNNING)
+    Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
+    return write_row(run, entry, epoch)
 
 
 def store_big_values(entries: Sequence[Entry]) -> None:

@@ -6,16 +6,19 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, QuerySet
+from django.db.models.query import ModelIterable
+from django.utils.functional import Promise
 from pydantic_core import PydanticSerializationError, to_json
 
 from ravi_django.agents.memory.transcript import keeps_of
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
@@ -23,6 +26,7 @@ from ravi_django.models.session import blocks_of
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
 SCHEMA = 1  # version of the stored values' format
+MAX_ROWS = 10_000  # read from a queryset that was returned
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
@@ -120,13 +124,36 @@ def _is_suspect(body: bytes) -> bool:
     return b"\\u0000" in body or b"NaN" in body or b"Infinity" in body
 
 
-def encode(value: Any) -> bytes:
-    """JSON that every database can store. A value that is not JSON becomes its `str`."""
+def encode(value: Any, fallback: Callable[[Any], Any] = str) -> bytes:
+    """JSON that every database can store. A value that is not JSON becomes what `fallback` returns."""
     try:
-        body = to_json(value, fallback=str)
+        body = to_json(value, fallback=fallback)
     except ValueError:  # half a surrogate pair
-        return to_json(storable(value), fallback=str)
-    return to_json(storable(value), fallback=str) if _is_suspect(body) else body
+        return to_json(storable(value), fallback=fallback)
+    return to_json(storable(value), fallback=fallback) if _is_suspect(body) else body
+
+
+class NotJson(InvalidInputError):
+    """A result or an output has no form as JSON; `raised` says why."""
+
+    def __init__(self, value: Any, raised: Exception) -> None:
+        self.kind = type(value).__name__
+        super().__init__(
+            f"the result of type {self.kind} is not JSON ({error_text(raised)}). Return text, numbers, lists and "
+            "dicts; of a queryset return queryset.values()",
+            field="result",
+        )
+
+
+def plain(value: Any) -> Any:
+    """For `encode`: what stands for a returned value that is not JSON. Raises TypeError."""
+    if isinstance(value, Promise):  # a lazy translation
+        return str(value)
+    if isinstance(value, KeysView | ValuesView | ItemsView):
+        return list(value)
+    if isinstance(value, QuerySet) and not issubclass(value._iterable_class, ModelIterable):
+        return list(value[:MAX_ROWS])
+    raise TypeError(f"there is a value of type {type(value).__name__}")
 
 
 def is_storable(value: Any) -> bool:

@@ -108,10 +108,19 @@ class Appender:
         task.add_done_callback(self._writing.discard)
 
     async def _write_groups(self, key: Key, lease: Lease) -> None:
-        while parts := self._groups[key]:
-            self._groups[key] = []
-            await self._write_group(lease, parts)
-        del self._groups[key]
+        parts: list[Part] = []
+        try:
+            while parts := self._groups[key]:
+                self._groups[key] = []
+                await self._write_group(lease, parts)
+        except BaseException as error:  # the process ends; callers wait for their answers even if cancelled
+            for part in (*parts, *self._groups[key]):
+                if not part.answer.done():
+                    part.answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            del self._groups[key]
 
     async def _write_group(self, lease: Lease, parts: list[Part]) -> None:
         """Append all parts in one transaction; if that is refused, each in its own."""
@@ -197,7 +206,7 @@ class LoopConnection:
             await raw.set_autocommit(True)
             raw.wait = self._wait
             limits = getattr(self._wrapper.connection, "ravi_limits", None)
-            self._begin = [] if limits is None else [f"BEGIN {MODE}", *limits.split("; ")]
+            self._begin = [] if limits is None else [f"BEGIN {MODE}", limits]
             raw.prepare_threshold = None if self._begin else 0
             raw.prepared_max = SHAPES
             self._raw = raw

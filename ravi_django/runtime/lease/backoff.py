@@ -6,6 +6,7 @@ from typing import Any
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ModelError, RetryPolicy, TransientError
+from ravi_django.kernel.errors import message_of
 
 
 def site_policy() -> RetryPolicy:
@@ -26,7 +27,7 @@ def again(error: TransientError | ModelError, policy: RetryPolicy, failures: int
     if failures + 1 >= policy.max_attempts or not policy.retries(error):
         return None
     if isinstance(error, ModelError):
-        error = TransientError(str(error), type=error.type, status=error.status)
+        error = TransientError(message_of(error), type=error.type, status=error.status)
     error.policy = policy
     return error
 

@@ -58,6 +58,11 @@ def claim_batch(
     return leases
 
 
+def unclaimed(agents: Iterable[str]) -> list[UUID]:
+    """Some of the claimable runs of these agents, or of agents stored in the database, locked ones too."""
+    return list(Run.objects.filter(claimable(), _of(list(agents), True)).values_list("id", flat=True)[:5])
+
+
 def waits_as_suspect(run_id: UUID | str) -> bool:
     """Whether the run can only be claimed by a process that drives no other suspect."""
     return Run.objects.filter(claimable(), ~_CALM, id=run_id).exists()

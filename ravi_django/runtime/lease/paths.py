@@ -226,7 +226,7 @@ def _ready(loop: Any) -> set[Branches | None] | None:
 
 def _of(handle: Any) -> Branches | None:
     scope = handle._context.get(_scope)
-    return None if scope is None else scope.branches
+    return None if scope is None or scope.whole.is_given_up else scope.branches
 
 
 # ---------------------------------------------------------------------------------------------------------- waits

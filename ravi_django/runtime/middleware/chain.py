@@ -12,6 +12,7 @@ from typing import Any, cast
 from django.utils.module_loading import import_string
 
 from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.content import TextBlock
@@ -25,6 +26,7 @@ from ravi_django.kernel.errors import (
     ModelError,
     ToolArgumentsError,
     TransientError,
+    message_of,
 )
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
@@ -111,7 +113,7 @@ def _answer(stop: MiddlewareTermination) -> ModelResponse:
     if isinstance(stop.result, ModelResponse):
         return stop.result
     if stop.result is None:
-        raise ModelError(str(stop), type="MiddlewareTermination")
+        raise ModelError(message_of(stop), type="MiddlewareTermination")
     return ModelResponse.of([TextBlock(text=str(stop.result))], cost=0.0)
 
 
@@ -150,7 +152,7 @@ async def around_tool(
             try:
                 ready = prepare(context.arguments)
             except ToolArgumentsError as error:
-                text = f"a middleware's arguments do not fit: {error}"
+                text = f"a middleware's arguments do not fit: {message_of(error)}"
                 context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
                 return
             entry.request = {**entry.request, "ran_with": context.arguments}
@@ -181,7 +183,7 @@ async def around_tool(
 
 
 def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
-    found = storable({"type": "GuardrailError", "message": str(error), "guardrail": error.guardrail})
+    found = storable({"type": "GuardrailError", "message": message_of(error), "guardrail": error.guardrail})
     return {**found, "happened": True} if happened else dict(found)  # then a retry of the run must not do it again
 
 
@@ -195,9 +197,9 @@ def _words(tool: Tool, made: bool, failure: Exception | None) -> ToolExecutionRe
     if failure is None:
         text = f"{tool.name} was not run: a middleware skipped it and gave no result"
     elif made:
-        text = f"{tool.name} was run, but its result was not passed on: {type(failure).__name__}: {failure}"
+        text = f"{tool.name} was run, but its result was not passed on: {error_text(failure)}"
     else:
-        text = f"{tool.name} was not run: {type(failure).__name__}: {failure}"
+        text = f"{tool.name} was not run: {error_text(failure)}"
     return ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
 
 

@@ -26,6 +26,7 @@ from ravi_django.kernel import (
     Role,
     TransientError,
 )
+from ravi_django.kernel.errors import message_of
 from ravi_django.runtime.journal import bodies as bodies_
 from ravi_django.runtime.journal.entries import Entry, Recorded, is_storable, storable
 from ravi_django.runtime.lease import backoff, paths
@@ -80,16 +81,16 @@ async def _call(
         except (TransientError, ModelError) as error:
             if (later := backoff.again(error, backoff.policy_of(model), effects.attempts)) is not None:
                 _note_paid(effects, entry, paid)
-                _fill_failure(entry, ModelError(str(error), type=error.type, status=error.status), paid)
+                _fill_failure(entry, ModelError(message_of(error), type=error.type, status=error.status), paid)
                 await _tell_end(ctx, entry)
                 raise later from None
-            failure = ModelError(str(error), type=error.type, status=error.status)  # as it will be replayed
+            failure = ModelError(message_of(error), type=error.type, status=error.status)  # as it will be replayed
         except (CancellationError, LeaseLostError, asyncio.CancelledError):
             _note_paid(effects, entry, paid)
             raise
         except Exception as error:  # recorded as a replay will raise it
             status = getattr(error, "status", None)
-            failure = ModelError(str(error), type=getattr(error, "type", type(error).__name__), status=status)
+            failure = ModelError(message_of(error), type=getattr(error, "type", type(error).__name__), status=status)
         if moved:
             entry.request["fell_back"] = moved
         if failure is not None:

@@ -17,14 +17,16 @@ from django.utils.translation import gettext as _
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
-from ravi_django.kernel import InputTooLargeError, InvalidInputError, NotFoundError
+from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, NotFoundError
 from ravi_django.kernel.checks import check_json
 from ravi_django.models import HumanRequest, StickyDecision
+from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import escalation, requests, rights, rows as people_rows, top_ups
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.signals import wake
+from ravi_django.runtime.runs.workers import key_of, running_code
 
 Kind = HumanRequest.Kind
 
@@ -249,9 +251,31 @@ def check(row: HumanRequest, given: Given, by: Any) -> dict[str, Any]:
     if row.status != HumanRequest.Status.PENDING:
         raise people_rows.conflict(row)
     kept = {**checked(row, given), **_signed(authority)}
+    _check_ended(row, kept.get("outcome", ""))
     if "arguments" in kept and kept["action"] != "deny":
         rights.check_changed(authority, _with_arguments(row, kept["arguments"]))
     return kept
+
+
+def _check_ended(row: HumanRequest, outcome: str) -> None:
+    """Raise ConflictError while the worker that started the call may still be executing it."""
+    if row.not_before is not None and present() < row.not_before:
+        raise ConflictError(
+            _(
+                "Request %(id)s can be answered from %(time)s UTC on. Until then the worker that started the call "
+                "may still be executing it."
+            )
+            % {"id": row.id, "time": f"{row.not_before:%H:%M:%S}"}
+        )
+    code = running_code(key_of(row.run_id, row.generation, row.path, row.attempt)) if outcome == "run_again" else None
+    if code is not None:
+        raise ConflictError(
+            _(
+                "Request %(id)s cannot be resolved with run_again: its code is still running in worker %(worker)s, "
+                "last seen at %(time)s UTC. Wait until it ends, or choose another outcome."
+            )
+            % {"id": row.id, "worker": code.worker, "time": f"{code.seen_at:%H:%M:%S}"}
+        )
 
 
 def cancel(request: HumanRequest | UUID | str, *, reason: str = "", by: Any = None, version: int | None = None) -> UUID:

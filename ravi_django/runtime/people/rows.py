@@ -154,14 +154,6 @@ def answer_request(
             raise NotFoundError(_("There is no request %(id)s.") % {"id": request_id})
         if request.status != HumanRequest.Status.PENDING:  # final: late answers need no lock
             raise conflict(request)
-        if request.not_before is not None and present() < request.not_before:
-            raise ConflictError(
-                _(
-                    "Request %(id)s can be answered from %(time)s UTC on. Until then the worker that started the call "
-                    "may still be executing it."
-                )
-                % {"id": request.id, "time": f"{request.not_before:%H:%M:%S}"}
-            )
         run = Run.objects.select_for_update(no_key=True).only(*_OF_RUN).get(id=request.run_id)
         check_in_time(request, run.status)
         if request.signal and has_reply(request):

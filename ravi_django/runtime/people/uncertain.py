@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,20 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from ravi_django.conf import conf
-from ravi_django.kernel import Tool
+from ravi_django.db import transaction
+from ravi_django.kernel import ConflictError, Tool
 from ravi_django.kernel.content import blocks_adapter
-from ravi_django.models import HumanRequest
+from ravi_django.models import TERMINAL, HumanRequest, JournalEntry, Run
+from ravi_django.runtime.journal.append import write_outside
 from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.lease.caps import timeout_of
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import requests
+from ravi_django.runtime.people import requests, rows as people_rows
+from ravi_django.runtime.people.records import record
+from ravi_django.runtime.runs import workers
+from ravi_django.runtime.runs.waking import touch
+from ravi_django.runtime.runs.workers import RunningCode
 from ravi_django.runtime.streams import hidden
 
 if TYPE_CHECKING:
@@ -48,6 +55,10 @@ def asked(effects: Effects, entry: Entry) -> str | None:
 
 async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime | None) -> str:
     run = effects.lease.run
+    with effects.busy():
+        _, code = await effects.database.call(running, effects, entry)
+    if code is not None:
+        why += f"; {code}"
     request = requests.new(
         run,
         entry.path,
@@ -75,11 +86,9 @@ def arguments_of(entry: Entry) -> Any:
     return request.get("ran_with", request.get("arguments"))
 
 
-def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool | None) -> datetime:
-    """When the effect has ended in any case: no effect begins after the end of its lease, and each has a timeout.
-    `begun` is None for a call of this lease whose timeout has ended."""
-    if begun is None:
-        return effects.present() + timedelta(seconds=conf.LEASE_S)
+def may_decide_at(effects: Effects, begun: Entry | Recorded, tool: Tool | None) -> datetime:
+    """When code that keeps its timeout has ended: no effect begins after the end of its lease. `running` finds the
+    other."""
     seconds = timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S
     if not isinstance(begun, Recorded):
         return effects.present() + timedelta(seconds=seconds + conf.LEASE_S)
@@ -88,6 +97,50 @@ def may_decide_at(effects: Effects, begun: Entry | Recorded | None, tool: Tool |
         ends.append(effects.lease.expired_at)
     end = max(ends, default=begun.finished_at + timedelta(seconds=conf.LEASE_S))
     return end + timedelta(seconds=seconds)
+
+
+def key_of(run: Run, entry: Entry) -> str:
+    return workers.key_of(run.id, run.generation, entry.path, entry.attempt)
+
+
+def running(effects: Effects, entry: Entry) -> tuple[Any, RunningCode | None]:
+    """On a database thread: the late result of the attempt, as the row that `end_late` writes has it, and its code
+    where it still runs."""
+    run = effects.lease.run
+    code = workers.running_code(key_of(run, entry))
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=checked_path(entry))
+    return rows.values_list("result", flat=True).first(), code
+
+
+def checked_path(entry: Entry) -> str:
+    """The path of the row that has what became of the attempt, if no person was needed."""
+    return f"@checked.{entry.path}.{entry.attempt}"
+
+
+def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[Any] | None) -> None:
+    """The code of an attempt has ended after its call was given up; `content` is its result, None if it has none. The
+    result is an answer like a person's: the first one counts. Where nobody was asked, it is the result of the check."""
+    entry = replace(entry, attempt=attempt)
+    answer = {"outcome": "happened", "result": content, "by": f"worker {worker}"}
+    asked = HumanRequest.objects.filter(
+        run_id=run.id, generation=run.generation, path=entry.path, attempt=attempt, kind=HumanRequest.Kind.UNCERTAIN
+    )
+    with transaction.atomic():
+        held = Run.objects.select_for_update(no_key=True).filter(id=run.id).first()
+        request = asked.order_by("-id").first()
+        if held is None or held.generation != run.generation or (request is None and held.status in TERMINAL):
+            return
+        if content is not None and request is None:
+            result = {**answer, **hidden.of_call(entry.request)}
+            write_outside(held, Entry("effect.checked", checked_path(entry), entry.name, result=result))
+        if request is None or content is None:  # else the answer wakes the run
+            touch([run.id])
+    if content is not None and request is not None:
+        try:
+            people_rows.answer_request(request.id, {"action": "resolve", "reason": "", **answer}, by=None)
+        except ConflictError:  # the first answer counts
+            with transaction.atomic():
+                record(request, "late", held, {"answer": answer})
 
 
 def content_of(value: Any) -> list[Any]:

@@ -1,9 +1,18 @@
-"""Live worker processes, the time of the last sweep, its guards for bad rows, and the runs that it has to hint."""
+"""Live worker processes and the code that runs in them, the time of the last sweep, and the runs that the sweep has to
+hint.
+
+A process lists the at-most-once calls whose code runs in it: a thread or a task that was given up may go on for long.
+Nobody decides on such a call, and it is not made again, before its code has ended.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -19,6 +28,7 @@ log = logging.getLogger("ravi.sweep")
 
 T = TypeVar("T")
 
+LISTED_S = 86_400  # a day, above any timeout of a tool
 MISSED = 3  # heartbeats or sweeps that may be missing before a worker or the sweep counts as late
 
 
@@ -39,18 +49,90 @@ def apart(fix: Callable[[list[Any]], T], rows: list[Any]) -> list[T]:
         return [result for row in rows if (result := each(lambda row: fix([row]), row)) is not None]
 
 
-def worker_seen(name: str, runs: int) -> None:
-    seen = {"seen_at": clock.now(), "runs": runs, "release": conf.RELEASE}
-    create = {**seen, "started_at": clock.now()}
-    WorkerProcess.objects.update_or_create(name=name, defaults=seen, create_defaults=create)
+def worker_seen(name: str, runs: int | None = None) -> None:
+    """Write the row of a worker, with the code that runs in it."""
+    with _writing:  # an older list must not replace a newer one
+        seen = {"seen_at": clock.now(), "release": conf.RELEASE, "code": dict(code_of.get(name, {}))}
+        seen |= {} if runs is None else {"runs": runs}
+        create = {**seen, "started_at": clock.now()}
+        WorkerProcess.objects.update_or_create(name=name, defaults=seen, create_defaults=create)
 
 
 def worker_gone(name: str) -> None:
-    WorkerProcess.objects.filter(name=name).delete()
+    with _writing:
+        WorkerProcess.objects.filter(name=name).delete()
+        code_of.pop(name, None)
 
 
 def forget_dead_workers(older_than_s: float) -> None:
-    WorkerProcess.objects.filter(seen_at__lt=clock.after(-older_than_s)).delete()
+    """A row that lists code is needed until the code counts as ended."""
+    is_past = Q(code={}) | Q(seen_at__lt=clock.after(-LISTED_S))
+    WorkerProcess.objects.filter(is_past, seen_at__lt=clock.after(-older_than_s)).delete()
+
+
+# ------------------------------------------------------------------------------------------- code that runs
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCode:
+    """The code of an at-most-once call, as the row of its worker lists it."""
+
+    worker: str
+    seen_at: datetime  # when the worker was last seen
+    ends: datetime  # the end of the call's timeout
+    timeout: float  # seconds
+
+    def __str__(self) -> str:
+        return f"its code is still running in worker {self.worker}, last seen at {self.seen_at:%H:%M:%S} UTC"
+
+    @property
+    def until(self) -> datetime:
+        """When it counts as ended, unless its worker is seen again."""
+        return self.seen_at + timedelta(seconds=conf.LEASE_S + self.timeout)
+
+
+code_of: dict[str, dict[str, list[Any]]] = {}  # of this process: by worker and call, the end of the timeout, and it
+code_changed = threading.Event()  # code has ended
+_writing = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The parent's threads do not run in this process."""
+    global _writing
+    _writing = threading.Lock()
+    code_of.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def key_of(run_id: UUID, generation: int, path: str, attempt: int) -> str:
+    return f"{run_id}:{generation}:{path}:{attempt}"
+
+
+def code_begins(worker: str, key: str, ends: datetime, timeout: float) -> None:
+    code_of.setdefault(worker, {})[key] = [ends.isoformat(), timeout]
+
+
+def code_ended(worker: str, key: str) -> None:
+    code_of.get(worker, {}).pop(key, None)
+    code_changed.set()
+
+
+def running_code(key: str) -> RunningCode | None:
+    """The code of a call, if it may still run in some process. What runs in this one is listed first: no heartbeat may
+    have written it yet."""
+    for name, calls in list(code_of.items()):
+        if key in calls:
+            worker_seen(name)
+    now = clock.present()
+    for row in WorkerProcess.objects.exclude(code={}):
+        if key in row.code and key in code_of.get(row.name, row.code):  # a heartbeat may list what has ended here
+            ends, timeout = row.code[key]
+            code = RunningCode(row.name, row.seen_at, datetime.fromisoformat(ends), timeout)
+            if code.until > now:
+                return code
+    return None
 
 
 def alive() -> QuerySet[WorkerProcess]:

@@ -19,6 +19,7 @@ from django.db import InterfaceError, OperationalError
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Schedule, ScheduleTick
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.schedules import rows as schedule_rows
@@ -96,7 +97,7 @@ def handle_row(row: Schedule, present: datetime, room: int, begun: datetime, age
         part = _choose(row, times, present, min(room, PER_SCHEDULE), seen_at)
     except InvalidInputError as error:
         log.warning("schedule %s: %s", row.id, error, extra={"action": "tick.put_off"})
-        schedule_rows.postpone(row, str(error)[:ERROR], RETRY_S, seen_at)
+        schedule_rows.postpone(row, message_of(error)[:ERROR], RETRY_S, seen_at)
         return []
     due_at = None if part.following is None else times.due(part.following)
     if not schedule_rows.advance(row, part.following, due_at, part.last):
@@ -159,6 +160,6 @@ def _submit(row: Schedule, at: datetime, missed: int, agents: Agents) -> tuple[S
     except (OperationalError, InterfaceError):  # a failure of the database, not of the schedule: the next sweep retries
         raise
     except Exception as error:
-        log.warning("schedule %s, %s: no run: %s", row.id, at, error, extra={"action": "tick.refused"})
-        done.error = f"{type(error).__name__}: {error}"[:ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
+        log.warning("schedule %s, %s: no run: %s", row.id, at, message_of(error), extra={"action": "tick.refused"})
+        done.error = f"{type(error).__name__}: {message_of(error)}"[:ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
         return done, None

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from ravi_django.capabilities.feeds.adapter import PollDelayed, Polled, SourceError
 from ravi_django.capabilities.feeds.fetch import TURN_S
+from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads
@@ -191,7 +192,7 @@ class _Polls:
             await self._written(source, _failed, source, error)
         except Exception as error:
             log.exception("the poll of source %s failed", source.id, extra={"action": "sources.failed"})
-            await self._written(source, _failed, source, SourceError(f"{type(error).__name__}: {error}"))
+            await self._written(source, _failed, source, SourceError(error_text(error)))
         self._made += 1
 
     async def _polled(self, source: Source) -> None:

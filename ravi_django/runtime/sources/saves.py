@@ -29,6 +29,7 @@ from django.db.models.signals import post_delete, post_save
 from ravi_django.capabilities.feeds import Item
 from ravi_django.conf import conf
 from ravi_django.db import transaction
+from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime.db import clock
@@ -319,7 +320,7 @@ def _item_or_less(row: Any, fields: Sequence[models.Field[Any, Any]], created: b
             return _item(row, fields, created, save)
     except Exception as error:
         about = {"model": row._meta.label, "pk": str(row.pk), "created": created, "save": save}
-        return Item(id=f"{row._meta.label}:{row.pk}", extra={**about, "unreadable": str(error)[:500]})
+        return Item(id=f"{row._meta.label}:{row.pk}", extra={**about, "unreadable": message_of(error)[:500]})
 
 
 class _Encoder(DjangoJSONEncoder):

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
@@ -22,7 +22,7 @@ from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models import TERMINAL, Ask, JournalEntry, Run, Status
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.append import write_row
+from ravi_django.runtime.journal.append import write_outside
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.runs import hints
@@ -168,11 +168,8 @@ def _unpause(run: Run) -> list[UUID]:
 
 
 def _change(run: Run, what: str, result: dict[str, Any] | None, **changes: Any) -> JournalEntry:
-    """Write the change of a locked run and its row. The epoch rises, unless a worker has the lease: it keeps writing
-    under its epoch until it is notified."""
-    epoch = run.lease_epoch + (run.status != Status.RUNNING)
-    Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
-    return write_row(run, Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result), epoch)
+    """Write the change of a locked run and its row."""
+    return write_outside(run, Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result), **changes)
 
 
 def reached(start: Iterable[UUID], step: Callable[[set[UUID]], Iterable[UUID]]) -> set[UUID]:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ravi_django.kernel.content import blocks_adapter, blocks_json
-from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError
+from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError, message_of
 from ravi_django.kernel.flow import FinishAgentResult, HumanInput
 from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
@@ -32,7 +32,7 @@ from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.frames import CLIP
 from ravi_django.runtime.tools import pauses, results
 from ravi_django.runtime.tools.promises import perform
-from ravi_django.runtime.tools.results import error as error_result, is_small, result_of
+from ravi_django.runtime.tools.results import error as error_result, happened, is_small
 from ravi_django.runtime.tools.uncertain import decided
 
 
@@ -137,7 +137,7 @@ async def _made(
         entry,
         prepare=lambda changed: _ready(ctx, tool, changed, outcome),
         perform=performing,
-        to_result=result_of,
+        to_result=partial(happened, entry.name),
     )
 
 
@@ -164,7 +164,7 @@ async def _prepare(
     try:
         return tool, _ready(ctx, tool, arguments, outcome)
     except ToolArgumentsError as error:
-        return str(error)
+        return message_of(error)
 
 
 def _ready(
@@ -210,7 +210,7 @@ def _keep_checked(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExe
 def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionResult) -> ToolExecutionResult:
     """Fill the entry with the result as its row holds it; returns that part of the result."""
     if ctx.middleware.function:  # they may have returned any value
-        result = result_of(result)
+        result = happened(entry.name, result)
     limit = results.limit_of(ctx.toolbox.get(entry.name))
     readable = ctx.toolbox.get(results.READER) is not None
     if not results.is_surely_small(result, limit):

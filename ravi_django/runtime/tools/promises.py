@@ -8,20 +8,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections
 
 from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError
+from ravi_django.kernel.content import blocks_json
+from ravi_django.kernel.errors import CancellationError, LeaseLostError, ToolRefused, TransientError, message_of
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import uuid7
-from ravi_django.runtime.db.threads import may_pass
+from ravi_django.runtime.db.threads import may_pass, with_retry
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.appender import append_repeatable
@@ -31,10 +34,11 @@ from ravi_django.runtime.lease.gate import NotRenewed, ToolPaused
 from ravi_django.runtime.lease.order import Commit
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import uncertain
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.tools import pauses
 from ravi_django.runtime.tools.pauses import PauseRefused
-from ravi_django.runtime.tools.results import error as _error, result_of
+from ravi_django.runtime.tools.results import error as _error, fit, happened, limit_of, result_of
 from ravi_django.runtime.tools.running import ToolEndedOddly, execute, is_pause, on_a_thread, scope_below
 from ravi_django.runtime.tools.threads import NoThreadLeft
 from ravi_django.runtime.tools.uncertain import decide
@@ -62,10 +66,10 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
     except NoThreadLeft as error:
         raise _elsewhere(ctx, error) from error
     except (ToolRefused, ToolEndedOddly) as error:
-        return _error(str(error))
+        return _error(message_of(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
         if isinstance(error, TransientError) and ctx.effects.last_attempt:
-            return _error(f"{error.type}: {error}")
+            return _error(f"{error.type}: {message_of(error)}")
         hidden.drop_words(error, tool)
         raise
     except TimeoutError:
@@ -82,24 +86,27 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
-        not_before = None  # the tool's own code has ended
+        attempt = Attempt(ctx, tool, entry)
         try:
-            return await execute(ctx, tool, ready, entry.path)
+            return await execute(ctx, tool, ready, entry.path, attempt.running)
         except ToolRefused as error:
-            return _error(str(error))
+            return _error(message_of(error))
         except NotRenewed:  # the fence refuses this row if another worker has the run
             return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
         except TimeoutError:
             await _not_ours(ctx)
             why = f"it did not finish within {timeout_of(tool):g} s"
-            not_before = uncertain.may_decide_at(effects, None, tool)
         except ToolEndedOddly as error:
             why = f"it raised {error}"
         except Exception as error:
             why = f"it raised {error_text(error)}"
-        happened = await decide(ctx, entry, why, not_before)
-        if happened is not None:
-            return happened
+        finally:
+            attempt.give_up()
+        if attempt.values:
+            return happened(tool.name, attempt.values[0])
+        decided = await decide(ctx, entry, why, None)
+        if decided is not None:
+            return decided
 
 
 def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
@@ -114,6 +121,64 @@ async def _not_ours(ctx: RunState) -> None:
     """A timeout while the tool waited for a parked call of its own is not the tool's: continue waiting."""
     if ctx.effects.waits:
         await ctx.effects.park()
+
+
+class Attempt:
+    """The code of one attempt at an at-most-once effect. It may go on after its call was given up: the worker's row
+    lists it until it ends. Used by the caller on the event loop, and by the code on its thread or task."""
+
+    def __init__(self, ctx: RunState, tool: Tool, entry: Entry) -> None:
+        self.values: list[Any] = []  # what code has returned that ended before its call was given up
+        self._run, self._entry, self._tool = ctx.effects.lease.run, entry, tool
+        self._number = entry.attempt  # the entry becomes the next attempt
+        self._worker, self._timeout = ctx.effects.lease.owner, timeout_of(tool)
+        self._ends = ctx.effects.present() + timedelta(seconds=self._timeout)
+        self._key = uncertain.key_of(self._run, entry)
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, ctx.effects.wake, [self._run.id])
+        self._lock = threading.Lock()
+        self._given_up = False
+
+    @contextmanager
+    def running(self) -> Iterator[list[Any]]:
+        """Around the code; takes the value that it returns. Raises ToolRefused if the call was given up before."""
+        with self._lock:
+            if self._given_up:
+                raise ToolRefused("not run: its call was given up")
+            workers.code_begins(self._worker, self._key, self._ends, self._timeout)
+        values: list[Any] = []
+        try:
+            yield values
+        finally:
+            self._end([value for value in values if not (inspect.isawaitable(value) or is_pause(value))])
+
+    def _end(self, values: list[Any]) -> None:
+        with self._lock:
+            workers.code_ended(self._worker, self._key)
+            is_late = self._given_up
+            self.values = [] if is_late else values
+        if is_late:
+            with suppress(RuntimeError):  # the process ends
+                threading.Thread(target=self._deliver, args=[values], name="ravi-late", daemon=True).start()
+
+    def give_up(self) -> None:
+        """Code that has not begun never does. Code that runs is listed until it ends."""
+        with self._lock:
+            self._given_up = True
+
+    def _deliver(self, values: list[Any]) -> None:
+        content = None
+        log.warning("%s ended after its call was given up", self._tool.name, extra={"action": "tool.ended_late"})
+        try:
+            if values:
+                result = happened(self._tool.name, values[0])
+                content = blocks_json(fit(Entry("", ""), result, limit_of(self._tool), readable=False).content)
+            with_retry(uncertain.end_late, self._run, self._entry, self._number, self._worker, content)
+            with suppress(RuntimeError):  # the loop has ended: the sweep finds the run
+                self._wake()
+        except Exception:
+            log.exception("the late end of %s is not written", self._tool.name, extra={"action": "tool.late_lost"})
+        finally:
+            connections.close_all()
 
 
 async def _transactional(

@@ -1,14 +1,14 @@
 """A tool's result as content blocks that every row, provider and client can hold.
 
-Nothing here raises because of a value: an effect that has happened must not look undone because of its result. Of a
-result that is too big the model sees the beginning and a marker, and the whole goes to a Blob. The row's digests name
-the blob, so the prune keeps it with the row, and a fork has it too.
+A value that is not JSON is an error of the tool, but an effect that has happened must not look undone because of its
+result: see `happened`. Of a result that is too big the model sees the beginning and a marker, and the whole goes to a
+Blob. The row's digests name the blob, so the prune keeps it with the row, and a fork has it too.
 """
 
 from __future__ import annotations
 
 import json
-import reprlib
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.agents.react.calls import asks_for
-from ravi_django.capabilities.llm.errors import error_text, redact
+from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.kernel.content import (
     Block,
@@ -36,16 +36,14 @@ from ravi_django.kernel.content import (
 from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
-from ravi_django.runtime.journal.entries import Entry, encode, make_text_blob, storable
+from ravi_django.runtime.journal.entries import Entry, NotJson, encode, make_text_blob, plain, storable
 
 MAX_ITEMS = 10_000  # read from an iterator, which may never end
 MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
 
-_reader = reprlib.Repr()
-_reader.maxlevel, _reader.maxdict, _reader.maxlist, _reader.maxtuple = 8, 100, 100, 100
-_reader.maxstring = _reader.maxother = _reader.maxlong = 2000
+log = logging.getLogger("ravi.tools")
 
 
 def error(text: str) -> ToolExecutionResult:
@@ -76,11 +74,21 @@ def is_small(value: Any) -> bool:
 
 
 def result_of(value: Any) -> ToolExecutionResult:
-    """Any return value as a result. Text stays text; JSON values and models become JSON text."""
+    """A return value as a result. Text stays text; JSON values, models and querysets of values become JSON text. Raises
+    NotJson."""
     try:
         return _result_of(value)
     except Exception as raised:
-        return ToolExecutionResult(content=[TextBlock(text=storable(_described(value, raised)))])
+        raise NotJson(value, raised) from raised
+
+
+def happened(name: str, value: Any) -> ToolExecutionResult:
+    """The result of an effect that has happened, whatever was returned."""
+    try:
+        return result_of(value)
+    except NotJson as raised:
+        log.error("%s has happened, but %s", name, raised, extra={"action": "tool.not_json"})
+        return ToolExecutionResult(content=[TextBlock(text=f"done; the result of type {raised.kind} is not JSON")])
 
 
 def _result_of(value: Any) -> ToolExecutionResult:
@@ -125,21 +133,15 @@ def _blocks(item: Any) -> list[ContentBlock]:
 
 
 def _checked(block: Block) -> ContentBlock:
-    """The block as it comes back from a row. Values in it that are not JSON become text, and so does a block that is
-    none."""
-    try:
-        body = json.loads(_json(block.model_dump(mode="python", warnings=False)), parse_int=_whole_number)
-        if is_too_deep(body):
-            raise ValueError(f"it is nested more than {MAX_ARGUMENTS_DEPTH} deep")
-        return blocks_adapter.validate_python([storable(body)])[0]
-    except Exception as raised:
-        if isinstance(block, CodeBlock) and isinstance(getattr(block, "code", None), str):
-            return TextBlock(text=storable(block.code))
-        return TextBlock(text=storable(_described(block, raised)))
+    """The block as it comes back from a row. Values in it become JSON."""
+    body = json.loads(_json(block.model_dump(mode="python", warnings=False)), parse_int=_whole_number)
+    if is_too_deep(body):
+        raise ValueError(f"it is nested more than {MAX_ARGUMENTS_DEPTH} deep")
+    return blocks_adapter.validate_python([storable(body)])[0]
 
 
 def _json(value: Any) -> bytes:
-    return to_json(value, fallback=str, inf_nan_mode="strings", bytes_mode="base64")
+    return to_json(value, fallback=plain, inf_nan_mode="strings", bytes_mode="base64")
 
 
 def _whole_number(text: str) -> int:
@@ -157,7 +159,7 @@ def _text(value: Any) -> str:
         return _bytes_text(bytes(value))
     if isinstance(value, Iterator):
         value = list(islice(value, MAX_ITEMS))
-    return encode(value).decode()
+    return encode(value, plain).decode()
 
 
 def _bytes_text(body: bytes) -> str:
@@ -165,14 +167,6 @@ def _bytes_text(body: bytes) -> str:
         return str(storable(body.decode()))
     except UnicodeDecodeError:
         return f"[{len(body)} bytes that are no text]"
-
-
-def _described(value: Any, raised: BaseException) -> str:
-    try:
-        shown = _reader.repr(value)
-    except Exception:
-        shown = type(value).__name__
-    return f"[what the tool returned is no JSON ({error_text(raised)}); it reads:] {shown}"
 
 
 WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests

@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -37,18 +37,27 @@ def is_pause(value: Any) -> bool:
     return isinstance(value, PauseForInputResult | PauseForChildResult)
 
 
-async def execute(ctx: RunState, tool: Tool, ready: dict[str, Any], path: str) -> ToolExecutionResult:
+Around = Callable[[], AbstractContextManager[list[Any]]]  # around a tool's code, which adds its result to the list
+
+
+def _around_nothing() -> AbstractContextManager[list[Any]]:
+    return nullcontext([])
+
+
+async def execute(
+    ctx: RunState, tool: Tool, ready: dict[str, Any], path: str, around: Around = _around_nothing
+) -> ToolExecutionResult:
     """Run the tool; its calls through ctx are numbered below `path`. Raises TimeoutError and ToolPaused."""
     with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
         try:
-            return await _execute(ctx, tool, ready)
+            return await _execute(ctx, tool, ready, around)
         except CancellationError as error:
             if ctx.effects.token.cancelled:
                 raise
             raise ToolEndedOddly(error_text(error)) from error
 
 
-async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExecutionResult:
+async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Around) -> ToolExecutionResult:
     timeout = timeout_of(tool)
 
     def call() -> Any:
@@ -58,22 +67,27 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any]) -> ToolExec
     async def called() -> Any:
         return await call()
 
+    def called_here() -> Any:
+        with around() as values:
+            values.append(call())
+            return _readable(values[0])
+
     if inspect.iscoroutinefunction(tool.execute):
-        return await _converted(ctx, tool, await awaited(tool, called(), timeout))
-    found = await on_a_thread(ctx, lambda: _readable(call()), timeout)
+        return await _converted(ctx, tool, await awaited(tool, called(), timeout, around))
+    found = await on_a_thread(ctx, called_here, timeout)
     if isinstance(found, ToolExecutionResult):
         return found
     if is_pause(found):
         raise ToolPaused(found)
-    return await _converted(ctx, tool, await awaited(tool, found, timeout))
+    return await _converted(ctx, tool, await awaited(tool, found, timeout, around))
 
 
-async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
+async def awaited(tool: Tool, awaitable: Any, timeout: float, around: Around = _around_nothing) -> Any:
     """In a task of its own: code that resists its cancellation holds up nobody. After a grace period the task is
     abandoned, and all its later calls on the run are refused."""
     scope = paths.current()
     with paths.entered(None):  # the tool's calls are numbered as without a task
-        task = asyncio.ensure_future(_without_exits(awaitable, scope))
+        task = asyncio.ensure_future(_without_exits(awaitable, scope, around))
     asked = False  # whether its cancellation was requested
     try:
         await asyncio.wait([task], timeout=timeout)
@@ -100,10 +114,12 @@ async def awaited(tool: Tool, awaitable: Any, timeout: float) -> Any:
         raise ToolEndedOddly(error_text(error)) from error
 
 
-async def _without_exits(awaitable: Any, scope: paths.Scope | None) -> Any:
+async def _without_exits(awaitable: Any, scope: paths.Scope | None, around: Around) -> Any:
     with paths.entered(scope):
         try:
-            return await awaitable
+            with around() as values:
+                values.append(await awaitable)
+                return values[0]
         except (SystemExit, KeyboardInterrupt) as error:
             raise ToolEndedOddly(error_text(error)) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -68,8 +69,9 @@ class ToolThreads(Threads):
         return self._live < self._size and self._live + self._lost < self._size * (1 + LOST_PER_THREAD)
 
     def _make(self, call: Call) -> Thread:
+        thread = super()._make(call)
         self._live += 1
-        return super()._make(call)
+        return thread
 
     def _give_up(self, job: Call) -> None:
         with self._lock:
@@ -95,10 +97,11 @@ class ToolThreads(Threads):
     def _replace(self) -> list[Call]:
         """Start threads for waiting calls. Returns the calls to refuse: all, when no thread lives and none can
         start."""
-        while self._waiting and self._has_room:
-            job = self._waiting.popleft()
-            if not job.is_over:
-                self._make(job)
+        with suppress(RuntimeError):  # the system has no thread left
+            while self._waiting and self._has_room:
+                if not self._waiting[0].is_over:
+                    self._make(self._waiting[0])
+                self._waiting.popleft()
         if self._live:
             return []
         left, self._waiting = list(self._waiting), deque()
@@ -127,9 +130,11 @@ class ToolThreads(Threads):
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            self._waiting.clear()
+            waiting, self._waiting = self._waiting, deque()
         for thread in idle:
             thread.calls.put(None)
+        for call in waiting:
+            call.answer(None, RuntimeError(f"the threads {self._name} are closed"))
 
 
 _pools: WeakSet[ToolThreads] = WeakSet()  # of this process

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ravi_django.capabilities.llm.errors import error_text
+from ravi_django.conf import conf
 from ravi_django.kernel.content import blocks_json
 from ravi_django.kernel.errors import (
     CancellationError,
@@ -27,7 +28,7 @@ from ravi_django.runtime.lease.gate import Stop, Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import uncertain
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.tools.results import result_of
+from ravi_django.runtime.tools.results import happened, result_of
 from ravi_django.runtime.tools.running import awaited, on_a_thread, scope_below
 from ravi_django.runtime.tools.threads import NoThreadLeft
 
@@ -37,10 +38,10 @@ log = logging.getLogger("ravi.tools")
 async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
     """The check's answer on this attempt, in the form of a person's decision; None when it does not know.
 
-    The answer is journaled, so the check runs once. It runs no sooner than `not_before`: until then the worker that
-    began the effect may still perform it.
+    The answer is journaled, so the check runs once. It runs when the code of the attempt has ended; a late result is
+    the answer.
     """
-    effects, path = ctx.effects, f"@checked.{entry.path}.{entry.attempt}"
+    effects, path = ctx.effects, uncertain.checked_path(entry)
     recorded = effects.journal.system(path)
     if recorded is not None:
         answer = recorded.result
@@ -48,11 +49,33 @@ async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> d
         tool = ctx.toolbox.get(entry.name)
         if tool is None or tool.check is None or uncertain.asked(effects, entry):
             return None
-        if not_before is not None:
-            await effects.wait(Wait("timer", "check", lambda: effects.present() >= not_before or None, not_before))
-        answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry), **hidden.of_call(entry.request)}
-        effects.note_once(Entry("effect.checked", path, entry.name, result=answer))
+        answer = await _ended(ctx, entry, not_before)
+        if answer is None:
+            answer = {"by": f"check of {tool.name}", **await _answer(ctx, tool, entry), **hidden.of_call(entry.request)}
+            effects.note_once(Entry("effect.checked", path, entry.name, result=answer))
     return None if answer["outcome"] == "unknown" else dict(answer)
+
+
+async def _ended(ctx: RunState, entry: Entry, not_before: datetime | None) -> dict[str, Any] | None:
+    """Wait until the code of the attempt has ended, and until `not_before`. Returns its late result, "unknown" if it
+    goes on for too long, else None."""
+    effects = ctx.effects
+    while True:
+        seen = effects.facts.wake_seq
+        late, code = await effects.database.call(uncertain.running, effects, entry)
+        until = not_before or effects.present()
+        if code is not None:
+            lost_at = code.ends + timedelta(seconds=conf.TOOL_LOST_S)
+            if effects.present() >= lost_at:
+                return {"outcome": "unknown"}
+            until = min(max(until, code.until), lost_at)
+        if late is not None or effects.present() >= until:
+            return late  # type: ignore[no-any-return]
+
+        def met(until: datetime = until, seen: int = seen) -> bool | None:
+            return effects.present() >= until or effects.facts.wake_seq > seen or None
+
+        await effects.wait(Wait("timer", "check", met, until))
 
 
 async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
@@ -62,16 +85,18 @@ async def _answer(ctx: RunState, tool: Tool, entry: Entry) -> dict[str, Any]:
         arguments, key = uncertain.arguments_of(entry), ctx.idempotency_key
     try:
         if inspect.iscoroutinefunction(check):
-            found = await awaited(tool, check(arguments, key), timeout)
+            found = check(arguments, key)
         else:
             found = await on_a_thread(ctx, lambda: check(arguments, key), timeout)
+        if inspect.isawaitable(found):
+            found = await awaited(tool, found, timeout)
     except (CancellationError, LeaseLostError, NoThreadLeft):
         raise
     except Exception as error:
         log.warning("the check of %s failed: %s", tool.name, error_text(error), extra={"action": "tool.check_failed"})
         return {"outcome": "unknown", "error": error_text(error)}
     if isinstance(found, Happened):
-        return {"outcome": "happened", "result": blocks_json(result_of(found.result).content)}
+        return {"outcome": "happened", "result": blocks_json(happened(tool.name, found.result).content)}
     if found is NotHappened or isinstance(found, NotHappened):
         return {"outcome": "run_again"}
     return {"outcome": "unknown"}
@@ -91,8 +116,11 @@ async def decided(ctx: RunState, entry: Entry) -> ToolExecutionResult | None:
     entry.attempt = begun.attempt
     if "ran_with" in (begun.request or {}):
         entry.request = {**entry.request, "ran_with": begun.request["ran_with"]}
-    decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
+    tool = ctx.toolbox.get(entry.name)
+    decidable = uncertain.may_decide_at(effects, begun, tool)
+    seen = decidable - timedelta(seconds=conf.LEASE_S + (timeout_of(tool) if tool else conf.TOOL_TIMEOUT_S))
     why = f"it was started at {begun.finished_at:%Y-%m-%d %H:%M:%S} UTC and its worker died"
+    why += f", last seen at {seen:%H:%M:%S} UTC"
     return await decide(ctx, entry, why, decidable)
 
 

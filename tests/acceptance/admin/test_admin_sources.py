@@ -198,7 +198,7 @@ def test_what_is_written_here_is_neither_shown_among_options_nor_typed(root: Cli
         root.post(ADD, form(name="New", options=json.dumps(typed))),
     ]
 
-    assert options == {"newest": 5} and "2001" not in looked and "newest" in looked
+    assert options == {"newest": 5} and "delivered_today" not in looked and "newest" in looked
     assert "https://example.com/before.xml" in looked, "under its own name"
     assert [answer.status_code for answer in answers] == [302, 302]
     source.refresh_from_db()

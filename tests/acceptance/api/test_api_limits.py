@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
@@ -185,7 +188,12 @@ def test_a_larger_fan_out_goes_on_in_later_minutes(
     assert world.limits_take(user, "emit_deliveries", 2) == 1
 
 
-def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, valkey_url: str) -> None:
+OTHERS = 10  # connections to the tests' server that other tests have left
+
+
+def test_many_processes_have_one_count_on_few_connections(
+    user: Any, limited: Any, settings: Any, valkey_url: str
+) -> None:
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": valkey_url}}
     limited(signals=10, sockets=5)
 
@@ -200,10 +208,16 @@ def test_many_processes_have_one_count(user: Any, limited: Any, settings: Any, v
         return found[0], found[1]
 
     user.has_perm = lambda name: False
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(passes, range(40)))
+    with redis.Redis.from_url(valkey_url) as server, ThreadPoolExecutor(40) as pool:
+        gc.disable()  # it would close the connections that requests have left
+        try:
+            found = list(pool.map(lambda number: Context().run(passes, number), range(40)))
+            connections = len(server.client_list(_type="normal"))
+        finally:
+            gc.enable()
 
     assert [sum(column) for column in zip(*found, strict=True)] == [10, 5]
+    assert connections <= 1 + 10 + OTHERS, "requests share them"
 
 
 def test_a_killed_process_gives_its_places_back_and_a_living_one_keeps_them(user: Any, limited: Any, now: Any) -> None:

@@ -16,7 +16,7 @@ RAVI = {
     **RAVI,
     "ENGINE": os.environ.get("RAVI_ENGINE", RAVI["ENGINE"]),
     "DRAIN_S": float(os.environ.get("COMMAND_SITE_DRAIN_S", 1)),
-    "HEARTBEAT_S": 0.5,
+    "HEARTBEAT_S": float(os.environ.get("COMMAND_SITE_HEARTBEAT_S", 0.5)),
     "SWEEP_S": 0.5,
     "RETRY_BASE_S": 0.1,
 }
@@ -39,9 +39,9 @@ class CommandSite(AppConfig):
     def ready(self) -> None:
         import asyncio
 
-        from ravi_django import register
+        from ravi_django import register, tool
         from ravi_django.agents import ReActAgent
-        from ravi_django.kernel import DeterminismError, ModelError, TextBlock, TransientError
+        from ravi_django.kernel import DeterminismError, ModelError, TextBlock, ToolUseBlock, TransientError
         from ravi_django.testing.scripted import ScriptedModel
 
         async def slow(messages: object, options: object) -> str:
@@ -51,6 +51,14 @@ class CommandSite(AppConfig):
         async def told(messages: object, options: object) -> str:
             print("the model is asked", flush=True)
             return await slow(messages, options)
+
+        @tool
+        async def hold(number: int) -> str:
+            """Return once the file COMMAND_SITE_GATE exists."""
+            print("a tool is called", flush=True)
+            while not os.path.exists(os.environ["COMMAND_SITE_GATE"]):
+                await asyncio.sleep(0.01)
+            return "through"
 
         def flaky(messages: object, options: object) -> object:
             flaky.calls += 1
@@ -84,5 +92,9 @@ class CommandSite(AppConfig):
             "rude": [[TextBlock(text="red \x1b[31malert\x1b[0m\x07 done")]],
         }.items():
             register(ReActAgent(key, model=ScriptedModel(script)))
+        calls = [
+            ToolUseBlock(tool_name="hold", arguments={"number": number}, call_id=f"c{number}") for number in range(6)
+        ]
+        register(ReActAgent("parallel", model=ScriptedModel([calls, "done"]), tools=[hold]))
         register(Quiet())
         register(Drifted())

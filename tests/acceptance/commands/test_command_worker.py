@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
 from project.process import wait_until
+from project.services import Postgres
+from tests.support import template
 from tests.support.patience import BOUND_S
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
@@ -62,6 +68,31 @@ def test_a_second_signal_ends_it_at_once(sqlite_site) -> None:
 
         assert worker.process.wait(BOUND_S) == -signal.SIGTERM
     site.empty()
+
+
+def test_it_ends_while_the_database_hangs(postgres_site, tmp_path_factory) -> None:
+    """Six tools end at once: their results wait for a shared commit."""
+    with TemporaryDirectory() as folder, Postgres(template.cluster(Path(folder) / "postgresql"), fast=True) as server:
+        gate = Path(folder) / "gate"
+        names = {"DATABASE_URL": server.url, "COMMAND_SITE_GATE": str(gate), "COMMAND_SITE_HEARTBEAT_S": "10"}
+        site = postgres_site.with_(RAVI_ENGINE="inline", **names)
+        site.submit("react/parallel")
+        with site.managed("ravi_worker") as worker:
+            assert wait_until(lambda: worker.text.count("a tool is called") == 6, BOUND_S), worker.text
+            postmaster = psutil.Process(server.pid)
+            stopped = [postmaster, *postmaster.children(recursive=True)]
+            try:
+                for process in stopped:
+                    process.suspend()
+                gate.touch()
+                worker.process.terminate()
+
+                assert worker.process.wait(BOUND_S) == 0, worker.text
+            finally:
+                for process in stopped:
+                    with suppress(psutil.NoSuchProcess):
+                        process.resume()
+            assert "ravi_worker: stopped" in worker.text
 
 
 def test_a_worker_without_tables_says_what_to_do(sqlite_site, tmp_path) -> None:

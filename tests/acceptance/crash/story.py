@@ -15,6 +15,7 @@ from tests.acceptance.crash.wishes import GATED, PEOPLES, RUNS, said, wish_for
 
 EFFECTS = ("idempotent", "at_most_once", "transactional")
 CHECKED = "checked"  # at most once, with a check; its argument `known` is whether the check finds out
+OUTLIVING = ("late", "late_async", "late_checked", "late_checked_async")  # at most once, and long after their timeout
 ROUNDS = "turns"  # the key of a story in the run's input
 PLACE = "place"  # instead: of a run in a planned tree
 NOT_RUN = "was not run: this worker could not renew its lease in time"  # the result of an at-most-once call
@@ -44,7 +45,7 @@ class Step:
         """What it promises, when it does something to the world; a call that is refused does nothing."""
         if self.tool in GATED:
             return GATED[self.tool] if self.wish in RUNS else None
-        if self.tool == CHECKED:
+        if self.tool == CHECKED or self.tool in OUTLIVING:
             return "at_most_once"
         return self.tool if self.tool in EFFECTS else None
 

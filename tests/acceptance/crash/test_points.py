@@ -12,7 +12,8 @@ import pytest
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.matrix import UNCERTAIN, WORKERS, Matrix, cases_at
-from tests.acceptance.crash.story import CHECKED, Step, Story
+from tests.acceptance.crash.story import CHECKED, OUTLIVING, Step, Story
+from tests.support.patience import BOUND_S
 
 PEOPLES = ("request", "answer", "record", "wake")  # come only after another death: see test_death_while_deciding
 CASES = cases_at(f"{name}.{side}" for name in POINTS if name not in PEOPLES for side in ("before", "after"))
@@ -76,6 +77,32 @@ def test_the_check_of_an_effect_that_its_worker_died_over(lab, asking, point, kn
     people = lab.query("SELECT 1 FROM ravi_humanrequest WHERE run_id = %s", run_id)
     assert bool(people) == (outcome == "unknown")
     assert sum(line["run"] == run_id and line["kind"] == CHECKED for line in lab.ledger()) == 1
+    matrix.assert_right(run_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "dies"),
+    [
+        pytest.param(name, dies, marks=() if (name, dies) == ("late", False) else pytest.mark.crash)
+        for name in OUTLIVING
+        for dies in (False, True)
+    ],
+)
+def test_a_tool_that_outlives_its_timeout_acts_once(lab: Lab, name: str, dies: bool) -> None:
+    """Its late result settles it; where its worker died before that, the check does, or a person."""
+    matrix, run_id = Matrix(lab, []), lab.submit(Story.of([Step(name, 1)]), *(["effect.after"] if dies else []))
+
+    if "checked" not in name:
+        assert lab.until(lambda: matrix.request(run_id), BOUND_S)
+    if dies and "checked" not in name:
+        assert lab.until(lambda: lab.struck(run_id), BOUND_S)
+        matrix.decide(run_id)
+    assert lab.until(lambda: lab.run(run_id)["status"] == "completed", BOUND_S)
+
+    assert sum(line["run"] == run_id and line["kind"] == name for line in lab.ledger()) == 1
+    people = lab.query("SELECT answer->>'by' AS by FROM ravi_humanrequest WHERE run_id = %s", run_id)
+    assert len(people) == ("checked" not in name)
+    assert dies or all(row["by"].startswith("worker ") for row in people)
     matrix.assert_right(run_id)
 
 

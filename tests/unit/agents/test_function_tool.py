@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable
 from datetime import date
@@ -7,12 +8,15 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from django.db.models import QuerySet
 from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field
 
 from ravi_django.agents import FunctionTool, tool
 from ravi_django.agents.tools.signature import read_docstring
+from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Effect, HumanInput, Risk, RunContext, Tool, ToolArgumentsError
+from ravi_django.models import Session
 from tests.support.cases import case
 
 
@@ -110,6 +114,84 @@ def test_it_is_called_like_its_function() -> None:
     assert (made.name, made.execute(**made.validate({"item": "tea"}))) == ("price", "tea: 3")
     # without run context nothing is injected
     assert send_invoice.context_parameter is None and send_invoice.input_parameter is None
+
+
+def transfer(account: str, amount: "Amount", ctx: RunContext, told: HumanInput | None = None) -> str:
+    """Transfer money.
+
+    Args:
+        amount: in euros
+    """
+    return f"{amount} from {account}"
+
+
+Amount = int
+
+
+async def transfer_later(account: str, amount: int) -> str:
+    """Transfer money."""
+    return f"{amount} from {account}"
+
+
+class Bank:
+    """A bank."""
+
+    async def __call__(self, account: str, amount: int) -> str:
+        """Transfer money."""
+        return f"{amount} from {account}"
+
+    def of_acme(self, amount: int, account: str) -> str:
+        """Transfer money."""
+        return f"{amount} from {account}"
+
+    acme = functools.partialmethod(of_acme, account="ACME")
+
+    @staticmethod
+    def static(account: str, amount: int) -> str:
+        """Transfer money."""
+        return f"{amount} from {account}"
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return called
+
+
+ACME = {"account": "ACME", "ctx": None, "told": None}
+BOUND = {
+    "keyword": functools.partial(transfer, **ACME),
+    "positional": functools.partial(transfer, "ACME", ctx=None, told=None),
+    "nested": functools.partial(functools.partial(transfer, ctx=None, told=None), account="ACME"),
+    "async": functools.partial(transfer_later, account="ACME"),
+    "callable": functools.partial(Bank(), account="ACME"),
+    "partialmethod": Bank().acme,
+    "static": functools.partial(Bank.static, account="ACME"),
+    "decorated": logged(functools.partial(transfer, **ACME)),
+    "a part of a decorated one": functools.partial(logged(transfer), **ACME),
+    "a part of a tool": functools.partial(tool(transfer), **ACME),
+}
+
+
+@pytest.mark.parametrize("kind", BOUND)
+def test_what_is_bound_is_not_the_models(kind: str) -> None:
+    made = tool(name="transfer")(BOUND[kind])
+    assert list(made.parameters["properties"]) == ["amount"]
+    assert made.description == made.__doc__.partition("\n")[0] == "Transfer money."  # type: ignore[union-attr]
+    assert (made.context_parameter, made.input_parameter) == (None, None)
+    assert refusal(made, {"amount": 3, "account": "SOMEBODY"}).field == "account"
+    done = made.execute(**made.validate({"amount": 3}))
+    assert (asyncio.run(done) if inspect.isawaitable(done) else done) == "3 from ACME"
+
+
+def test_a_tool_is_read_through_callables_and_partials_without_a_name() -> None:
+    made = Toolbox([functools.partial(transfer, account="ACME"), tool(name="bank")(Bank())])
+    partial, bank = made.all()
+    assert (partial.name, partial.context_parameter, partial.input_parameter) == ("transfer", "ctx", "told")
+    assert partial.parameters["properties"] == {"amount": {"type": "integer", "description": "in euros"}}
+    assert bank.description == "Transfer money." and inspect.iscoroutinefunction(bank.execute)
 
 
 def test_what_a_model_got_wrong_is_named() -> None:
@@ -250,7 +332,10 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
         (generator, "return one value"), (two_contexts, "remove one"), (two_inputs, "remove one"),
         (unreadable, "import it at module level"), (no_json, "types that JSON can carry"),
         (no_schema, "types that JSON can carry"), (method, "bound method"), (field_default, "Annotated"),
-        (Address, "takes a function"), ("greet", "write @tool(name='greet')"), (lambda a: a, "with @tool(name=…)"),
+        (Address, "takes a function"), (functools.partial(Address, zip=1), "takes a function"),
+        (gives_rows, "list[dict]"), (gives_a_row, "list[dict]"), (gives_unimported_rows, "list[dict]"),
+        (functools.singledispatch(plain), "by its first positional argument"),
+        ("greet", "write @tool(name='greet')"), (lambda a: a, "with @tool(name=…)"),
     ]:  # fmt: skip
         with case(function, words):
             with pytest.raises((TypeError, ValueError)) as caught:
@@ -258,6 +343,9 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
             assert words in str(caught.value)
 
 
+def gives_rows() -> QuerySet[Session]: ...
+def gives_a_row() -> "dict[str, Session | None]": ...
+def gives_unimported_rows() -> "QuerySet[Nowhere]": ...  # noqa: F821
 def rest(*names: str) -> None: ...
 def keywords(**names: str) -> None: ...
 def positional(a: int, /) -> None: ...

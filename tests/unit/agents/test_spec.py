@@ -87,7 +87,7 @@ def test_a_whole_spec_is_read_and_written_back() -> None:
         ({"result_schema": {"type": "objekt"}}, "result_schema", "JSON schema"),
         ({"welcome": "a\0b"}, "welcome", "NUL"), ({"starter_prompts": ["a", "b\0"]}, "starter_prompts.1", "NUL"),
         ({"variables": {"a\0": {}}}, "variables", "NUL"), ({"name": "\ud800"}, "name", "surrogate"),
-        ({"options": {"extra": {"api_key": "sk-1"}}}, "options.extra.api_key", "environment"),
+        ({"options": {"extra": {"api_key": "sk-zanzibar"}}}, "options.extra.api_key", "environment"),
         ({"variables": {"password": {"default": "1234"}}}, "variables.password", "environment"),
     ],
 )  # fmt: skip
@@ -96,7 +96,7 @@ def test_a_fault_is_named_by_its_place_with_the_mend(change: dict[str, Any], fie
     with pytest.raises(InvalidInputError) as caught:
         validate_spec({"model": "m", "tool_names": ["calculator"], **change}, TOOLS, known_agents)
     assert caught.value.field == field
-    assert words in str(caught.value) and "sk-1" not in str(caught.value)
+    assert words in str(caught.value) and "sk-zanzibar" not in str(caught.value)
 
 
 def test_what_is_nested_without_end_is_refused() -> None:

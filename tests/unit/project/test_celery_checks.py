@@ -2,20 +2,23 @@
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.core import checks
+from django.db import connections
 
 from project.celery import app
 from project.settings import database
 from ravi_django.checks import check_source_places
 from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
-from ravi_django.models import Source
+from ravi_django.models import Run, Schedule, Source
 from tests.support import forks
 from tests.support.cases import case
+from tests.support.runs import make_run
 
 BROKER = "redis://broker.example:6379/0"
 SWEEP = {"task": "ravi.sweep", "schedule": 5}
@@ -75,6 +78,29 @@ def test_the_engine_is_celerys_where_there_is_a_broker(in_use: Any, settings: An
     assert conf.ENGINE == "inline"
 
 
+def test_connections_that_each_thread_of_a_web_process_keeps(in_use: Any, settings: Any, monkeypatch: Any) -> None:
+    for seconds in (None, 60):
+        monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", seconds)
+        assert found() == ["ravi.W008"]
+    settings.ASGI_APPLICATION = None
+    assert found() == []
+
+
+def test_the_doctor_names_a_directory_where_others_find_uploads(settings: Any, tmp_path: Path) -> None:
+    """The demo site serves its MEDIA_ROOT by the app alone."""
+    local = "django.core.files.storage.FileSystemStorage"
+    kept = {"ravi": {"BACKEND": local, "OPTIONS": {"location": str(tmp_path)}}}
+    for root, url, more, words in (
+        (settings.MEDIA_ROOT, "", {}, None),
+        (tmp_path, "media/", {}, "below MEDIA_ROOT, which the site serves at /media/"),
+        ("", "", {}, f"there is no MEDIA_ROOT, so uploads are in {Path.cwd()}"),
+        ("", "media/", kept, None),
+    ):
+        settings.MEDIA_ROOT, settings.MEDIA_URL, settings.STORAGES = root, url, {**settings.STORAGES, **more}
+        with case(words):
+            assert [words in finding.what for finding in diagnosis.files()] == ([] if words is None else [True])
+
+
 def ids(settings: Any, **given: Any) -> list[str]:
     settings.RAVI = {**settings.RAVI, **given}
     return [str(found.id) for found in check_source_places()]
@@ -125,6 +151,23 @@ def test_the_doctor_names_the_sources_that_fail():
 
     Source.objects.create(name="bad", agent="test/code", error="no")
     assert all(found.fix for found in diagnosis.sources() if found.level != "ok")
+
+
+@pytest.mark.django_db
+def test_the_doctor_names_agents_that_no_code_has_and_that_have_work() -> None:
+    def faults() -> list[str]:
+        return [finding.what for finding in diagnosis.agents() if finding.level == "warning"]
+
+    assert faults() == []
+    for status in ("suspended", "pending", "completed"):
+        Run.objects.filter(id=make_run("react/old-name").id).update(status=status)
+    make_run("react/assistant")
+    for name, agent, enabled in (("a", "react/gone", True), ("b", "react/off", False), ("c", "react/assistant", True)):
+        Schedule.objects.create(name=name, agent=agent, enabled=enabled, input="hi", every_s=60)
+    assert faults() == [
+        "agents: react/old-name is not in this code, and 2 unfinished runs wait for a process that has it",
+        "agents: react/gone cannot be run, and enabled schedules submit to it",
+    ]
 
 
 def test_load_with_no_environment_and_no_services() -> None:

@@ -17,10 +17,11 @@ from ravi_django.kernel import (
     RunHandle,
     SpawnDeniedError,
 )
-from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
+from ravi_django.models import TERMINAL, Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support import world
-from tests.support.runs import CodeAgent, auntil, code, drive, every_death, idle, leased, make_run
+from tests.support.patience import BOUND_S
+from tests.support.runs import CodeAgent, auntil, code, drive, every_death, idle, in_background, leased, make_run, until
 from tests.support.trees import spawn
 from tests.support.world import Entry, cancel
 
@@ -376,8 +377,13 @@ def written(monkeypatch):
     return counts
 
 
+def open_children(run_id):
+    return Run.objects.filter(parent_id=run_id).exclude(status__in=TERMINAL)
+
+
 def asking_each(*names):
-    """Ask one child, so that the stream has begun, and then one for each of the names, all at once."""
+    """Ask one child, so that the stream has begun, and then one for each of the names, all at once. The first one has
+    ended by then: it replies before, and takes part of the room until its end."""
 
     async def one(ctx, name):
         try:
@@ -387,6 +393,7 @@ def asking_each(*names):
 
     async def story(ctx, inbox):
         await one(ctx, "first")
+        await asyncio.to_thread(in_background(until, lambda: not open_children(ctx.run_id)).result, BOUND_S)
         return await asyncio.gather(*(one(ctx, name) for name in names))
 
     return code(story)

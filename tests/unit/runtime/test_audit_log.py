@@ -68,7 +68,7 @@ def test_a_run_its_model_calls_and_its_tools_are_on_record(ran, caplog):
 
     async def story(ctx, inbox):
         await ctx.llm([ChatMessage.of("user", "hello")])
-        await ctx.tool("send", to="ACME", api_key="sk-1")
+        await ctx.tool("send", to="ACME", api_key="sk-zanzibar")
         return "done"
 
     audited(story, model=ScriptedModel([SAID]), tools=[sender("idempotent", ran)])
@@ -86,7 +86,7 @@ def test_a_run_its_model_calls_and_its_tools_are_on_record(ran, caplog):
     assert ended.detail["outcome"] == "ok"
     lines = [entry.getMessage() for entry in caplog.records if entry.name == "ravi.audit"]
     assert lines[2] == f"tool send {run.id}: ok"
-    assert "sk-1" not in caplog.text
+    assert "sk-zanzibar" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,10 @@ def test_a_hundred_calls_share_a_few_threads_and_closing_ends_their_connections(
     assert all(wrapper.connection is None for wrapper in wrappers)
 
 
-def test_closing_leaves_a_thread_that_hangs(monkeypatch):
+CLOSED = "the threads ravi-db are closed, and one hangs in a call"
+
+
+def test_closing_leaves_a_thread_that_hangs_and_ends_the_waits_for_it(monkeypatch):
     world.patch(monkeypatch, "CLOSE_S", 0.1)
     go, begun, closed = threading.Event(), threading.Event(), []
 
@@ -73,17 +76,32 @@ def test_closing_leaves_a_thread_that_hangs(monkeypatch):
         closed.append(connections["default"])
 
     async def story():
-        threads = DatabaseThreads(2)
-        hanging = asyncio.ensure_future(threads.call(hang))
-        await threads.call(begun.wait)
-        threads.close()
-        assert not hanging.done()
+        threads = DatabaseThreads(1)
+        calls = [asyncio.ensure_future(threads.see_through(function)) for function in (hang, Run.objects.count)]
+        await asyncio.to_thread(begun.wait)
+        await asyncio.to_thread(threads.close)
+        for call in calls:
+            call.cancel()  # as the end of the loop does
+        assert {str(error) for _, error, _ in await asyncio.gather(*calls)} == {CLOSED}
 
     try:
         in_background(asyncio.run, story()).result(BOUND_S)
     finally:
         go.set()
     until(lambda: closed and closed[0].connection is None)
+
+
+def test_a_thread_that_the_system_refuses_is_made_for_the_next_call(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    async def story(threads):
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+            patch.setattr(threading.Thread, "start", refuse)
+            await threads.call(Run.objects.count)
+        return await threads.call(Run.objects.count)
+
+    assert on_threads(story, size=1) == 0
 
 
 def test_a_write_is_seen_through_when_its_caller_is_cancelled():

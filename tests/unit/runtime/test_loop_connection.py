@@ -13,7 +13,7 @@ from ravi_django.kernel import ChatMessage, LeaseLostError
 from ravi_django.models import JournalEntry, Run, Turn
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import auntil, leased, on_postgresql, uncommitted
+from tests.support.runs import auntil, in_background, leased, on_postgresql, uncommitted
 from tests.support.world import OWN_CONNECTIONS_SHAPES, Appender, DatabaseThreads, Entry, NewTurn, Statement
 
 pytestmark = [pytest.mark.django_db(transaction=True), on_postgresql]
@@ -337,6 +337,21 @@ def test_a_cancelled_caller_waits_for_the_commit_that_it_shares():
 
     run_story(story)
     assert [path for _, path in rows()][1:] == ["a", "b"]
+
+
+def test_appends_that_wait_for_a_commit_end_when_the_threads_are_closed_meanwhile():
+    async def story(my, lease):
+        with uncommitted(lambda: Run.objects.select_for_update().get(id=lease.run_id)):
+            waiting = [asyncio.create_task(my.append(lease, effect(name))) for name in "abcdef"]
+            await asyncio.sleep(0)
+            await asyncio.to_thread(my.threads.close)
+            my.appender.close()  # breaks the commit off, and no thread can repeat it
+            for task in waiting:
+                task.cancel()  # as the end of the loop does
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {str(error) for error in found} == {"the threads ravi-db are closed"}
+
+    in_background(run_story, story).result(BOUND_S)
 
 
 def counted(monkeypatch, my):

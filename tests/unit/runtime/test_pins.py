@@ -193,13 +193,15 @@ def test_a_computation_that_has_raised_raises_again_in_a_replay(clock, step, ran
 
 
 def test_rendered_instructions_are_not_for_who_talks_to_the_agent(client, ada):
-    register(ReActAgent("secretive", model=ScriptedModel(["hi"]), system_instructions=lambda ctx: "The code is 1234."))
+    register(
+        ReActAgent("secretive", model=ScriptedModel(["hi"]), system_instructions=lambda ctx: "The code is zanzibar.")
+    )
     run = drive(make_run("react/secretive", owner=ada))
     client.force_login(ada)
 
     shown = client.get(f"/ravi/runs/{run.id}/journal/")
 
-    assert rows(run, "pinned")[0].result == "The code is 1234."
+    assert rows(run, "pinned")[0].result == "The code is zanzibar."
     assert shown.status_code == 200
     assert "pinned" in [entry["kind"] for entry in shown.json()["results"]]
-    assert "1234" not in shown.content.decode()
+    assert "zanzibar" not in shown.content.decode()

@@ -1,7 +1,7 @@
 """Workers behind a pooler: they work, and the pool's other clients notice nothing."""
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import psycopg
 import pytest
@@ -151,6 +151,56 @@ def test_behind_pgbouncer_the_loop_appends_with_limits_in_each_transaction(monke
 
     with behind_pgbouncer(monkeypatch):
         assert asyncio.run(main()) == (OURS, [*range(2, 11), (11, None, True)])
+
+
+@pytest.mark.parametrize("pooler", [nullcontext, behind_pgbouncer], ids=["direct", "behind a pooler"])
+@pytest.mark.parametrize(("chosen", "committed"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
+def test_a_worker_commits_to_disk_where_the_database_does_not_ask_for_it(monkeypatch, pooler, chosen, committed):
+    """A crash of the server loses a commit that was not: the journal would lack an effect that has happened."""
+    code(story, tools=[step])
+    runs = [make_run() for _ in range(3)]
+    name = connection.settings_dict["NAME"]
+    try:
+        execute(f"{NOTING}; ALTER DATABASE {name} SET synchronous_commit = {chosen}")
+        with pooler(monkeypatch):
+            driven(runs)
+        assert world.postgres_execute("SELECT DISTINCT chosen FROM noted", []) == [(committed,)]
+    finally:
+        execute(f"ALTER DATABASE {name} RESET synchronous_commit; DROP FUNCTION note CASCADE; DROP TABLE noted")
+
+
+def test_the_doctor_finds_a_standby_and_commits_that_may_be_lost():
+    name = connection.settings_dict["NAME"]
+    standby = f"""CREATE FUNCTION pg_is_in_recovery() RETURNS boolean RETURN true;
+        ALTER DATABASE {name} SET search_path = public, pg_catalog"""
+    try:
+        for change, level, words in (
+            (f"ALTER DATABASE {name} SET synchronous_commit = off", "warning", "a crash of PostgreSQL loses the last"),
+            (
+                f"ALTER DATABASE {name} SET synchronous_commit = local",
+                "warning",
+                "synchronous standby may lose the last",
+            ),
+            (f"{standby}; ALTER DATABASE {name} RESET synchronous_commit", "error", "it is a standby, which refuses"),
+        ):
+            execute(change)
+            first, *others = found()
+            assert (first[0], words in first[1], {level for level, _ in others}) == (level, True, {"ok"})
+    finally:
+        execute(f"ALTER DATABASE {name} RESET ALL; DROP FUNCTION IF EXISTS public.pg_is_in_recovery()")
+    assert {level for level, _ in found()} == {"ok"}
+
+
+NOTING = """CREATE TABLE noted (chosen text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO noted VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$;
+CREATE TRIGGER note BEFORE INSERT ON ravi_journalentry FOR EACH ROW EXECUTE FUNCTION note();
+CREATE TRIGGER note BEFORE UPDATE ON ravi_run FOR EACH ROW EXECUTE FUNCTION note()"""
+
+
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def test_behind_pgbouncer_what_a_statement_is_refused_leaves_its_connection_usable(monkeypatch, settings):

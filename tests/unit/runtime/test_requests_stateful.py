@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
-from hypothesis import HealthCheck, Phase, settings, strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -311,7 +311,6 @@ def test_requests_do_what_their_model_does(examples):
     how = settings(
         max_examples=examples,
         stateful_step_count=40,
-        phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),  # a busy machine must not fail it
     )
 

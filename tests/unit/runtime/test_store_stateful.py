@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from hypothesis import HealthCheck, Phase, settings, strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -308,7 +308,6 @@ def test_the_store_does_what_its_model_does(examples):
     how = settings(
         max_examples=examples,
         stateful_step_count=30,
-        phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),  # a busy machine must not fail it
     )
 

@@ -1,9 +1,12 @@
 """What a site's own tests are given."""
 
 import asyncio
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
+from django.test import TestCase
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
@@ -11,6 +14,8 @@ from ravi_django.kernel import ToolUseBlock
 from ravi_django.models import Run, Session
 from ravi_django.testing import FakeClock, ScriptedModel, arun_until_idle, journal_of, run_until_idle
 from tests.support import world
+from tests.support.patience import BOUND_S
+from tests.support.runs import on_postgresql, uncommitted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,11 +90,47 @@ def test_a_run_that_waits_for_a_retry_is_left_for_later():
     assert run.output == "hello"
 
 
-def test_it_gives_up_after_its_time_and_leaves_the_run_claimable():
-    agent = register(ReActAgent("slow", model=ScriptedModel(["late"], delay=60)))
-    run = submit(agent, "a")
-    with pytest.raises(TimeoutError, match=str(run.id)):
-        run_until_idle(timeout=0.1)
+@on_postgresql
+def test_it_waits_for_a_run_that_another_transaction_locks(monkeypatch):
+    run = submit(adder("one"), "a")
+    claim_batch, claims = world.claim_batch, []
+    with ExitStack() as lock:
+
+        def claiming(*args):
+            claims.append(1)
+            if len(claims) == 3:
+                lock.close()
+            return claim_batch(*args)
+
+        lock.enter_context(uncommitted(lambda: Run.objects.select_for_update().get(id=run.id)))
+        world.patch(monkeypatch, "claim_batch", claiming)
+        with pytest.raises(TimeoutError, match=f"locked by another transaction after 0 s: {run.id}"):
+            run_until_idle(timeout=0)
+        assert run_until_idle(timeout=BOUND_S) == 1
+
+
+class InATransaction(TestCase):
+    def test_it_names_the_test_case_that_it_needs(self):
+        with self.assertRaisesMessage(RuntimeError, "TransactionTestCase"):
+            run_until_idle()
+
+    async def test_async(self):
+        with self.assertRaisesMessage(RuntimeError, "TransactionTestCase"):
+            await arun_until_idle()
+
+
+def test_it_gives_up_after_its_time_and_leaves_the_run_claimable(monkeypatch):
+    now = [0.0]
+
+    async def late(messages, options):
+        now[0] = 31.0
+        await asyncio.Event().wait()
+
+    world.patch(monkeypatch, "running_time", SimpleNamespace(monotonic=lambda: now[0]))
+    world.patch(monkeypatch, "ENGINE_END_S", BOUND_S)
+    run = submit(register(ReActAgent("slow", model=ScriptedModel([late]))), "a")
+    with pytest.raises(TimeoutError, match=f"still running after 30 s: {run.id}"):
+        run_until_idle()
     run.refresh_from_db()
     assert (run.status, run.crashes) == ("pending", 0)
 

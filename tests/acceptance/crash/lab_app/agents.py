@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,19 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.testing.scripted import turns_since_user
+from ravi_django.tools import FunctionTool
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
 from tests.acceptance.crash.playing import ask_person, nap, response, said
-from tests.acceptance.crash.story import place_of
+from tests.acceptance.crash.story import OUTLIVING, place_of
 from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done
 from tests.support.world import current_context
 
 LAB = AgentId("react", "lab")
 USER = AgentId("user_proxy", "user")
 ROOM_S = 0.4  # until the next try for a place in a tree that is full
+LATE_S = 4.0  # above the timeout and the time that a cancelled task has to end
 SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
 
 
@@ -98,8 +101,8 @@ def find(arguments: dict[str, Any], key: str) -> Happened | type[NotHappened] | 
     if not arguments.get("known", True):
         return None
     folder = Path(os.environ["CRASH_FOLDER"])
-    there = any(line.get("key") == key for line in ledger.read(folder))
-    return Happened(f"checked {arguments['number']}") if there else NotHappened
+    there = [line["kind"] for line in ledger.read(folder) if line.get("key") == key]
+    return Happened(f"{there[0]} {arguments['number']}") if there else NotHappened
 
 
 @tool(risk="safe", effect="at_most_once", timeout=3, check=find)
@@ -107,6 +110,26 @@ async def checked(number: int, ctx: RunContext, known: bool = True) -> str:
     """Do something that must not be done twice, and that can be looked up."""
     await _effect("checked", number, ctx)
     return f"checked {number}"
+
+
+def outliving(name: str) -> FunctionTool:
+    """A tool that must not be done twice, and that acts long after its timeout."""
+
+    def act(number: int, ctx: RunContext) -> str:
+        time.sleep(0 if "async" in name else LATE_S)
+        note(name, number, key=ctx.idempotency_key)
+        here("effect.after")
+        return f"{name} {number}"
+
+    async def resist(number: int, ctx: RunContext) -> str:
+        ends = time.monotonic() + LATE_S
+        while time.monotonic() < ends:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+        return act(number, ctx)
+
+    options = {"effect": "at_most_once", "timeout": 0.3, "check": find if "checked" in name else None}
+    return tool(name=name, **options)(resist if "async" in name else act)
 
 
 @tool(risk="safe", effect="transactional", timeout=120)
@@ -288,6 +311,7 @@ register(
         model=LabModel(),
         tools=[
             *(idempotent, at_most_once, checked, transactional, nap, wait, poke, delegate, hire),
+            *map(outliving, OUTLIVING),
             *(ask_person, ask_proxy, gated_idempotent, gated_once, gated_transactional, expiring, escalating),
         ],
         approvers={name: f"group:{CLERKS}" for name in ("gated_idempotent", "gated_once", "gated_transactional")},
