@@ -22,9 +22,9 @@ from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, page, run_of_topic
+from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, page, run_of_topic
 from ravi_django.services import shapes
-from ravi_django.services.openings import Opening
+from ravi_django.services.openings import Opening, keep_tickets
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -59,7 +59,7 @@ class EventViewSet(ApiViewSet):
 
     @documented(
         "runs_events",
-        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404],
         parameters=[
             *PAGING,
@@ -71,8 +71,9 @@ class EventViewSet(ApiViewSet):
         """The events of the run's whole tree.
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
-        stream.done; comments keep the connection open. A `ticket` opens the events of one run, and opens them again
-        until 60 s after its last connection ended. With `Accept: application/json` one page of the same frames.
+        stream.done; comments keep the connection open. With a Last-Event-ID at the end of an ended stream 204: an
+        EventSource then stops. A `ticket` opens the events of one run, and opens them again until 60 s after its last
+        connection ended. With `Accept: application/json` one page of the same frames.
         A WSGI server has only the pages: there a stream is a 406.
         """
         agent = request.query_params.get("agent")
@@ -80,7 +81,7 @@ class EventViewSet(ApiViewSet):
 
     @documented(
         "topics_events",
-        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404],
         parameters=[parameter("run", "A run of the tree; `agent.progress` contains it.", kind=UUID), *PAGING],
     )
@@ -107,9 +108,12 @@ def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | St
     is_asgi = streams_asgi(request, f"send Accept: application/json for {request.get_full_path()}")
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
+    if request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
+        return HttpResponse(status=204, headers=HEADERS)  # an EventSource reconnects no more
     opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
     if isinstance(request.auth, Ticket):
         opening.ticket = request.auth.id
+        keep_tickets([opening])
     stream = sse.stream if is_asgi else sse.stream_for_a_while
     return streaming(stream(run.tree_id, after, opening))
 
