@@ -41,7 +41,8 @@ class ResponsesView(OpenAIView, ExchangeView):
         """
         given = self.given(ResponsesSerializer)
         items = given["input"] if isinstance(given["input"], list) else [{"role": "user", "content": given["input"]}]
-        found = exchanges.read([_sent(item, place) for place, item in enumerate(items)], "input")
+        new = exchanges.first_new(items, _is_assistants)
+        found = exchanges.read(((place, _sent(items[place], place)) for place in range(new, len(items))), "input")
         conversation = given.get("conversation")
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
@@ -56,12 +57,16 @@ class ResponsesView(OpenAIView, ExchangeView):
         return timed_out(exchange) if form is None else Response(form.body())
 
 
+def _is_assistants(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
+
+
 def _sent(item: Any, place: int) -> Sent:
     match item:
         case {"type": "function_call_output", "call_id": str(call), "output": output}:
             return Sent("tool", output, call)
-        case {"type": "function_call" | "reasoning"}:
-            return Sent("assistant", "")
         case {"role": str(role), "content": content, **more} if more.get("type", "message") == "message":
             return Sent(role, content)
     text = "an item is a message, a function_call or a function_call_output"

@@ -113,6 +113,16 @@ class InputField(serializers.JSONField):
     """`submit` checks the blocks and the limit."""
 
 
+@extend_schema_field({"type": "array", "items": {"type": "object", "additionalProperties": True}})
+class MessagesField(serializers.JSONField):
+    """A list whose items are not looked at: clients send their whole conversation."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        if not isinstance(data, list):
+            raise serializers.ValidationError("Expected a list of messages.")
+        return data
+
+
 @extend_schema_field(
     {
         "type": "object",

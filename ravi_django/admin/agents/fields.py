@@ -11,6 +11,7 @@ from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django import access
+from ravi_django.kernel.json_values import read_json
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
@@ -167,7 +168,7 @@ def samples(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def from_text(text: str) -> Any:
     """Valid JSON is read as such (3, true, ["a"], {"a": 1}, "quoted text"); everything else is text."""
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except ValueError:
         return text
     if value is None or (isinstance(value, int | float) and json.dumps(value) != text):

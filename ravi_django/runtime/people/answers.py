@@ -18,10 +18,9 @@ from django.utils.translation import gettext as _
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, NotFoundError
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import escalation, requests, rights, rows as people_rows, top_ups
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.runs import hints

@@ -15,10 +15,10 @@ from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import encode, storable
+from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.lease.waits import PEOPLES, check_name
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.people.rows import PERSONS

@@ -12,10 +12,10 @@ from django.db import IntegrityError
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import IllegalTransitionError, NotFoundError
-from ravi_django.kernel.checks import check_json, check_text
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.waking import status_held, touch
