@@ -134,10 +134,21 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         found = pages.paginate_queryset(rows, self.request, self)
         if sizes is not None:
             found = pages.fit(found, sizes(found))
-        if prepare is not None:
-            found = prepare(found) or found
-        response: Response = pages.get_paginated_response(self.get_serializer(found, many=True).data)
+        shown = (prepare(found) if prepare is not None else None) or found
+        data = self.get_serializer(shown, many=True).data
+        parts = data if len(shown) == len(found) else _with_their_own(found, shown, data)
+        response: Response = pages.get_paginated_response(pages.cut(found, parts))
         return response
+
+
+def _with_their_own(rows: list[Any], shown: list[Any], data: list[Any]) -> list[list[Any]]:
+    """The JSON of each row, and of the rows that `prepare` has added after it."""
+    own, parts = {id(row) for row in rows}, []
+    for row, body in zip(shown, data, strict=True):
+        if id(row) in own:
+            parts.append([])
+        parts[-1].append(body)
+    return parts
 
 
 class NothingView(ApiView):

@@ -9,8 +9,9 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
-from django.db.models import TextField
-from django.db.models.functions import Cast, Coalesce, Length
+from django.db.models import Func, IntegerField
+from django.db.models.functions import Coalesce
+from pydantic_core import to_json
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.utils.urls import remove_query_param, replace_query_param
@@ -18,7 +19,7 @@ from rest_framework.utils.urls import remove_query_param, replace_query_param
 from ravi_django.kernel import InvalidInputError
 
 LIMIT, MAX_LIMIT = 50, 200
-MAX_BYTES = 4 * 1024 * 1024  # of a page's rows; a single row may have more
+MAX_BYTES = 4 * 1024 * 1024  # of a page; a single row may have more
 
 
 def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
@@ -31,7 +32,18 @@ def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
     return min(int(given[:9]), most)
 
 
-class Pages(CursorPagination):
+class _Bounded(CursorPagination):
+    def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
+        raise NotImplementedError
+
+    def cut(self, rows: list[Any], parts: list[Any]) -> list[Any]:
+        """The JSON of the rows that fit into a page; `parts` has that of each row, a list where it is several."""
+        kept = self.fit(rows, [len(to_json(part)) for part in parts])
+        parts = parts[: len(kept)] if kept[:1] == rows[:1] else parts[-len(kept) :]
+        return [body for part in parts for body in (part if isinstance(part, list) else [part])]
+
+
+class Pages(_Bounded):
     """Pages of a queryset by a unique column, so that new rows do not shift them. `?cursor=end` is the last one; its
     `previous` leads to the others."""
 
@@ -75,8 +87,8 @@ class Pages(CursorPagination):
 
 
 def _fitting(sizes: Iterable[int]) -> int:
-    """How many of these sizes fit into MAX_BYTES, at least one."""
-    kept, total = 0, 0
+    """How many of these sizes fit into MAX_BYTES with the page's links, at least one."""
+    kept, total = 0, MAX_BYTES // 64
     for size in sizes:
         total += size
         if kept and total > MAX_BYTES:
@@ -85,8 +97,19 @@ def _fitting(sizes: Iterable[int]) -> int:
     return kept
 
 
+class _Bytes(Func):
+    """The bytes of a column as text."""
+
+    output_field = IntegerField()
+
+    def as_sql(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        is_sqlite = connection.vendor == "sqlite"
+        template = "LENGTH(CAST(%(expressions)s AS BLOB))" if is_sqlite else "OCTET_LENGTH((%(expressions)s)::text)"
+        return super().as_sql(compiler, connection, template=template, **more)
+
+
 class _Weighed:
-    """A queryset that reads at most MAX_BYTES: the database first computes the lengths of these columns."""
+    """A queryset that reads at most MAX_BYTES: the database first computes the bytes of these columns."""
 
     def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
         self._rows, self._columns, self._pages = rows, columns, pages
@@ -99,13 +122,13 @@ class _Weighed:
 
     def __getitem__(self, part: slice) -> Any:
         """The rows of a page and the next row, if any."""
-        lengths = [Coalesce(Length(Cast(name, TextField())), 0) for name in self._columns]
+        lengths = [Coalesce(_Bytes(name), 0) for name in self._columns]
         kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
         self._pages.page_size = min(self._pages.page_size, kept)
         return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
-class AddressPages(CursorPagination):
+class AddressPages(_Bounded):
     """Pages of sorted addresses, which need not be in the database."""
 
     def paginate_queryset(self, addresses: Any, request: Any, view: Any = None) -> Any:
@@ -113,8 +136,14 @@ class AddressPages(CursorPagination):
         self._url, self._all = request.build_absolute_uri(), addresses
         after, before = (request.query_params.get(name) for name in ("after", "before"))
         left = [name for name in addresses if (not after or name > after) and (not before or name < before)]
-        self.page = left[-limit:] if before and not after else left[:limit]
+        self._is_back = bool(before and not after)
+        self.page = left[-limit:] if self._is_back else left[:limit]
         return self.page
+
+    def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
+        kept = _fitting(reversed(sizes) if self._is_back else sizes)
+        self.page = rows[len(rows) - kept :] if self._is_back else rows[:kept]
+        return list(self.page)
 
     def get_next_link(self) -> str | None:
         return self._link("after", self.page[-1]) if self.page and self.page[-1] < self._all[-1] else None

@@ -20,6 +20,7 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     ExecutionBudget,
+    InputTooLargeError,
     InvalidInputError,
     Message,
     Priority,
@@ -155,7 +156,10 @@ def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidInputError("metadata must be an object", field="metadata")
-    return dict(from_json(check_json("metadata", dict(value), METADATA_BYTES)))
+    try:
+        return dict(from_json(check_json("metadata", dict(value), METADATA_BYTES)))
+    except InputTooLargeError as error:
+        raise InvalidInputError(str(error), field="metadata") from None  # the input is not too large
 
 
 def tenant_of(value: str) -> str:
