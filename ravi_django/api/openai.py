@@ -90,7 +90,7 @@ class ChatView(OpenAIView, ExchangeView):
         after RAVI["WAIT_S"]; the run goes on.
         """
         given = self.given(ChatSerializer)
-        found = exchanges.read(_sent(given["messages"]))
+        found = exchanges.read(_sent(given.pop("messages")))
         metadata = dict(given.get("metadata", {}))
         session = session_id(metadata.pop("session", None), "metadata.session")
         options = {"metadata": metadata, "idempotency_key": self.key}

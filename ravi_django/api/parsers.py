@@ -24,10 +24,15 @@ class StrictJSONParser(BaseParser):
     media_type = "application/json"
     times = 1  # of `max_body`
 
+    @classmethod
+    def longest(cls) -> int:
+        """Bytes."""
+        return cls.times * max_body()
+
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        limit = self.times * max_body()
+        limit = self.longest()
         body = stream.read(limit + 1)
         if len(body) > limit:
             raise InputTooLargeError(f"the body has more than {limit} bytes")

@@ -40,9 +40,7 @@ class ResponsesView(OpenAIView, ExchangeView):
         RAVI["WAIT_S"]; the run goes on.
         """
         given = self.given(ResponsesSerializer)
-        items = given["input"] if isinstance(given["input"], list) else [{"role": "user", "content": given["input"]}]
-        new = exchanges.first_new(items, _is_assistants)
-        found = exchanges.read(((place, _sent(items[place], place)) for place in range(new, len(items))), "input")
+        found = exchanges.read(_sent_after(given.pop("input")), "input")
         conversation = given.get("conversation")
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
@@ -55,6 +53,13 @@ class ResponsesView(OpenAIView, ExchangeView):
             return self.stream(begin, form_of, INSTEAD)
         exchange, form = self.wait(begin, form_of)
         return timed_out(exchange) if form is None else Response(form.body())
+
+
+def _sent_after(given: Any) -> Iterator[tuple[int, Sent]]:
+    """The items after the last one of the assistant."""
+    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    new = exchanges.first_new(items, _is_assistants)
+    return ((place, _sent(items[place], place)) for place in range(new, len(items)))
 
 
 def _is_assistants(item: Any) -> bool:

@@ -28,7 +28,7 @@ from ravi_django.kernel import (
     Priority,
 )
 from ravi_django.kernel.json_values import read_json
-from ravi_django.models import ACTIVE, HumanRequest, Run, Session
+from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
 from ravi_django.runtime.files import files
 from ravi_django.runtime.files.types import kind_of
 from ravi_django.runtime.lifecycle.submit import say
@@ -335,6 +335,13 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
     """The open requests of the session that the user may answer, as REST shows them."""
     return [dict(RequestSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
+
+
+def waits_for_others(exchange: Exchange) -> bool:
+    """Whether the run is suspended, and its open requests are for other people than the user."""
+    run = Run.objects.filter(id=exchange.run.tree_id, status=Status.SUSPENDED)
+    session = exchange.run.session_id
+    return run.exists() and bool(_pending(session)) and not _open(exchange.user, session)
 
 
 def _open(user: Any, session: UUID | None) -> list[HumanRequest]:

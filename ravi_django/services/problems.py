@@ -82,7 +82,7 @@ def respond(exc: Exception, context: dict[str, Any], shape: Callable[[Problem], 
     problem = problem_of(exc)
     set_rollback()
     response = Response(shape(problem), status=problem.status, headers=problem.headers)
-    if problem.status >= 500:
+    if problem.status >= 500 and problem.code != "busy":
         _report(exc, context["request"]._request, response)
     return response
 
@@ -135,7 +135,7 @@ def _of_drf(exc: exceptions.APIException) -> Problem:
         headers["WWW-Authenticate"] = challenge
     if wait := getattr(exc, "wait", None):
         headers["Retry-After"] = str(int(wait))
-    code = "invalid_json" if isinstance(exc, exceptions.ParseError) else ""
+    code = "invalid_json" if isinstance(exc, exceptions.ParseError) else getattr(exc, "code", "")
     faults = tuple(islice(_faults(exc.detail), MOST_FAULTS))
     return Problem(exc.status_code, faults[0].message, code, faults[0].field, headers, faults)
 
