@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
-from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
@@ -19,7 +18,7 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
 from ravi_django.services.exchanges import Exchange, Sent
-from ravi_django.services.fields import AgentField, FlagField, MessagesField, StrictSerializer
+from ravi_django.services.fields import AgentField, FlagField, MessagesField, ObjectField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -75,7 +74,7 @@ class ChatSerializer(StrictSerializer):
     messages = MessagesField(help_text="Only those after the last one of the assistant count")
     stream = FlagField(required=False, allow_null=True)
     stream_options = OptionsSerializer(required=False, allow_null=True)
-    metadata = serializers.DictField(required=False, allow_null=True, help_text="`session`: of the conversation")
+    metadata = ObjectField(required=False, allow_null=True, help_text="`session`: of the conversation")
 
 
 class ChatView(OpenAIView, ExchangeView):

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
-from rest_framework import serializers
 from rest_framework.response import Response
 
 from ravi_django.api.exchange import ExchangeView, Format, session_id
@@ -16,16 +15,16 @@ from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
 from ravi_django.services import exchanges
 from ravi_django.services.exchanges import Exchange, Sent
-from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
+from ravi_django.services.fields import AgentField, FlagField, ObjectField, StrictSerializer, ValueField
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 
 class ResponsesSerializer(StrictSerializer):
     model = AgentField(help_text="An agent: type/key")
-    input = serializers.JSONField(help_text="A text, or a list of messages and function_call_output items")
-    conversation = serializers.JSONField(required=False, allow_null=True, help_text="The session: its id, or {id}")
+    input = ValueField(help_text="A text, or a list of messages and function_call_output items")
+    conversation = ValueField(required=False, allow_null=True, help_text="The session: its id, or {id}")
     stream = FlagField(required=False, allow_null=True)
-    metadata = serializers.DictField(required=False, allow_null=True)
+    metadata = ObjectField(required=False, allow_null=True)
 
 
 class ResponsesView(OpenAIView, ExchangeView):

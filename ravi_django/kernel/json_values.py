@@ -17,8 +17,8 @@ from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
 # A small object takes 20 times the bytes of its text, a number or a short key 11 times: dense texts have fewer.
 MAX_OPENINGS = 100_000  # objects and lists, counted by `{` and `[`
 MAX_COMMAS = 1_000_000  # of a long text
-DENSE_COMMAS = 150_000  # of any text; above it one for each `BYTES_A_COMMA`
-BYTES_A_COMMA = 16
+DENSE_COMMAS = 100_000  # of any text; above it one for each `BYTES_A_COMMA`
+BYTES_A_COMMA = 32
 MAX_DEPTH = 200  # pydantic's own: it stops reading there
 MAX_DIGITS = 4300  # Python reads no longer whole number
 
@@ -71,22 +71,16 @@ def check_storable(value: Any, field: str = "", *, texts: bool = True) -> None:
 
 
 def _fault(value: Any, texts: bool) -> str | None:
-    """Why no row can hold the value; None if one can."""
-    left = [value]
+    """Why no row can hold the value; None if one can. Copies nothing."""
+    left: list[Any] = [(value,)]
     while left:
         part = left.pop()
-        if isinstance(part, str):
-            reason = _text_fault(part) if texts else None
-        elif isinstance(part, dict):
-            left += (*part, *part.values()) if texts else part.values()
-            continue
-        elif isinstance(part, list | tuple):
-            left += part
-            continue
-        else:
-            reason = _number_fault(part)
-        if reason is not None:
-            return reason
+        for items in (part, part.values()) if isinstance(part, dict) else (part,):
+            for item in items:
+                if isinstance(item, dict | list | tuple):
+                    left.append(item)
+                elif reason := _text_fault(item) if isinstance(item, str) and texts else _number_fault(item):
+                    return reason
     return None
 
 
