@@ -106,15 +106,15 @@ class ExchangeView(ApiView):
         people."""
         is_asgi = isinstance(self.request._request, ASGIRequest)
         self.forget_body()
-        with nullcontext() if is_asgi else limits.wsgi_wait():
-            place = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
-            try:
+        place = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
+        try:
+            with nullcontext() if is_asgi else limits.wsgi_wait():
                 exchange = self._exchange = begin()
                 form = form_of(exchange)
                 close_connections()
                 return exchange, form if async_to_sync(_gather)(exchange, form, is_asgi=is_asgi) else None
-            finally:
-                limits.close_one(place)
+        finally:
+            limits.close_one(place)
 
     def forget_body(self) -> None:
         """A stream or a wait is long, and a parsed body takes several times its bytes."""

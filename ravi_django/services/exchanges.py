@@ -91,7 +91,7 @@ def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
     """The input of the messages after the last one of the assistant, each with its place in the client's list. Raises
     InvalidInputError that names one of them, and InputTooLargeError before a file is looked up."""
     blocks: list[dict[str, Any]] = []
-    answered: dict[str, Sent] = {}
+    answered: dict[str, list[Sent]] = {}
     for place, message in messages:
         match message.role:
             case "user":
@@ -108,20 +108,17 @@ def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
     if not blocks and not answered:
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
     _name_files(blocks)
-    return Input(blocks, [*answered.values()], name)
+    return Input(blocks, [one for same in answered.values() for one in same], name)
 
 
-def _add_answer(answered: dict[str, Sent], answer: Sent, name: str) -> None:
-    """Equal answers to a request are one. Raises InvalidInputError for two different ones, and InputTooLargeError for
-    more than a run can ask at once."""
-    if answered.setdefault(answer.answers, answer) != answer:
-        raise _differ(answer, name)
-    if len(answered) > (most := int(conf.MAX_TOOL_CALLS)):
-        raise InputTooLargeError(f"a call answers at most {most} requests; send the others in another call", field=name)
-
-
-def _differ(answer: Sent, name: str) -> InvalidInputError:
-    return InvalidInputError(f"there are two different answers to {answer.answers!r:.50}; send one", field=name)
+def _add_answer(answered: dict[str, list[Sent]], answer: Sent, name: str) -> None:
+    """Equal answers to a request are one. Raises InputTooLargeError for more than a run can ask at once."""
+    same = answered.setdefault(answer.answers, [])
+    if answer not in same:
+        same.append(answer)
+        if len(answered) + len(same) - 1 > (most := int(conf.MAX_TOOL_CALLS)):
+            text = f"a call has at most {most} answers; send the others in another call"
+            raise InputTooLargeError(text, field=name)
 
 
 def _name_files(blocks: list[dict[str, Any]]) -> None:
@@ -262,7 +259,8 @@ def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int,
         new = answers.Given(**{name: value for name, value in said.items() if name != "version"})
         if row.id in checked:
             if checked[row.id] != new:
-                raise _differ(sent, found.field)
+                text = f"there are two different answers to request {row.id}; send one"
+                raise InvalidInputError(text, field=found.field)
             continue
         checked[row.id] = new
         if row.status == HumanRequest.Status.PENDING:
