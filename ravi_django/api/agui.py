@@ -71,10 +71,10 @@ def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
         return RunAgentInput.model_validate({**body, "messages": messages})
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        name, *place = fault["loc"]
-        if name == "messages" and place:
-            place[0] = int(place[0]) + first
-        raise InvalidInputError(fault["msg"], field=".".join(map(str, (name, *place)))) from None
+        place: list[Any] = [*fault["loc"]]
+        if place[0] == "messages" and len(place) > 1:
+            place[1] += first
+        raise InvalidInputError(fault["msg"], field=".".join(map(str, place))) from None
 
 
 def _answers(sent: Any) -> Input:

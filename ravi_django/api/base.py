@@ -31,6 +31,8 @@ from ravi_django.bytes_budget import process_bytes
 from ravi_django.kernel import InputTooLargeError
 from ravi_django.services import problems
 
+MAX_ACCEPTED = 50  # media types of the header Accept
+
 
 def _non_atomic(view: Any) -> Any:
     for alias in settings.DATABASES:
@@ -60,6 +62,9 @@ class Busy(APIException):
 class _Negotiation(DefaultContentNegotiation):
     # Only the Accept header decides, not `?format=`.
     settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # type: ignore[assignment]
+
+    def get_accept_list(self, request: Any) -> list[str]:
+        return super().get_accept_list(request)[:MAX_ACCEPTED]
 
 
 class ApiView(APIView):
@@ -192,7 +197,8 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
 
 def _with_their_own(rows: list[Any], shown: list[Any], data: list[Any]) -> list[list[Any]]:
     """The JSON of each row, and of the rows that `prepare` has added after it."""
-    own, parts = {id(row) for row in rows}, []
+    own: set[int] = {id(row) for row in rows}
+    parts: list[list[Any]] = []
     for row, body in zip(shown, data, strict=True):
         if id(row) in own:
             parts.append([])

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
-from django.db.models import Func, IntegerField
-from django.db.models.functions import Coalesce
+from django.db.models import TextField
+from django.db.models.functions import Cast, Coalesce, Length
 from pydantic_core import to_json
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
@@ -32,18 +32,7 @@ def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
     return min(int(given[:9]), most)
 
 
-class _Bounded(CursorPagination):
-    def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
-        raise NotImplementedError
-
-    def cut(self, rows: list[Any], parts: list[Any]) -> list[Any]:
-        """The JSON of the rows that fit into a page; `parts` has that of each row, a list where it is several."""
-        kept = self.fit(rows, [len(to_json(part)) for part in parts])
-        parts = parts[: len(kept)] if kept[:1] == rows[:1] else parts[-len(kept) :]
-        return [body for part in parts for body in (part if isinstance(part, list) else [part])]
-
-
-class Pages(_Bounded):
+class Pages(CursorPagination):
     """Pages of a queryset by a unique column, so that new rows do not shift them. `?cursor=end` is the last one; its
     `previous` leads to the others."""
 
@@ -82,6 +71,12 @@ class Pages(_Bounded):
             self.next_position = self._get_position_from_instance(rows[kept], self.ordering)
         return list(self.page)
 
+    def cut(self, rows: list[Any], parts: list[Any]) -> list[Any]:
+        """The JSON of the rows that fit into a page; `parts` has that of each row, a list where it is several."""
+        kept = self.fit(rows, [len(to_json(part)) for part in parts])
+        parts = parts[: len(kept)] if kept[:1] == rows[:1] else parts[-len(kept) :]
+        return [body for part in parts for body in (part if isinstance(part, list) else [part])]
+
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         return tuple(self.ordering)
 
@@ -97,19 +92,8 @@ def _fitting(sizes: Iterable[int]) -> int:
     return kept
 
 
-class _Bytes(Func):
-    """The bytes of a column as text."""
-
-    output_field = IntegerField()
-
-    def as_sql(self, compiler: Any, connection: Any, **more: Any) -> Any:
-        is_sqlite = connection.vendor == "sqlite"
-        template = "LENGTH(CAST(%(expressions)s AS BLOB))" if is_sqlite else "OCTET_LENGTH((%(expressions)s)::text)"
-        return super().as_sql(compiler, connection, template=template, **more)
-
-
 class _Weighed:
-    """A queryset that reads at most MAX_BYTES: the database first computes the bytes of these columns."""
+    """A queryset that reads at most MAX_BYTES characters: the database first computes the lengths of these columns."""
 
     def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
         self._rows, self._columns, self._pages = rows, columns, pages
@@ -122,13 +106,13 @@ class _Weighed:
 
     def __getitem__(self, part: slice) -> Any:
         """The rows of a page and the next row, if any."""
-        lengths = [Coalesce(_Bytes(name), 0) for name in self._columns]
+        lengths = [Coalesce(Length(Cast(name, TextField())), 0) for name in self._columns]
         kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
         self._pages.page_size = min(self._pages.page_size, kept)
         return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
-class AddressPages(_Bounded):
+class AddressPages(Pages):
     """Pages of sorted addresses, which need not be in the database."""
 
     def paginate_queryset(self, addresses: Any, request: Any, view: Any = None) -> Any:

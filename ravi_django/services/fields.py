@@ -105,22 +105,20 @@ class ValueField(serializers.JSONField):
 class ObjectField(ValueField):
     """Values are not looked at one by one."""
 
-    kind: type = dict
-
     def to_internal_value(self, data: Any) -> Any:
-        if not isinstance(data, self.kind):
-            raise serializers.ValidationError(f"Expected {_KINDS[self.kind]}.")
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("Expected an object.")
         return data
 
 
 @extend_schema_field({"type": "array", "items": {"type": "object", "additionalProperties": True}})
-class MessagesField(ObjectField):
+class MessagesField(ValueField):
     """Clients send their whole conversation."""
 
-    kind = list
-
-
-_KINDS = {dict: "an object", list: "a list of messages"}
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, list):
+            raise serializers.ValidationError("Expected a list of messages.")
+        return data
 
 
 class TextsField(serializers.DictField):
