@@ -41,7 +41,10 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
     415: ("unsupported_media_type", "The body is not application/json."),
     429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
     500: ("internal", "An error of the server; it has been logged."),
-    503: ("unavailable", "A service that this one needs cannot be reached; or `busy`: the process has no room for the body."),
+    503: (
+        "unavailable",
+        "A service cannot be reached; or `busy`: the process has no room for the body.",
+    ),
     504: ("timeout", "The run did not end in time. It continues; `run` is its id."),
 }
 
