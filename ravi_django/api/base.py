@@ -113,7 +113,7 @@ class ApiView(APIView):
         size, most = _body_bytes(request), self.longest_body()
         if size > most:
             raise InputTooLargeError(f"the body has {size} bytes, the limit is {most}", field=self.body_field)
-        if not process_bytes.try_take(size):
+        if size and not process_bytes.try_take(size):
             raise Busy
         self._held = size
 
