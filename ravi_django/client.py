@@ -122,7 +122,9 @@ class AsyncClient:
                 if place.is_end or not streams:
                     return
                 page = await self._page(run, place, limit=1)
-                if page["done"] and not page["results"]:
+                if page["done"]:  # with frames if the buffer lost what this client has
+                    for frame in filter(place.take, page["results"]):
+                        yield frame
                     return
                 pause = FIRST_PAUSE_S  # a server that stops has ended the stream
             except ApiError as error:
@@ -142,7 +144,7 @@ class AsyncClient:
             async for chunk in chunks:  # not by lines: httpx also breaks lines at U+2028
                 *events, buffer = (buffer + chunk).split(b"\n\n")
                 for event in events:
-                    if event != b": open":
+                    if event != b": open" and not event.startswith(b"retry:"):
                         _, _, data = event.partition(b"\ndata: ")
                         yield json.loads(data or b"{}")
 

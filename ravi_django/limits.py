@@ -7,9 +7,12 @@ stops renewing it, for a killed process after OPEN_S. If the cache fails, nothin
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from django.conf import settings
 from django.core.cache import caches
@@ -141,9 +144,10 @@ def _added(name: str, pk: Any, times: int) -> int:
 # --------------------------------------------------------------------------------------- open sockets and streams
 
 
-def open_one(user: Any, name: str) -> str:
-    """Count one open `name`; returns its key, "" without a limit. Raises RateLimitedError."""
-    most = limit(name)
+def open_one(user: Any, name: str, most: int | None = None) -> str:
+    """Count one open `name`; returns its key, "" without a limit. Raises RateLimitedError above `most`, by default the
+    limit with this name."""
+    most = most or limit(name)
     if most is None:
         return ""
     unknown: str | None = ""
@@ -152,6 +156,29 @@ def open_one(user: Any, name: str) -> str:
         text = f"you have {most} open {name}, which is the limit; close one first"
         raise RateLimitedError(text, retry_after=LATER_S)
     return found or ""
+
+
+wsgi_threads: WeakSet[threading.Thread] = WeakSet()  # that have served a call
+_wait_lock = threading.Lock()
+_waits = 0
+
+
+@contextmanager
+def wsgi_wait() -> Iterator[None]:
+    """A call that blocks its thread of a WSGI server. Raises RateLimitedError where half of the threads wait: the
+    others serve everybody else."""
+    global _waits
+    with _wait_lock:
+        most = max(1, sum(thread.is_alive() for thread in tuple(wsgi_threads)) // 2)
+        if _waits >= most:
+            text = f"{_waits} calls wait in this process, which is the limit; try again, or use a stream"
+            raise RateLimitedError(text, retry_after=LATER_S)
+        _waits += 1
+    try:
+        yield
+    finally:
+        with _wait_lock:
+            _waits -= 1
 
 
 def _free(prefix: str, most: int) -> str | None:

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from ravi_django.api.exchange import ExchangeView, Format, session_id
 from ravi_django.api.openapi import documented
-from ravi_django.kernel import AgentId, InvalidInputError
+from ravi_django.kernel import AgentId, InputTooLargeError, InvalidInputError
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.runtime.teams import board
@@ -25,6 +25,7 @@ from ravi_django.services.pieces import Asked, Call, Ended, Piece, Result, Task,
 
 OURS = "ravi-result-"  # begins the ids of tool messages that the client has from this server
 INSTEAD = "use POST v1/chat/completions"
+MAX_HISTORY, HISTORY_BYTES = 1000, 1024 * 1024  # of the client's messages in a snapshot
 
 
 class AguiView(ExchangeView):
@@ -38,13 +39,14 @@ class AguiView(ExchangeView):
         A repeat with the same `threadId` and `runId` follows the first run from its start. It may have the part of the
         reply that the client received: MESSAGES_SNAPSHOT removes it.
         """
-        agent, sent = AgentId(type, key, namespace), _input(request.data)
+        agent, messages = AgentId(type, key, namespace), request.data.get("messages")
+        sent = _input(request.data, [] if isinstance(messages, list) else messages)
         thread = session_id(sent.thread_id, "threadId")
         once = digest_of([str(thread), sent.run_id]) if thread and sent.run_id else self.key
-        first, reset = _without_reply(sent.messages)
+        first, reset = _without_reply(messages)
         if once and not sent.resume and exchanges.is_known(request.user, agent, once):
-            sent.messages = first
-        found = _read(sent)
+            messages = first
+        found = _answers(sent) if sent.resume else _read(request.data, messages)
         session = exchanges.session_for(request.user, agent, thread, found)
 
         def begin() -> Exchange:
@@ -56,48 +58,77 @@ class AguiView(ExchangeView):
         return self.stream(begin, partial(AguiFormat, run_id=sent.run_id, reset=reset), INSTEAD)
 
 
-def _input(body: dict[str, Any]) -> Any:
+def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
+    """The body with these messages, the first of which is `messages.<first>` of the client, in the official type."""
     from ag_ui.core import RunAgentInput
 
-    try:
-        found = RunAgentInput.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InvalidInputError(first["msg"], field=".".join(map(str, first["loc"]))) from None
     for name in ("tools", "context"):
-        if getattr(found, name):
+        if body.get(name):
             raise InvalidInputError(f"{name} of the client are not possible: an agent has its own", field=name)
-    return found
+    if isinstance(body.get("resume"), list) and len(body["resume"]) > exchanges.MAX_PARTS:
+        raise InputTooLargeError(f"a call has at most {exchanges.MAX_PARTS} answers", field="resume")
+    try:
+        return RunAgentInput.model_validate({**body, "messages": messages})
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place: list[Any] = [*fault["loc"]]
+        if place[0] == "messages" and len(place) > 1:
+            place[1] += first
+        raise InvalidInputError(fault["msg"], field=".".join(map(str, place))) from None
 
 
-def _read(sent: Any) -> Input:
-    """Answers by `resume`, else the messages."""
-    if sent.resume:
-        answers = []
-        for entry in sent.resume:
-            payload = entry.payload if entry.status == "resolved" else {"action": "cancel"}
-            answers.append(Sent("tool", payload, entry.interrupt_id))
-        return Input([], answers, "resume")
-    return exchanges.read([one for message in sent.messages if (one := _sent(message)) is not None])
+def _answers(sent: Any) -> Input:
+    """Answers by `resume`."""
+    payloads = (one.payload if one.status == "resolved" else {"action": "cancel"} for one in sent.resume)
+    answers = (Sent("tool", payload, one.interrupt_id) for one, payload in zip(sent.resume, payloads, strict=True))
+    return exchanges.read(enumerate(answers), "resume")
+
+
+def _read(body: dict[str, Any], messages: list[Any]) -> Input:
+    """The messages after the last one of the assistant. The others are not validated."""
+    new = exchanges.first_new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
+    exchanges.check_parts(messages[new:])
+    typed = enumerate(_input(body, messages[new:], new).messages, new)
+    return exchanges.read((place, sent) for place, message in typed if (sent := _sent(message)) is not None)
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
 
 
 def _without_reply(messages: list[Any]) -> tuple[list[Any], list[Any]]:
     """The messages of the first call of a run, and the snapshot that removes the others from the client. A client keeps
     its reasoning messages, unless the snapshot has one."""
-    end = max((place for place, message in enumerate(messages, 1) if message.role == "user"), default=0)
+    end = exchanges.first_new(messages, lambda one: _role(one) == "user")
     first, reply = messages[:end], messages[end:]
-    if not reply or any(one.role != "assistant" for message in reply if (one := _sent(message)) is not None):
+    if not reply or not all(_is_reply(one) for one in reply):
         return messages, []
-    thought = [message.model_copy(update={"content": ""}) for message in reply if message.role == "reasoning"][:1]
-    return first, [*first, *thought]
+    thought = [{**one, "content": ""} for one in reply if _role(one) == "reasoning"][:1]
+    return first, [*_newest(first), *thought]
+
+
+def _is_reply(message: Any) -> bool:
+    """Whether the message is a part of an agent's reply."""
+    if _role(message) == "tool":
+        return str(message.get("id")).startswith(OURS)
+    return _role(message) in ("assistant", "reasoning", "activity")
+
+
+def _newest(messages: list[Any]) -> list[Any]:
+    """The newest messages, at most MAX_HISTORY and HISTORY_BYTES, as the client sent them."""
+    kept, room = [], HISTORY_BYTES
+    for message in reversed(messages[-MAX_HISTORY:]):
+        room -= len(to_json(message))
+        if room < 0:
+            break
+        kept.append(message)
+    return kept[::-1]
 
 
 def _sent(message: Any) -> Sent | None:
     match message.role:
         case "activity":
             return None
-        case "reasoning":
-            return Sent("assistant", "")
         case "tool":
             is_ours = str(message.id).startswith(OURS)
             return None if is_ours else Sent("tool", message.content, message.tool_call_id)
@@ -120,7 +151,7 @@ class AguiFormat(Format):
     def begin(self) -> Iterator[bytes]:
         yield _event("RUN_STARTED", **self._ids)
         if self._reset:
-            yield _event("MESSAGES_SNAPSHOT", messages=self._reset)
+            yield b"data: %s\n\n" % to_json({"type": "MESSAGES_SNAPSHOT", "messages": self._reset})  # not validated
         yield self._state()
 
     def add(self, piece: Piece) -> Iterator[bytes]:

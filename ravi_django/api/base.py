@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from os import SEEK_END
+from tempfile import SpooledTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.db.transaction import non_atomic_requests
 from django.urls import Resolver404, resolve
 from django.utils.decorators import method_decorator
@@ -23,7 +27,11 @@ from ravi_django import limits
 from ravi_django.api import auth, filters
 from ravi_django.api.pagination import Pages
 from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.bytes_budget import process_bytes
+from ravi_django.kernel import InputTooLargeError
 from ravi_django.services import problems
+
+MAX_ACCEPTED = 50  # media types of the header Accept
 
 
 def _non_atomic(view: Any) -> Any:
@@ -43,9 +51,20 @@ class LengthRequired(APIException):
     default_detail = "a body needs the header Content-Length; a chunked body is not read"
 
 
+class Busy(APIException):
+    """The process has no room for the body; see RAVI["PROCESS_BYTES"]."""
+
+    status_code = 503
+    default_detail = "this process has too many bytes of requests at once; send this one again"
+    code, wait = "busy", 2  # seconds
+
+
 class _Negotiation(DefaultContentNegotiation):
     # Only the Accept header decides, not `?format=`.
     settings = SimpleNamespace(URL_FORMAT_OVERRIDE=None)  # type: ignore[assignment]
+
+    def get_accept_list(self, request: Any) -> list[str]:
+        return super().get_accept_list(request)[:MAX_ACCEPTED]
 
 
 class ApiView(APIView):
@@ -57,9 +76,11 @@ class ApiView(APIView):
     parser_classes = [StrictJSONParser]
     content_negotiation_class: type[DefaultContentNegotiation] = _Negotiation
     reads_chunks = False
+    body_field: str | None = None  # in the error of a body that is too long
     versioning_class = None
     schema: Any = AutoSchema()
     limit = ""  # the name in RAVI["LIMITS"] that unsafe methods count against
+    _held = 0  # bytes of the budget of this process
 
     def get_authenticators(self) -> list[Any]:
         return auth.authenticators()
@@ -67,12 +88,34 @@ class ApiView(APIView):
     def get_authenticate_header(self, request: Any) -> str:
         return auth.challenge(request, self.get_authenticators())
 
+    def longest_body(self) -> int:
+        """Bytes."""
+        return self.parser_classes[0].longest()  # type: ignore[attr-defined, no-any-return]
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(request, ASGIRequest):
+            limits.wsgi_threads.add(threading.current_thread())
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        finally:
+            process_bytes.give_back(self._held)
+
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        self._take_body(request._request)  # before the check of the CSRF token, which may read it
         super().initial(request, *args, **kwargs)
         if "Transfer-Encoding" in request.headers and not self.reads_chunks:
             raise LengthRequired
         if self.limit and request.method not in SAFE_METHODS:
             limits.count(request.user, self.limit)
+
+    def _take_body(self, request: Any) -> None:
+        """Count the body before it is read. Raises InputTooLargeError, and Busy when the process has no room for it."""
+        size, most = _body_bytes(request), self.longest_body()
+        if size > most:
+            raise InputTooLargeError(f"the body has {size} bytes, the limit is {most}", field=self.body_field)
+        if size and not process_bytes.try_take(size):
+            raise Busy
+        self._held = size
 
     def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
         """The validated body; null means absent."""
@@ -94,6 +137,17 @@ class ApiView(APIView):
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
+
+
+def _body_bytes(request: Any) -> int:
+    if (length := request.META.get("CONTENT_LENGTH") or "").isdigit():
+        return int(length[:18])
+    body = getattr(request, "_stream", None)
+    if not isinstance(body, SpooledTemporaryFile):
+        return 0  # none, or a chunked one under WSGI
+    size = int(body.seek(0, SEEK_END))
+    body.seek(0)
+    return size
 
 
 class ApiViewSet(ApiView, GenericViewSet[Any]):
@@ -134,10 +188,22 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         found = pages.paginate_queryset(rows, self.request, self)
         if sizes is not None:
             found = pages.fit(found, sizes(found))
-        if prepare is not None:
-            found = prepare(found) or found
-        response: Response = pages.get_paginated_response(self.get_serializer(found, many=True).data)
+        shown = (prepare(found) if prepare is not None else None) or found
+        data = self.get_serializer(shown, many=True).data
+        parts = data if len(shown) == len(found) else _with_their_own(found, shown, data)
+        response: Response = pages.get_paginated_response(pages.cut(found, parts))
         return response
+
+
+def _with_their_own(rows: list[Any], shown: list[Any], data: list[Any]) -> list[list[Any]]:
+    """The JSON of each row, and of the rows that `prepare` has added after it."""
+    own: set[int] = {id(row) for row in rows}
+    parts: list[list[Any]] = []
+    for row, body in zip(shown, data, strict=True):
+        if id(row) in own:
+            parts.append([])
+        parts[-1].append(body)
+    return parts
 
 
 class NothingView(ApiView):

@@ -9,12 +9,13 @@ from uuid import UUID
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.http import HttpResponse, StreamingHttpResponse
+from pydantic_core import to_json
 from rest_framework.exceptions import NotAcceptable
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django import limits
-from ravi_django.api import auth, sse
+from ravi_django.api import auth, pagination, sse
 from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
@@ -22,11 +23,12 @@ from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, page, run_of_topic
+from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, page, run_of_topic
 from ravi_django.services import shapes
-from ravi_django.services.openings import Opening
+from ravi_django.services.openings import Opening, keep_tickets
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+FIRST_FRAMES = 20  # of a page, read before the others
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RUNSERVER = "WSGIServer/"  # Django's development server, the only WSGI server with a thread for each request
 PAGING = [
@@ -59,7 +61,7 @@ class EventViewSet(ApiViewSet):
 
     @documented(
         "runs_events",
-        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404],
         parameters=[
             *PAGING,
@@ -71,8 +73,9 @@ class EventViewSet(ApiViewSet):
         """The events of the run's whole tree.
 
         Server-sent events, each with its number as id, its type as event and the frame as one line of data, until
-        stream.done; comments keep the connection open. A `ticket` opens the events of one run, and opens them again
-        until 60 s after its last connection ended. With `Accept: application/json` one page of the same frames.
+        stream.done; comments keep the connection open. With a Last-Event-ID at the end of an ended stream 204: an
+        EventSource then stops. A `ticket` opens the events of one run, and opens them again until 60 s after its last
+        connection ended. With `Accept: application/json` one page of the same frames.
         A WSGI server has only the pages: there a stream is a 406.
         """
         agent = request.query_params.get("agent")
@@ -80,7 +83,7 @@ class EventViewSet(ApiViewSet):
 
     @documented(
         "topics_events",
-        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer},
+        ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404],
         parameters=[parameter("run", "A run of the tree; `agent.progress` contains it.", kind=UUID), *PAGING],
     )
@@ -97,19 +100,40 @@ class EventViewSet(ApiViewSet):
         self.kwargs["id"] = self.run_id
         run = self.get_object()
         if isinstance(request.accepted_renderer, JSONRenderer):
-            frames, done = page(run.tree_id, after, limit, whole=hidden.sees(request.user))
+            frames, done = _page(run.tree_id, after, limit, whole=hidden.sees(request.user))
             upto = frames[-1]["seq"] if frames else after
             return Response({"results": [*filter(only, frames)], "next_after": upto, "done": done})
         return _stream(request, run, after, only)
+
+
+def _page(tree: UUID, after: int, limit: int, *, whole: bool) -> tuple[list[dict[str, Any]], bool]:
+    """As `page`, and at most MAX_BYTES bytes: the first frames show how many more of them fit."""
+    frames: list[dict[str, Any]] = []
+    room, wanted = pagination.MAX_BYTES, min(limit, FIRST_FRAMES)
+    while True:
+        found, done = page(tree, after, wanted, whole=whole)
+        for frame in found:
+            room -= len(to_json(frame))
+            if frames and room < 0:
+                return frames, False
+            frames.append(frame)
+        if done or len(found) < wanted or len(frames) == limit:
+            return frames, done
+        after = found[-1]["seq"]
+        average = (pagination.MAX_BYTES - room) // len(frames)
+        wanted = max(1, min(limit - len(frames), room // max(average, 1)))
 
 
 def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
     is_asgi = streams_asgi(request, f"send Accept: application/json for {request.get_full_path()}")
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
+    if request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
+        return HttpResponse(status=204, headers=HEADERS)  # an EventSource reconnects no more
     opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
     if isinstance(request.auth, Ticket):
         opening.ticket = request.auth.id
+        keep_tickets([opening])
     stream = sse.stream if is_asgi else sse.stream_for_a_while
     return streaming(stream(run.tree_id, after, opening))
 

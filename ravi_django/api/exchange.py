@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -21,12 +21,15 @@ from ravi_django.api.events import close_connections, opening_of, streaming, str
 from ravi_django.api.parsers import StrictJSONParser
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
+from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.streams.reading import with_pauses
 from ravi_django.services import problems
-from ravi_django.services.exchanges import Exchange
+from ravi_django.services.exchanges import Exchange, waits_for_others
 from ravi_django.services.fields import IdField
 from ravi_django.services.pieces import Ended, Piece, pieces
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
+WSGI_WAITS = 2  # of a user: each blocks a thread of the server
 LOOK_S = 1.0  # a call that waits looks again after this time, also without a hint
 
 
@@ -85,6 +88,7 @@ class ExchangeView(ApiView):
     def stream(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], Format], instead: str) -> Any:
         """`begin` submits. Raises NotAcceptable where streams are not possible: use what `instead` says."""
         is_asgi = streams_asgi(self.request, instead)
+        self.forget_body()
         place = limits.open_one(self.request.user, "streams")
         try:
             exchange = self._exchange = begin()
@@ -98,17 +102,23 @@ class ExchangeView(ApiView):
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
         """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]. Under
-        WSGI, where it blocks a worker, a call waits no longer than a stream may."""
+        WSGI, where it blocks a thread, a call waits no longer than a stream may, with few others, and not for other
+        people."""
         is_asgi = isinstance(self.request._request, ASGIRequest)
-        within_s = conf.WAIT_S if is_asgi else min(conf.WAIT_S, sse.WSGI_S)
-        place = limits.open_one(self.request.user, "streams")
+        self.forget_body()
+        place = limits.open_one(self.request.user, *(("streams",) if is_asgi else ("waits", WSGI_WAITS)))
         try:
-            exchange = self._exchange = begin()
-            form = form_of(exchange)
-            close_connections()
-            return exchange, form if async_to_sync(_gather)(exchange, form, within_s) else None
+            with nullcontext() if is_asgi else limits.wsgi_wait():
+                exchange = self._exchange = begin()
+                form = form_of(exchange)
+                close_connections()
+                return exchange, form if async_to_sync(_gather)(exchange, form, is_asgi=is_asgi) else None
         finally:
             limits.close_one(place)
+
+    def forget_body(self) -> None:
+        """A stream or a wait is long, and a parsed body takes several times its bytes."""
+        self.request._full_data = self.request._data = {}  # type: ignore[attr-defined]
 
 
 def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:
@@ -134,11 +144,22 @@ def _fault(exchange: Exchange, form: Format, is_slow: bool) -> bytes:
     return form.fault("slow_client", text)
 
 
-async def _gather(exchange: Exchange, form: Format, within_s: float) -> bool:
-    """Whether the last piece came in time. Of a completed run the format has the output alone."""
+async def _gather(exchange: Exchange, form: Format, *, is_asgi: bool) -> bool:
+    """Whether the last piece came in time. Of a completed run the format has the output alone. Under WSGI a run that
+    waits for other people is not waited for."""
+    within_s = conf.WAIT_S if is_asgi else min(conf.WAIT_S, sse.WSGI_S)
+    came: list[Piece] = []
     try:
-        async with asyncio.timeout(within_s), aclosing(pieces(exchange, LOOK_S)) as found:
-            came = [piece async for piece in found]
+        async with (
+            asyncio.timeout(within_s),
+            aclosing(pieces(exchange, LOOK_S)) as found,
+            aclosing(with_pauses(found, LOOK_S)) as coming,
+        ):
+            async for piece in coming:
+                if piece is not None:
+                    came.append(piece)
+                elif not is_asgi and await readers().call(waits_for_others, exchange):
+                    return False
     except TimeoutError:
         return False
     if isinstance(came[-1], Ended) and came[-1].output:

@@ -20,7 +20,6 @@ from rest_framework.response import Response
 
 from ravi_django.api.base import ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented
-from ravi_django.kernel import InputTooLargeError
 from ravi_django.models import RaviFile
 from ravi_django.runtime.files import files
 from ravi_django.services import shapes
@@ -46,11 +45,10 @@ class FileViewSet(ApiViewSet):
     def get_renderers(self) -> Any:
         return [_Content() if self.action == "retrieve" else JSONRenderer()]
 
-    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        # Before the check of the CSRF token, which reads the body.
-        if int(request.META.get("CONTENT_LENGTH") or 0) > files.max_bytes() + ENVELOPE_BYTES:
-            raise InputTooLargeError(f"a file has at most {files.max_bytes()} bytes", field="file")
-        super().initial(request, *args, **kwargs)
+    body_field = "file"
+
+    def longest_body(self) -> int:
+        return files.max_bytes() + ENVELOPE_BYTES
 
     def get_queryset(self) -> Any:
         """Of the user alone, except to read a content."""

@@ -21,10 +21,12 @@ from ravi_django.services.fields import (
     AgentField,
     IdField,
     NumberField,
+    ObjectField,
     StrictSerializer,
     TextField,
     TimeField,
     TopicField,
+    ValueField,
 )
 
 NAMED = [
@@ -54,12 +56,12 @@ class FollowNameSerializer(StrictSerializer):
 
 class FollowRequestSerializer(FollowNameSerializer):
     every_s = NumberField(required=False, allow_null=True, min_value=0, max_value=social_follows.MAX_EVERY_S)
-    metadata = serializers.DictField(required=False, allow_null=True)
+    metadata = ObjectField(required=False, allow_null=True)
 
 
 class EmitSerializer(StrictSerializer):
     text = TextField(required=False, allow_null=True, allow_blank=True, help_text="Either text or data")
-    data = serializers.JSONField(required=False, allow_null=True, help_text="Any JSON except null; or text")  # type: ignore[assignment]
+    data = ValueField(required=False, allow_null=True, help_text="Any JSON except null; or text")  # type: ignore[assignment]
     id = TextField(
         required=False, allow_null=True, max_length=publications.MAX_ID, help_text="A repeated id publishes nothing"
     )

@@ -53,6 +53,10 @@ class HookView(ApiView):
     permission_classes = [AllowAny]
     throttle_classes = []  # the site's limits for anonymous users would lose events
     reads_chunks = True
+    body_field = "body"
+
+    def longest_body(self) -> int:
+        return int(conf.MAX_INPUT_BYTES)
 
     def get_authenticators(self) -> list[Any]:
         return []
@@ -74,9 +78,9 @@ class HookView(ApiView):
         401 for a wrong signature, and for a source that does not exist, is disabled or is not a webhook. A repeat is
         safe: a known item is not a second one. 503 if the source's agent cannot receive items now.
         """
-        limit = int(conf.MAX_INPUT_BYTES)
+        limit = self.longest_body()
         body = request._request.read(limit + 1)
-        if len(body) > limit:  # before the signature: this answer is for everybody
+        if len(body) > limit:  # a chunked body under WSGI
             raise InputTooLargeError(f"the body has more than {limit} bytes", field="body")
         try:
             items, received = webhooks.receive(id, request.headers, body)

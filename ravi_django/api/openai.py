@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
-from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
@@ -15,10 +14,11 @@ from ravi_django import access
 from ravi_django.api.base import ApiView
 from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, session_id
 from ravi_django.api.openapi import documented
+from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
 from ravi_django.services.exchanges import Exchange, Sent
-from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
+from ravi_django.services.fields import AgentField, FlagField, MessagesField, ObjectField, StrictSerializer
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -71,12 +71,10 @@ class OptionsSerializer(StrictSerializer):
 
 class ChatSerializer(StrictSerializer):
     model = AgentField(help_text="An agent: type/key")
-    messages = serializers.ListField(
-        child=serializers.DictField(), help_text="Only those after the last one of the assistant count"
-    )
+    messages = MessagesField(help_text="Only those after the last one of the assistant count")
     stream = FlagField(required=False, allow_null=True)
     stream_options = OptionsSerializer(required=False, allow_null=True)
-    metadata = serializers.DictField(required=False, allow_null=True, help_text="`session`: of the conversation")
+    metadata = ObjectField(required=False, allow_null=True, help_text="`session`: of the conversation")
 
 
 class ChatView(OpenAIView, ExchangeView):
@@ -91,7 +89,7 @@ class ChatView(OpenAIView, ExchangeView):
         after RAVI["WAIT_S"]; the run goes on.
         """
         given = self.given(ChatSerializer)
-        found = exchanges.read([_sent(one, place) for place, one in enumerate(given["messages"])])
+        found = exchanges.read(_sent(given.pop("messages")))
         metadata = dict(given.get("metadata", {}))
         session = session_id(metadata.pop("session", None), "metadata.session")
         options = {"metadata": metadata, "idempotency_key": self.key}
@@ -108,8 +106,15 @@ class ChatView(OpenAIView, ExchangeView):
         return Response(form.body())
 
 
-def _sent(message: dict[str, Any], place: int) -> Sent:
-    return Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
+def _sent(messages: list[Any]) -> Iterator[tuple[int, Sent]]:
+    new = exchanges.first_new(messages, lambda one: isinstance(one, dict) and one.get("role") == "assistant")
+    for place in range(new, len(messages)):
+        if not isinstance(message := messages[place], dict):
+            raise InvalidInputError("a message is an object", field=f"messages.{place}")
+        yield (
+            place,
+            Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", ""))),
+        )
 
 
 def timed_out(exchange: Exchange) -> Response:

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
 from django.db.models import TextField
 from django.db.models.functions import Cast, Coalesce, Length
+from pydantic_core import to_json
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.utils.urls import remove_query_param, replace_query_param
@@ -18,7 +19,7 @@ from rest_framework.utils.urls import remove_query_param, replace_query_param
 from ravi_django.kernel import InvalidInputError
 
 LIMIT, MAX_LIMIT = 50, 200
-MAX_BYTES = 4 * 1024 * 1024  # of a page's rows; a single row may have more
+MAX_BYTES = 4 * 1024 * 1024  # of a page; a single row may have more
 
 
 def limit_of(request: Any, default: int = LIMIT, most: int = MAX_LIMIT) -> int:
@@ -70,13 +71,19 @@ class Pages(CursorPagination):
             self.next_position = self._get_position_from_instance(rows[kept], self.ordering)
         return list(self.page)
 
+    def cut(self, rows: list[Any], parts: list[Any]) -> list[Any]:
+        """The JSON of the rows that fit into a page; `parts` has that of each row, a list where it is several."""
+        kept = self.fit(rows, [len(to_json(part)) for part in parts])
+        parts = parts[: len(kept)] if kept[:1] == rows[:1] else parts[-len(kept) :]
+        return [body for part in parts for body in (part if isinstance(part, list) else [part])]
+
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         return tuple(self.ordering)
 
 
 def _fitting(sizes: Iterable[int]) -> int:
-    """How many of these sizes fit into MAX_BYTES, at least one."""
-    kept, total = 0, 0
+    """How many of these sizes fit into MAX_BYTES with the page's links, at least one."""
+    kept, total = 0, MAX_BYTES // 64
     for size in sizes:
         total += size
         if kept and total > MAX_BYTES:
@@ -86,7 +93,7 @@ def _fitting(sizes: Iterable[int]) -> int:
 
 
 class _Weighed:
-    """A queryset that reads at most MAX_BYTES: the database first computes the lengths of these columns."""
+    """A queryset that reads at most MAX_BYTES characters: the database first computes the lengths of these columns."""
 
     def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
         self._rows, self._columns, self._pages = rows, columns, pages
@@ -105,7 +112,7 @@ class _Weighed:
         return self._rows[part.start : part.start + self._pages.page_size + 1]
 
 
-class AddressPages(CursorPagination):
+class AddressPages(Pages):
     """Pages of sorted addresses, which need not be in the database."""
 
     def paginate_queryset(self, addresses: Any, request: Any, view: Any = None) -> Any:
@@ -113,8 +120,14 @@ class AddressPages(CursorPagination):
         self._url, self._all = request.build_absolute_uri(), addresses
         after, before = (request.query_params.get(name) for name in ("after", "before"))
         left = [name for name in addresses if (not after or name > after) and (not before or name < before)]
-        self.page = left[-limit:] if before and not after else left[:limit]
+        self._is_back = bool(before and not after)
+        self.page = left[-limit:] if self._is_back else left[:limit]
         return self.page
+
+    def fit(self, rows: list[Any], sizes: list[int]) -> list[Any]:
+        kept = _fitting(reversed(sizes) if self._is_back else sizes)
+        self.page = rows[len(rows) - kept :] if self._is_back else rows[:kept]
+        return list(self.page)
 
     def get_next_link(self) -> str | None:
         return self._link("after", self.page[-1]) if self.page and self.page[-1] < self._all[-1] else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError
+from ravi_django.kernel.json_values import read_json
 
 
 def max_body() -> int:
@@ -20,42 +19,30 @@ def max_body() -> int:
 
 
 class StrictJSONParser(BaseParser):
-    """Refuses values that JSON or the database cannot represent: NaN, infinities, NUL, half surrogates. The body must
-    be an object. DRF's own parser reads a body of any size."""
+    """Refuses what `read_json` refuses. The body must be an object. DRF's own parser reads a body of any size."""
 
     media_type = "application/json"
     times = 1  # of `max_body`
 
+    @classmethod
+    def longest(cls) -> int:
+        """Bytes."""
+        return cls.times * max_body()
+
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        limit = self.times * max_body()
+        limit = self.longest()
         body = stream.read(limit + 1)
         if len(body) > limit:
             raise InputTooLargeError(f"the body has more than {limit} bytes")
         try:
-            found = from_json(body, allow_inf_nan=False)
+            found = read_json(body)
+        except InvalidInputError as error:
+            error.field = (error.field or "").partition(".")[0] or None
+            raise
         except ValueError as error:
             raise ParseError(f"the body is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise ParseError("the body must be a JSON object")
-        for field, value in found.items():
-            _check(field, field)
-            _check(value, field)
         return found
-
-
-def _check(value: Any, field: str) -> None:
-    """Recursive; the parser has bounded the depth."""
-    match value:
-        case str() if "\0" in value:
-            raise InvalidInputError("a NUL character cannot be stored; leave it out", field=field.replace("\0", ""))
-        case float() if not math.isfinite(value):  # 1e999 is read as infinity
-            raise InvalidInputError("a number is too big", field=field)
-        case list():
-            for item in value:
-                _check(item, field)
-        case dict():
-            for key, item in value.items():
-                _check(key, field)
-                _check(item, field)

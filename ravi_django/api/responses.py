@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pydantic_core import to_json
-from rest_framework import serializers
 from rest_framework.response import Response
 
 from ravi_django.api.exchange import ExchangeView, Format, session_id
@@ -16,16 +15,16 @@ from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
 from ravi_django.services import exchanges
 from ravi_django.services.exchanges import Exchange, Sent
-from ravi_django.services.fields import AgentField, FlagField, StrictSerializer
+from ravi_django.services.fields import AgentField, FlagField, ObjectField, StrictSerializer, ValueField
 from ravi_django.services.pieces import Asked, Ended, Piece, Text
 
 
 class ResponsesSerializer(StrictSerializer):
     model = AgentField(help_text="An agent: type/key")
-    input = serializers.JSONField(help_text="A text, or a list of messages and function_call_output items")
-    conversation = serializers.JSONField(required=False, allow_null=True, help_text="The session: its id, or {id}")
+    input = ValueField(help_text="A text, or a list of messages and function_call_output items")
+    conversation = ValueField(required=False, allow_null=True, help_text="The session: its id, or {id}")
     stream = FlagField(required=False, allow_null=True)
-    metadata = serializers.DictField(required=False, allow_null=True)
+    metadata = ObjectField(required=False, allow_null=True)
 
 
 class ResponsesView(OpenAIView, ExchangeView):
@@ -40,8 +39,7 @@ class ResponsesView(OpenAIView, ExchangeView):
         RAVI["WAIT_S"]; the run goes on.
         """
         given = self.given(ResponsesSerializer)
-        items = given["input"] if isinstance(given["input"], list) else [{"role": "user", "content": given["input"]}]
-        found = exchanges.read([_sent(item, place) for place, item in enumerate(items)], "input")
+        found = exchanges.read(_sent_after(given.pop("input")), "input")
         conversation = given.get("conversation")
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
@@ -56,12 +54,23 @@ class ResponsesView(OpenAIView, ExchangeView):
         return timed_out(exchange) if form is None else Response(form.body())
 
 
+def _sent_after(given: Any) -> Iterator[tuple[int, Sent]]:
+    """The items after the last one of the assistant."""
+    items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    new = exchanges.first_new(items, _is_assistants)
+    return ((place, _sent(items[place], place)) for place in range(new, len(items)))
+
+
+def _is_assistants(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
+
+
 def _sent(item: Any, place: int) -> Sent:
     match item:
         case {"type": "function_call_output", "call_id": str(call), "output": output}:
             return Sent("tool", output, call)
-        case {"type": "function_call" | "reasoning"}:
-            return Sent("assistant", "")
         case {"role": str(role), "content": content, **more} if more.get("type", "message") == "message":
             return Sent(role, content)
     text = "an item is a message, a function_call or a function_call_output"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -29,18 +31,26 @@ OPENING = b": open\n\n"  # sent at once, so that the headers arrive
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def event(frame: dict[str, Any]) -> bytes:
+def retry() -> bytes:
+    """In how many milliseconds an EventSource reconnects: not all at once."""
+    return b"retry: %d\n\n" % random.randint(2000, 6000)  # noqa: S311 - no secret
+
+
+def _event(opening: Opening, frame: dict[str, Any]) -> bytes:
+    opening.ended = frame["type"] == "stream.done"
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (frame["seq"], frame["type"].encode(), to_json(frame))
 
 
 async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:
-    """Every event above `after`, until stream.done or until the opening is revoked.
+    """`retry:`, then every event above `after`, until stream.done or until the opening is revoked.
 
     After a failure the stream ends without stream.done: the client reconnects and misses nothing.
     """
     frames = follow(tree, after, whole=opening.whole, only=opening.only)
-    async for piece in relay(frames, opening, event):
-        yield piece
+    first = retry()
+    async for piece in relay(frames, opening, partial(_event, opening)):
+        yield first + piece
+        first = b""
 
 
 async def relay(
@@ -113,13 +123,13 @@ def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[byt
 
 
 def _for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
-    yield OPENING
+    yield retry() + OPENING
     begun = sent = time.monotonic()
     while True:
         frames, done = page(tree, after, whole=opening.whole)
         for frame in frames:
             if opening.only(frame):
-                yield event(frame)
+                yield _event(opening, frame)
             after, sent = frame["seq"], time.monotonic()
         if done or time.monotonic() > begun + WSGI_S:
             return

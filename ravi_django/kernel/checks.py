@@ -6,9 +6,7 @@ import math
 from datetime import timedelta
 from typing import Any
 
-from pydantic_core import to_json
-
-from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
+from ravi_django.kernel.errors import InvalidInputError
 
 
 def check_text(field: str, value: Any, most: int, *, least: int = 1) -> str:
@@ -24,17 +22,6 @@ def check_whole(field: str, value: Any, least: int = 1, most: int | None = None)
         bounds = f"{least}" if most is None else f"{least} to {most}"
         raise InvalidInputError(f"{field} is a whole number from {bounds}, not {value!r:.100}", field=field)
     return value
-
-
-def check_json(field: str, value: Any, most: float = math.inf) -> bytes:
-    """The value as JSON. Raises InputTooLargeError above `most` bytes."""
-    try:
-        body = to_json(value)
-    except ValueError as error:
-        raise InvalidInputError(f"{field} is not JSON: {error}", field=field) from None
-    if len(body) > most:
-        raise InputTooLargeError(f"{field} has {len(body)} bytes, the limit is {most}", field=field)
-    return body
 
 
 def check_seconds(field: str, value: Any, below: float = math.inf) -> float:

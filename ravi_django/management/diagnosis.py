@@ -27,6 +27,8 @@ from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import own_settings
 from ravi_django.runtime.people import addressees
+from ravi_django.runtime.streams.buffer import get_buffer
+from ravi_django.runtime.streams.valkey import ValkeyBuffer
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -262,6 +264,17 @@ def services() -> Iterator[Finding]:
             starts_worker = check.name == "worker" or (conf.ENGINE == "inline" and check.name == "sweep")
             fix = worker_line() if starts_worker else _FIXES.get(check.name, "")
             yield Finding("ok", what) if check.ok else Finding("error", what.partition("; start")[0], fix)
+    yield from streams()
+
+
+def streams() -> Iterator[Finding]:
+    """What a full server of the streams deletes."""
+    buffer = get_buffer()
+    memory = buffer.memory() if isinstance(buffer, ValkeyBuffer) else {}
+    if (policy := memory.get("maxmemory-policy", "noeviction")) != "noeviction":
+        limit = "" if memory.get("maxmemory", "0") != "0" else "; now it has no maxmemory"
+        what = f"streams: maxmemory-policy is {policy}: a full server deletes parts of streams{limit}"
+        yield Finding("warning", what, "set maxmemory-policy noeviction in the Redis or Valkey of the streams")
 
 
 def outbox() -> Iterator[Finding]:

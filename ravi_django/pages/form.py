@@ -6,11 +6,13 @@ After a refusal the form still has the typed texts. A button that would ignore a
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext as _, gettext_lazy
 
+from ravi_django.kernel.json_values import check_cost, check_storable
 from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest
 from ravi_django.models.names import word
@@ -319,15 +321,17 @@ def read_json(text: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, value in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
             raise ValueError(_("%(name)s appears twice") % {"name": repr(twice)})
         return found
 
     def never(name: str) -> Any:
         raise ValueError(_("%(name)s is not a valid number") % {"name": name})
 
+    check_cost(text)
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=never)
+        value = json.loads(text, object_pairs_hook=once, parse_constant=never)
     except RecursionError:
         raise ValueError(_("it is nested too deeply")) from None
+    check_storable(value)
+    return value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from ravi_django import access
 from ravi_django.kernel import KernelError
+from ravi_django.kernel.json_values import read_json
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import specs
 from ravi_django.users import permits
@@ -59,6 +59,6 @@ def _signals(user: Any, run: Run) -> list[str] | None:
 def payload_of(text: str) -> Any:
     """What a person typed as the payload of a signal: JSON, else a text; None for nothing."""
     try:
-        return json.loads(text) if text.strip() else None
+        return read_json(text) if text.strip() else None
     except ValueError:
         return text

@@ -1,24 +1,34 @@
 """One exchange with a client that sends whole conversations: OpenAI's two APIs and AG-UI.
 
 The conversation is the session, not the client's list of messages. Of that list, only the messages after the last one
-of the assistant count: those of the user are the input of a run, those of a tool answer requests of the session.
+of the assistant count: those of the user are the input of a run, those of a tool answer requests of the session. The
+others are not looked at, so that a long conversation costs no more than its bytes.
 """
 
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models import Q
-from pydantic_core import from_json
 
 from ravi_django import access, limits
-from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, NotFoundError, Priority
-from ravi_django.models import ACTIVE, HumanRequest, Run, Session
+from ravi_django.conf import conf
+from ravi_django.kernel import (
+    AgentId,
+    ConflictError,
+    InputTooLargeError,
+    InvalidInputError,
+    NotFoundError,
+    Priority,
+)
+from ravi_django.kernel.json_values import read_json
+from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
 from ravi_django.runtime.files import files
 from ravi_django.runtime.files.types import kind_of
 from ravi_django.runtime.lifecycle.submit import say
@@ -62,32 +72,65 @@ class Exchange:
 
 # ------------------------------------------------------------------------------------------------------- the input
 
+MAX_PARTS = 1000  # of the messages of one call
 
-def read(messages: Sequence[Sent], name: str = "messages") -> Input:
-    """The input of the messages. Raises InvalidInputError that names one of them."""
-    said: list[tuple[Any, str]] = []
-    answered: list[Sent] = []
-    for place, message in enumerate(messages):
+
+def first_new(messages: Sequence[Any], is_assistants: Callable[[Any], bool]) -> int:
+    """The place of the first message after the last one of the assistant."""
+    return next((place for place in range(len(messages), 0, -1) if is_assistants(messages[place - 1])), 0)
+
+
+def check_parts(messages: Sequence[Any], name: str = "messages") -> None:
+    """Raises InputTooLargeError for messages of a client with more than MAX_PARTS parts, before they are validated."""
+    contents = (message.get("content") if isinstance(message, dict) else None for message in messages)
+    if sum(len(content) if isinstance(content, list) else 1 for content in contents) > MAX_PARTS:
+        raise InputTooLargeError(f"the messages of a call have at most {MAX_PARTS} parts", field=name)
+
+
+def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
+    """The input of the messages after the last one of the assistant, each with its place in the client's list. Raises
+    InvalidInputError that names one of them, and InputTooLargeError before a file is looked up."""
+    blocks: list[dict[str, Any]] = []
+    answered: dict[str, list[Sent]] = {}
+    for place, message in messages:
         match message.role:
-            case "assistant":
-                said, answered = [], []
             case "user":
-                said.append((message.content, f"{name}.{place}.content"))
+                blocks += islice(_blocks(message.content, f"{name}.{place}.content"), MAX_PARTS + 1)
+                if len(blocks) > MAX_PARTS:
+                    raise InputTooLargeError(f"the messages of a call have at most {MAX_PARTS} parts", field=name)
             case "tool":
-                answered.append(message)
+                _add_answer(answered, message, name)
             case role:
                 text = f"the role {role!r:.50} is not possible: an agent has its own instructions"
                 raise InvalidInputError(text, field=f"{name}.{place}.role")
-    blocks = [block for content, place in said for block in _blocks(content, place)]
     if blocks and answered:
         raise InvalidInputError("answer the requests first, then send the user's message", field=name)
     if not blocks and not answered:
         raise InvalidInputError("there is no message of the user after the last one of the assistant", field=name)
+    _name_files(blocks)
+    return Input(blocks, [one for same in answered.values() for one in same], name)
+
+
+def _add_answer(answered: dict[str, list[Sent]], answer: Sent, name: str) -> None:
+    """Equal answers to a request are one. Raises InputTooLargeError for more than a run can ask at once."""
+    same = answered.setdefault(answer.answers, [])
+    if answer not in same:
+        same.append(answer)
+        if len(answered) + len(same) - 1 > (most := int(conf.MAX_TOOL_CALLS)):
+            text = f"a call has at most {most} answers; send the others in another call"
+            raise InputTooLargeError(text, field=name)
+
+
+def _name_files(blocks: list[dict[str, Any]]) -> None:
+    """Set the type of the blocks that name a file."""
+    checks.check_size(blocks)
     given = [block for block in blocks if block["type"] == "file"]
+    if len(given) > checks.MESSAGE_MEDIA:
+        text = f"input has {len(given)} files; a message may have {checks.MESSAGE_MEDIA} of media"
+        raise InvalidInputError(text, field="input")
     kinds = files.kinds(block["file"] for block in given)
     for block in given:
         block["type"] = kinds.get(block["file"], "document")
-    return Input(blocks, answered, name)
 
 
 def _blocks(content: Any, place: str) -> Iterator[dict[str, Any]]:
@@ -205,6 +248,7 @@ def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int,
     """Checks all answers before it writes the first. An answer that was given before counts as given: if all were, the
     exchange is a repeat, which continues where its run has paused last."""
     given, roots = [], []
+    checked: dict[UUID, answers.Given] = {}  # by request: an id may be written in several ways
     for sent in found.answers:
         row = _request(sent.answers)
         root = (row.run.root or row.run) if row else None
@@ -213,6 +257,12 @@ def _answer(user: Any, session: Session | None, found: Input) -> tuple[Run, int,
         roots.append(root)
         said = _answer_of(row, sent.content)
         new = answers.Given(**{name: value for name, value in said.items() if name != "version"})
+        if row.id in checked:
+            if checked[row.id] != new:
+                text = f"there are two different answers to request {row.id}; send one"
+                raise InvalidInputError(text, field=found.field)
+            continue
+        checked[row.id] = new
         if row.status == HumanRequest.Status.PENDING:
             answers.check(row, new, user)
             given.append((row, said))
@@ -255,7 +305,7 @@ def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
         value = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     if isinstance(value, str):
         try:
-            decoded = from_json(value)
+            decoded = read_json(value)
         except ValueError:
             decoded = None
         value = decoded if isinstance(decoded, dict) else value
@@ -283,6 +333,13 @@ def _pending(session: Session | UUID | None) -> list[HumanRequest]:
 def asked(exchange: Exchange) -> list[dict[str, Any]]:
     """The open requests of the session that the user may answer, as REST shows them."""
     return [dict(RequestSerializer(row).data) for row in _open(exchange.user, exchange.run.session_id)]
+
+
+def waits_for_others(exchange: Exchange) -> bool:
+    """Whether the run is suspended, and its open requests are for other people than the user."""
+    run = Run.objects.filter(id=exchange.run.tree_id, status=Status.SUSPENDED)
+    session = exchange.run.session_id
+    return run.exists() and bool(_pending(session)) and not _open(exchange.user, session)
 
 
 def _open(user: Any, session: UUID | None) -> list[HumanRequest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,9 @@ from rest_framework.exceptions import ErrorDetail
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.content import FROM_CLIENTS
 
+MAX_UNKNOWN = 50  # unknown fields that an error names
+MAX_TEXTS = 1000  # of an answer, one for each question
+
 
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses unknown fields."""
@@ -23,8 +27,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         known = ", ".join(self.fields) or "none"
         faults: Any = {
             str(name): [ErrorDetail(f"unknown field; known are: {known}", "unknown")]
-            for name in names
-            if name not in self.fields
+            for name in islice((name for name in names if name not in self.fields), MAX_UNKNOWN)
         }
         try:
             value = super().to_internal_value(data)
@@ -91,6 +94,44 @@ class TopicField(AgentField):
     kind = TopicId
 
 
+class ValueField(serializers.JSONField):
+    """Any JSON value, as it is: the parser has checked it, and DRF's own field writes it once more."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {}})
+class ObjectField(ValueField):
+    """Values are not looked at one by one."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("Expected an object.")
+        return data
+
+
+@extend_schema_field({"type": "array", "items": {"type": "object", "additionalProperties": True}})
+class MessagesField(ValueField):
+    """Clients send their whole conversation."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, list):
+            raise serializers.ValidationError("Expected a list of messages.")
+        return data
+
+
+class TextsField(serializers.DictField):
+    """Texts by key."""
+
+    child = TextField(allow_blank=True)
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > MAX_TEXTS:
+            raise serializers.ValidationError(f"Expected at most {MAX_TEXTS} texts.")
+        return super().to_internal_value(data)
+
+
 @extend_schema_field(
     {
         "oneOf": [
@@ -109,7 +150,7 @@ class TopicField(AgentField):
         "description": 'Text, or content blocks like {"type": "text", "text": "…"}; at most 256 KiB.',
     }
 )
-class InputField(serializers.JSONField):
+class InputField(ValueField):
     """`submit` checks the blocks and the limit."""
 
 

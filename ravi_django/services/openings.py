@@ -25,6 +25,7 @@ from django.contrib.sessions.backends import cache, db, signed_cookies
 from django.core.cache import caches
 from django.db import router
 from django.db.models import Model
+from django.db.models.functions import Least
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
@@ -84,6 +85,7 @@ class Opening:
     only: Only = EVERY  # the requested frames
     ticket: str = ""  # the id of its Ticket row, for a stream that a ticket opened
     revoked: bool = False
+    ended: bool = False  # the last frame was the end of the stream
     on_revoked: Callable[[int, str], None] | None = None  # called on the event loop, with close code and reason
 
     def revoke(self, code: int, reason: str) -> None:
@@ -115,9 +117,11 @@ async def watched(opening: Opening) -> AsyncIterator[Opening]:
 
 
 def release(opening: Opening) -> None:
-    """It has ended. On a database thread."""
+    """It has ended. On a database thread. After the stream's end nothing renews its ticket again."""
     limits.close_one(opening.place)
-    _keep_tickets([opening], AGAIN_S)
+    keep_tickets([opening], AGAIN_S)
+    if opening.ticket and opening.ended:
+        Ticket.objects.filter(id=opening.ticket).update(ends_at=Least("ends_at", clock.after(AGAIN_S)))
 
 
 async def _look_repeatedly(openings: Collection[Opening]) -> None:
@@ -132,12 +136,12 @@ async def _look_repeatedly(openings: Collection[Opening]) -> None:
 async def look(openings: Collection[Opening]) -> None:
     """Renew the places and tickets, and end openings that have lost their right."""
     await readers().call(limits.keep_open, [opening.place for opening in openings])
-    await readers().call(_keep_tickets, openings, LOOK_S + AGAIN_S)
+    await readers().call(keep_tickets, openings)
     for opening, why in (await readers().call(lost, openings)).items():
         opening.revoke(*why)
 
 
-def _keep_tickets(openings: Collection[Opening], seconds: float) -> None:
+def keep_tickets(openings: Collection[Opening], seconds: float = LOOK_S + AGAIN_S) -> None:
     """A killed process renews no ticket: it expires."""
     if ids := [opening.ticket for opening in openings if opening.ticket]:
         Ticket.objects.filter(id__in=ids).update(expires_at=clock.after(seconds))

@@ -41,7 +41,10 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
     415: ("unsupported_media_type", "The body is not application/json."),
     429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
     500: ("internal", "An error of the server; it has been logged."),
-    503: ("unavailable", "A service that this one needs cannot be reached."),
+    503: (
+        "unavailable",
+        "A service cannot be reached; or `busy`: the process has no room for the body.",
+    ),
     504: ("timeout", "The run did not end in time. It continues; `run` is its id."),
 }
 
@@ -82,7 +85,7 @@ def respond(exc: Exception, context: dict[str, Any], shape: Callable[[Problem], 
     problem = problem_of(exc)
     set_rollback()
     response = Response(shape(problem), status=problem.status, headers=problem.headers)
-    if problem.status >= 500:
+    if problem.status >= 500 and problem.code != "busy":
         _report(exc, context["request"]._request, response)
     return response
 
@@ -135,7 +138,7 @@ def _of_drf(exc: exceptions.APIException) -> Problem:
         headers["WWW-Authenticate"] = challenge
     if wait := getattr(exc, "wait", None):
         headers["Retry-After"] = str(int(wait))
-    code = "invalid_json" if isinstance(exc, exceptions.ParseError) else ""
+    code = "invalid_json" if isinstance(exc, exceptions.ParseError) else getattr(exc, "code", "")
     faults = tuple(islice(_faults(exc.detail), MOST_FAULTS))
     return Problem(exc.status_code, faults[0].message, code, faults[0].field, headers, faults)
 

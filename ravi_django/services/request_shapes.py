@@ -11,7 +11,17 @@ from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.shown import in_utc, request_shown
-from ravi_django.services.fields import FlagField, IdField, NumberField, StrictSerializer, TextField, TimeField
+from ravi_django.services.fields import (
+    FlagField,
+    IdField,
+    NumberField,
+    ObjectField,
+    StrictSerializer,
+    TextField,
+    TextsField,
+    TimeField,
+    ValueField,
+)
 
 NOT_SHOWN = ("metadata", "budget", "output", "error", "waiting_on")  # columns of the run, which may be large
 KEPT = ("action", "text", "values", "arguments", "outcome", "result", "sticky", "reason", "by", "instead_of")
@@ -121,14 +131,12 @@ def mark(row: Any, user: Any, may_answer: bool) -> None:
 class AnswerSerializer(StrictSerializer):
     action = serializers.ChoiceField(choices=answers.EVERY_ACTION, help_text="One of the request's `actions`")
     text = TextField(required=False, allow_null=True, allow_blank=True, help_text="Of answer")
-    values = serializers.DictField(
-        child=TextField(allow_blank=True), required=False, allow_null=True, help_text="Of answer, for each question"
-    )
-    arguments = serializers.DictField(
+    values = TextsField(required=False, allow_null=True, help_text="Of answer, for each question")
+    arguments = ObjectField(
         required=False, allow_null=True, help_text="Of edit: the tool's new arguments; of a budget, its new limits"
     )
     outcome = serializers.ChoiceField(choices=answers.OUTCOMES, required=False, allow_null=True, help_text="Of resolve")
-    result = serializers.JSONField(required=False, allow_null=True, help_text="Of resolve, when it has happened")
+    result = ValueField(required=False, allow_null=True, help_text="Of resolve, when it has happened")
     reason = TextField(
         required=False, allow_null=True, allow_blank=True, help_text="Of any action; the model reads that of a denial"
     )

@@ -20,10 +20,12 @@ from ravi_django.services.fields import (
     IdField,
     InputField,
     NumberField,
+    ObjectField,
     PriorityField,
     StrictSerializer,
     TextField,
     TimeField,
+    ValueField,
 )
 
 Shown = serializers.Serializer  # never takes input
@@ -140,7 +142,7 @@ class RunRequestSerializer(StrictSerializer):
     priority = PriorityField(required=False)
     budget = BudgetField(required=False, allow_null=True)
     deadline = TimeField(required=False, allow_null=True)
-    metadata = serializers.DictField(required=False, allow_null=True)
+    metadata = ObjectField(required=False, allow_null=True)
     on_busy = OnBusyField()
 
 
@@ -170,7 +172,7 @@ class OpinionSerializer(Shown[Any]):
 
 class SignalSerializer(StrictSerializer):
     name = TextField(max_length=200)
-    payload = serializers.JSONField(required=False, allow_null=True, default=None)
+    payload = ValueField(required=False, allow_null=True, default=None)
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
 
 

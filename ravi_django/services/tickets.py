@@ -1,8 +1,8 @@
 """Tickets, with which a program without cookies opens one websocket, or the event stream of one run.
 
 A socket uses its ticket up. An event stream keeps it: a browser's EventSource reconnects with the same address. It
-expires AGAIN_S after the stream's last connection ended (LOOK_S later if a process was killed), and MOST_S after its
-issue.
+expires AGAIN_S after the stream's last connection ended (LOOK_S later if a process was killed), AGAIN_S after the first
+connection that got the stream's end, and MOST_S after its issue. A JSON page does not renew it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.models import Ticket
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.sources.secrets import seal
-from ravi_django.services.openings import AGAIN_S, LOOK_S, Credential, is_gone
+from ravi_django.services.openings import Credential, is_gone
 
 MOST_S = 24 * 3600.0
 
@@ -50,7 +50,7 @@ def take(ticket: str, run: UUID | None = None) -> Ticket | None:
         used, _ = Ticket.objects.filter(unused).delete()  # of two concurrent calls, one deletes the row
     else:
         rows = Ticket.objects.filter(unused | Q(id=row.id, run=run))
-        used = rows.update(run=run, expires_at=clock.after(LOOK_S + AGAIN_S))
+        used = rows.update(run=run)
     return row if used and row.user.is_active and not is_gone(Credential.of_token(row), row.user) else None
 
 

@@ -188,9 +188,8 @@ runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
-    EVENTS_PROGRESS=PROGRESS
-runtime.streams.republish: publish_archived=archived publish_internalize=internalize PUBLISH_PAGE=PAGE publish_ended
-    publish_past publish_retried republish snapshot
+    EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
+runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.shown: in_utc
 runtime.streams.table: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer

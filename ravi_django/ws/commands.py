@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError
+from ravi_django.kernel.json_values import read_json
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.people.answers import Given
@@ -74,9 +75,13 @@ def read(text: str | None, binary: bytes | None) -> Command:
     if len(text) > 6 * conf.MAX_INPUT_BYTES + ENVELOPE_BYTES:
         raise InputTooLargeError(f"the frame is too long: a message has at most {conf.MAX_INPUT_BYTES} bytes")
     try:
-        command = _commands.validate_json(text)
+        command = _commands.validate_python(read_json(text, "frame"))
     except ValidationError as error:
         raise _complaint(error) from None
+    except InvalidInputError:
+        raise
+    except ValueError as error:
+        raise InvalidInputError(f"the frame is not JSON: {error}") from None
     if isinstance(command, Say) and (command.text is None) is (command.input is None):
         raise InvalidInputError("a message has either text or input", field="text")
     return command

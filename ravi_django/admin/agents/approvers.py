@@ -17,6 +17,7 @@ from django.utils.translation import gettext
 from ravi_django.admin.agents.fields import code_area
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.json_values import read_json
 from ravi_django.runtime.people import addressees
 
 
@@ -34,10 +35,10 @@ class ApproversField(forms.CharField):
         if not text:
             return None
         try:
-            found = Approvers.of(json.loads(text) if text[0] in '{["' else text)
+            found = Approvers.of(read_json(text) if text[0] in '{["' else text)
         except InvalidInputError as error:
             raise ValidationError(str(error)) from error
-        except (ValueError, RecursionError):
+        except ValueError:
             raise ValidationError(gettext('Enter an address (group:finance) or JSON ({"pay": "staff"}).')) from None
         if gone := missing(found):
             raise ValidationError(

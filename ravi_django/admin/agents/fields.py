@@ -11,6 +11,8 @@ from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django import access
+from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.json_values import read_json
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
@@ -61,15 +63,21 @@ class ObjectField(forms.JSONField):
         return "" if value is None else super().prepare_value(value)
 
     def to_python(self, value: Any) -> Any:
-        try:
+        if not isinstance(value, str) or value in self.empty_values:
             return super().to_python(value)
-        except RecursionError:
-            raise forms.ValidationError(gettext("This JSON is nested too deeply. Use fewer levels.")) from None
+        try:
+            return read_json(value)
+        except InvalidInputError as error:
+            raise forms.ValidationError(str(error)) from None
+        except ValueError as error:
+            if "recursion" in str(error):
+                raise forms.ValidationError(gettext("This JSON is nested too deeply. Use fewer levels.")) from None
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
             return super().bound_data(data, initial)
-        except RecursionError:
+        except (RecursionError, ValueError):
             return InvalidJSONInput(data)
 
     def clean(self, value: Any) -> Any:
@@ -167,7 +175,7 @@ def samples(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def from_text(text: str) -> Any:
     """Valid JSON is read as such (3, true, ["a"], {"a": 1}, "quoted text"); everything else is text."""
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except ValueError:
         return text
     if value is None or (isinstance(value, int | float) and json.dumps(value) != text):

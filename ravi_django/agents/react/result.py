@@ -22,6 +22,7 @@ from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Message, ModelResponse, Ru
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError, message_of
+from ravi_django.kernel.json_values import check_storable
 
 TOOL_NAME = "final_result"
 WRAP = "result"  # the property that holds a result that is not a JSON object
@@ -195,7 +196,9 @@ def _parsed(text: str) -> Any:
         candidates.append(bare[begin:end])
     for candidate in candidates:
         try:
-            return from_json(candidate, allow_inf_nan=False)
+            value = from_json(candidate, allow_inf_nan=False)
+            check_storable(value, texts=False)
+            return value
         except ValueError as error:
             why = str(error)
     raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")

@@ -18,6 +18,7 @@ from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import handoff_name
 from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
+from ravi_django.kernel.json_values import check_storable
 from ravi_django.kernel.secrets import secret_names
 
 MAX_EVERY_S = 366 * 24 * 3600
@@ -325,6 +326,7 @@ def refuse_unstorable(spec: Mapping[str, Any]) -> None:
             raise InvalidInputError(
                 f"{field} has a NUL character or half a surrogate pair, which the database cannot store", field=field
             )
+    check_storable(spec, texts=False)
 
 
 def _texts(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
+from ravi_django.kernel.json_values import check_cost, check_storable, storable
 from ravi_django.kernel.llm import ModelResponse
 from ravi_django.kernel.stream import ReasoningDelta, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
@@ -143,19 +144,21 @@ class ResponseCollector:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """A tool call's arguments. Text that is not a JSON object, or is nested too deep, is returned under
-    INVALID_ARGUMENTS_KEY."""
+    """A tool call's arguments. Text that is not a JSON object, is nested too deep, has too many elements or a number
+    that no row can hold is returned under INVALID_ARGUMENTS_KEY. Characters that no row can hold are replaced."""
     if not text.strip():
         return {}  # some models call a tool without parameters like this
     try:
+        check_cost(text)
         arguments = json.loads(text, parse_constant=_refuse)
+        check_storable(arguments, texts=False)
     except (ValueError, RecursionError):
-        return {INVALID_ARGUMENTS_KEY: text}
+        return {INVALID_ARGUMENTS_KEY: storable(text)}
     if arguments is None:
         return {}
     if not isinstance(arguments, dict) or is_too_deep(arguments):
         return {INVALID_ARGUMENTS_KEY: text}
-    return arguments
+    return dict(storable(arguments))
 
 
 def _refuse(constant: str) -> Any:

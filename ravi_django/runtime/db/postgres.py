@@ -113,19 +113,26 @@ def columns(model: type[Model], alias: str) -> str:
     return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
 
 
-def instance(model: type[Row], values: Sequence[Any]) -> Row:
-    """A model instance with the values of `columns`."""
+def instance(model: type[Row], values: Sequence[Any], faults: list[str] | None = None) -> Row:
+    """A model instance with the values of `columns`. `faults`: see `decoded`."""
     names, documents = _shape(model)
-    made: Row = model.from_db(alias(), names, decoded(values, documents))
+    made: Row = model.from_db(alias(), names, decoded(values, documents, faults))
     return made
 
 
-def decoded(values: Sequence[Any], documents: Sequence[int]) -> list[Any]:
-    """A row with the JSON of these columns decoded."""
+def decoded(values: Sequence[Any], documents: Sequence[int], faults: list[str] | None = None) -> list[Any]:
+    """A row with the JSON of these columns decoded. With `faults` a value that cannot be read becomes None, and the
+    reason is added there; without raises ValueError."""
     row = list(values)
     for place in documents:
         if row[place] is not None:
-            row[place] = from_json(row[place])
+            try:
+                row[place] = from_json(row[place])
+            except ValueError as error:
+                if faults is None:
+                    raise
+                row[place] = None
+                faults.append(str(error))
     return row
 
 

@@ -25,6 +25,7 @@ from ravi_django.kernel import (
     LeaseLostError,
     Message,
     NotFoundError,
+    PermanentError,
     RunMeta,
 )
 from ravi_django.models import TERMINAL, Status
@@ -173,7 +174,15 @@ class Driver:
             raise settle.NotDrivable(AgentCrashError(lease.run_id, lease.run.agent), block=True)
         agent = await self._agent_of(lease)
         limit = lease_inbox.limit_of(agent)
-        loaded, facts = await self.database.call(lease_facts.load_with_facts, lease, limit)
+        try:
+            if lease.fault:
+                raise ValueError(lease.fault)
+            loaded, facts = await self.database.call(lease_facts.load_with_facts, lease, limit)
+        except ValueError as error:  # another try would fail too
+            unreadable = PermanentError(
+                f"a row of this run cannot be read: {error}; correct the row, then retry the run"
+            )
+            raise settle.NotDrivable(unreadable, block=True) from error
         try:
             inbox = [(place, Message.model_validate(body)) for place, body in loaded.unread.messages]
             carried = loaded.unread.carried and Message.model_validate(loaded.unread.carried[1])

@@ -17,10 +17,11 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.kernel.errors import message_of
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Run, Status
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
-from ravi_django.runtime.journal.entries import Entry, NewTurn, NotJson, plain, storable
+from ravi_django.runtime.journal.entries import Entry, NewTurn, NotJson, plain
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.effects import Effects

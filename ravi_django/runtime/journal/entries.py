@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from dataclasses import dataclass, field, fields
@@ -21,6 +20,7 @@ from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
+from ravi_django.kernel.json_values import check_storable, is_suspect, storable
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
 from ravi_django.models.session import blocks_of
 
@@ -119,18 +119,13 @@ def dumps(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
 
 
-def _is_suspect(body: bytes) -> bool:
-    """Whether it may have a value that no row can hold: NUL, or a number that JSON does not have."""
-    return b"\\u0000" in body or b"NaN" in body or b"Infinity" in body
-
-
 def encode(value: Any, fallback: Callable[[Any], Any] = str) -> bytes:
     """JSON that every database can store. A value that is not JSON becomes what `fallback` returns."""
     try:
         body = to_json(value, fallback=fallback)
     except ValueError:  # half a surrogate pair
         return to_json(storable(value), fallback=fallback)
-    return to_json(storable(value), fallback=fallback) if _is_suspect(body) else body
+    return to_json(storable(value), fallback=fallback) if is_suspect(body) else body
 
 
 class NotJson(InvalidInputError):
@@ -156,32 +151,10 @@ def plain(value: Any) -> Any:
     raise TypeError(f"there is a value of type {type(value).__name__}")
 
 
-def is_storable(value: Any) -> bool:
-    """Whether `storable` would change nothing. Much cheaper than calling it."""
-    try:
-        body = to_json(value, fallback=str)
-    except ValueError:
-        return False
-    return not _is_suspect(body)
-
-
-def storable(value: Any) -> Any:
-    """A JSON value without NUL characters, halves of surrogate pairs, NaN and infinity: no row can hold them."""
-    if isinstance(value, str):
-        text = value.replace("\0", "\ufffd")
-        return text if text.isascii() else text.encode(errors="replace").decode()
-    if isinstance(value, dict):
-        return {storable(key): storable(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [storable(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None  # as pydantic has it in JSON
-    return value
-
-
 def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as their row holds them. Raises InvalidInputError for one that is not JSON: a replay could not
-    compare it."""
+    """The arguments as their row holds them. Raises InvalidInputError for one that is not JSON, or a number that no row
+    holds: a replay could not compare it."""
+    check_storable(arguments, name, texts=False)
     held = storable(arguments)
     for argument, value in held.items():
         try:

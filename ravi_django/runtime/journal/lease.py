@@ -23,6 +23,7 @@ class Lease:
     sole: tuple[int, dict[str, Any]] | None = field(
         default=None, compare=False
     )  # its only message, if the claim read it
+    fault: str = field(default="", compare=False)  # why the claim could not read a part of its rows
     woken: set[int] = field(default_factory=set, compare=False)  # the run's `wake_seq` as later appends have found it
     reserved: set[str] = field(default_factory=set, compare=False)  # calls that may hold a part of a budget
 

@@ -18,9 +18,10 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import Event, Message, event_types
 from ravi_django.kernel.event_types import Whose
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import AuditRecord, HumanRequest, OutboxEvent, Run, Status
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import Entry, encode, storable
+from ravi_django.runtime.journal.entries import Entry, encode
 
 events_written = Signal()  # sent after the commit, on any thread; the relay of the bus connects to it
 TOPIC = "events"  # of all events of the runtime

@@ -14,7 +14,6 @@ from uuid import UUID
 from django.db import OperationalError
 from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce
-from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
@@ -169,14 +168,17 @@ def _claim_postgres(
 def _lease_of(row: Sequence[Any], owner: str) -> Lease:
     expired_at, message_id, body, *rest = row
     own = len(Run._meta.concrete_fields)
+    faults: list[str] = []  # of one row: they must not lose the other leases of the batch
     run, root, parent = (
-        postgres.instance(Run, rest[start:end]) if rest[start] is not None else None
+        postgres.instance(Run, rest[start:end], faults) if rest[start] is not None else None
         for start, end in pairwise(range(0, 4 * own, own))
     )
     assert run is not None
-    run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * own :])
-    sole = None if message_id is None else (message_id, from_json(body))
-    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at, sole=sole)
+    run.root, run.parent, run.session = root, parent, postgres.instance(Session, rest[3 * own :], faults)
+    (message,) = postgres.decoded([body], [0], faults)
+    sole = None if message_id is None else (message_id, message)
+    fault = "; ".join(faults)
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=expired_at, sole=sole, fault=fault)
 
 
 # A worker that was seen after the end of its lease lives: the run did not crash it.

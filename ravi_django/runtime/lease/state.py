@@ -30,7 +30,8 @@ from ravi_django.kernel import (
     SpawnBudget,
 )
 from ravi_django.kernel.chat import ViewDigest
-from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.kernel.json_values import storable
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.effects import Effects
 

@@ -14,10 +14,11 @@ from ravi_django.conf import conf
 from ravi_django.kernel.errors import InvalidInputError, KernelError, PermanentError
 from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ControlPayload, Message
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.prompts import variables_of
-from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lease.inbox import trail_of

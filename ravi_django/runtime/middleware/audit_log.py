@@ -23,6 +23,7 @@ from ravi_django.kernel.errors import (
     RateLimitedError,
     TransientError,
 )
+from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.middleware import (
     AgentMiddleware,
     AgentRunContext,
@@ -35,7 +36,6 @@ from ravi_django.kernel.middleware import (
 from ravi_django.kernel.secrets import is_secret
 from ravi_django.kernel.tools import Effect
 from ravi_django.models import AuditRecord
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.journal.outbox import write_audit
 from ravi_django.runtime.lease import backoff
 from ravi_django.runtime.lease.gate import ToolPaused

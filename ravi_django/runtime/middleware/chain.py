@@ -28,11 +28,12 @@ from ravi_django.kernel.errors import (
     TransientError,
     message_of,
 )
+from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 from ravi_django.kernel.middleware import AgentRunContext, ChatContext, FunctionContext
 from ravi_django.kernel.tools import Effect, Tool
-from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState

@@ -27,8 +27,9 @@ from ravi_django.kernel import (
     TransientError,
 )
 from ravi_django.kernel.errors import message_of
+from ravi_django.kernel.json_values import is_storable, storable
 from ravi_django.runtime.journal import bodies as bodies_
-from ravi_django.runtime.journal.entries import Entry, Recorded, is_storable, storable
+from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.lease import backoff, paths
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState

@@ -14,14 +14,14 @@ from uuid import UUID
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext as _
+from pydantic_core import from_json
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, NotFoundError
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import escalation, requests, rights, rows as people_rows, top_ups
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.runs import hints
@@ -116,8 +116,8 @@ def _outcome(given: Given) -> dict[str, Any]:
             field="outcome",
         )
     if given.outcome == "happened":
-        check_json("result", given.result, conf.MAX_RESULT_BYTES)
-        return {"outcome": "happened", "result": storable(given.result)}
+        result = from_json(check_json("result", given.result, conf.MAX_RESULT_BYTES))
+        return {"outcome": "happened", "result": result}
     if given.result is not None:
         raise InvalidInputError(
             _("A result is only allowed with the outcome happened, not with %(outcome)s.") % {"outcome": given.outcome},
@@ -142,8 +142,7 @@ def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
         raise InvalidInputError(
             _("The action edit needs arguments: a JSON object with the tool's parameters."), field="arguments"
         )
-    held: dict[str, Any] = storable(dict(arguments))
-    check_json("arguments", held, conf.MAX_INPUT_BYTES)
+    held: dict[str, Any] = from_json(check_json("arguments", dict(arguments), conf.MAX_INPUT_BYTES))
     try:
         faults = schema_errors(check_schema(request.about.get("schema") or {}), held, 3)
     except TooMuchToCheck as error:

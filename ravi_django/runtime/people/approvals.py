@@ -20,10 +20,10 @@ from pydantic_core import to_json
 from ravi_django.agents.react.approval import nobody
 from ravi_django.agents.tools.schemas import check_schema
 from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
-from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, storable
+from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotStanding, Stop
 from ravi_django.runtime.lease.state import RunState

@@ -13,8 +13,9 @@ from uuid import UUID
 
 from ravi_django.kernel import Addressees, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import HumanRequest
-from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.lease.state import RunState

@@ -3,22 +3,20 @@ answers. The site's own code sends signals by `runs/signals.py`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
 from django.utils.translation import gettext as _
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import encode, storable
 from ravi_django.runtime.lease.waits import PEOPLES, check_name
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.people.rows import PERSONS
@@ -45,20 +43,19 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
     if not name.startswith(PEOPLES):
         access.continue_run(by, run)
         access.check_signal(by, run, name)
-    check_json("payload", payload, conf.MAX_INPUT_BYTES)
+    payload = from_json(check_json("payload", payload, conf.MAX_INPUT_BYTES))
     if idempotency_key is None:
         _send(run, name, payload, by)
         return
     key = _key(scope_of(by, f"signal:{run.id}", idempotency_key))
-    kept = json.loads(encode(payload))
     with transaction.atomic():
         _lock(run.id)  # a repeat waits for the first
         known = Signal.objects.filter(run_id=run.id, key=key).values_list("name", "payload").first()
-        if known not in (None, (name, kept)):
+        if known not in (None, (name, payload)):
             words = f"this idempotency key belongs to another signal to run {run.id}; use a new key"
             raise IdempotencyMismatchError(words)
         if known is None and _send(run, name, payload, by, key):  # consumed: no wait takes it
-            Signal.objects.create(run_id=run.id, name=name, payload=kept, key=key, consumed_at=clock.now())
+            Signal.objects.create(run_id=run.id, name=name, payload=payload, key=key, consumed_at=clock.now())
 
 
 def _lock(run_id: UUID) -> None:
@@ -74,7 +71,7 @@ def _send(run: Run, name: str, payload: Any, by: Any, key: str = "") -> bool:
     if not name.startswith(PEOPLES):
         signal(run, name, payload, key=key)
         return False
-    asked = _by_id(run, name) or _send_unless_asked(run.id, name, storable(payload), key)
+    asked = _by_id(run, name) or _send_unless_asked(run.id, name, payload, key)
     if isinstance(asked, UUID):
         answers.answer(asked, **_answer(payload), by=by)
         return True

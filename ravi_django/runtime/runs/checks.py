@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -21,6 +20,7 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     ExecutionBudget,
+    InputTooLargeError,
     InvalidInputError,
     Message,
     Priority,
@@ -28,14 +28,14 @@ from ravi_django.kernel import (
     SessionNotFoundError,
     TextBlock,
 )
-from ravi_django.kernel.checks import check_json, check_text
+from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
+from ravi_django.kernel.json_values import check_json
 from ravi_django.models import Session
 from ravi_django.users import has
 
+METADATA_BYTES = 16 * 1024
 MESSAGE_MEDIA = 20  # images, recordings, videos and documents of one message: uploaded, by address and inline
-
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # its JSON escape, but no escaped backslash before "u0000"
 
 
 def address_of(agent: Agent | AgentId | str) -> AgentId:
@@ -85,7 +85,7 @@ def title_of(message: Message) -> str:
 
 
 def check_size(value: Any) -> None:
-    _refuse_nul("input", check_json("input", value, conf.MAX_INPUT_BYTES))
+    check_json("input", value, conf.MAX_INPUT_BYTES)
 
 
 def _check_media(blocks: list[Any]) -> None:
@@ -94,11 +94,6 @@ def _check_media(blocks: list[Any]) -> None:
             f"input has {number} images, recordings, videos and documents; a message may have {MESSAGE_MEDIA}",
             field="input",
         )
-
-
-def _refuse_nul(field: str, body: bytes) -> None:
-    if _NUL.search(body):
-        raise InvalidInputError(f"{field} holds a NUL character, which the database cannot store", field=field)
 
 
 def owner_of(user: Any) -> Any:
@@ -161,11 +156,10 @@ def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise InvalidInputError("metadata must be an object", field="metadata")
-    body = check_json("metadata", dict(value))
-    _refuse_nul("metadata", body)
-    if len(body) > 16 * 1024:
-        raise InvalidInputError(f"metadata has {len(body)} bytes, the limit is 16384", field="metadata")
-    return dict(from_json(body))
+    try:
+        return dict(from_json(check_json("metadata", dict(value), METADATA_BYTES)))
+    except InputTooLargeError as error:
+        raise InvalidInputError(str(error), field="metadata") from None  # the input is not too large
 
 
 def tenant_of(value: str) -> str:

@@ -8,14 +8,15 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
+from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import IllegalTransitionError, NotFoundError
-from ravi_django.kernel.checks import check_json, check_text
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.json_values import check_json
 from ravi_django.models import TERMINAL, HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.waking import status_held, touch
@@ -35,8 +36,7 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
         raise NotFoundError(f"there is no run {run!r}") from None
     check_name(name)
     check_text("key", key, 64, least=0)
-    check_json("payload", payload, conf.MAX_INPUT_BYTES)
-    sent = send_signal(run_id, name, storable(payload), key)
+    sent = send_signal(run_id, name, from_json(check_json("payload", payload, conf.MAX_INPUT_BYTES)), key)
     hints.on_commit(run_id, None if sent.woke else wake)
     return sent.new
 

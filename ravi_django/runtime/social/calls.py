@@ -22,10 +22,11 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Follow
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.append import appending
-from ravi_django.runtime.journal.entries import Entry, encode, storable
+from ravi_django.runtime.journal.entries import Entry, encode
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.checks import metadata_of

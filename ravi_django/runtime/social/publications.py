@@ -18,12 +18,12 @@ from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ControlPayload, IdempotencyMismatchError, InvalidInputError, Message, TopicId
 from ravi_django.kernel.canonical import digest_of
-from ravi_django.kernel.checks import check_json
+from ravi_django.kernel.json_values import check_json, is_storable
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import append_rows, store_big_values
-from ravi_django.runtime.journal.entries import Entry, NewTurn, is_storable
+from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.inbox import noted
 from ravi_django.runtime.runs.checks import tenant_of
@@ -49,9 +49,7 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     """
     place, owner = topic_of(topic), owner_of(user)
     message_id = uuid4().hex if id is None else checked_id(id)
-    value = from_json(check_json("data", value_of(data)))
-    if not is_storable(value):
-        raise InvalidInputError("data holds a NUL character, or a number that no database can store", field="data")
+    value = from_json(check_json("data", value_of(data), conf.MAX_INPUT_BYTES))
     payload = payload_for(data, value)
     publisher = "system" if owner is None else f"user:{owner.pk}"
     made = publication_of(place, payload, message_id, tenant_of(tenant), publisher)

@@ -11,9 +11,9 @@ from django.db.models import F, Max, Min, QuerySet
 from django.utils import timezone
 
 from ravi_django.capabilities.feeds import Item
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Source, SourceItem
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 
 A_DAY = 2_000  # items, new or edited, of feeds and webhooks
 TODAY = "delivered_today"  # the option that counts them: {date, items}

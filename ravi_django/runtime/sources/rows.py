@@ -13,9 +13,9 @@ from django.db.models import F, Q, QuerySet
 
 from ravi_django.capabilities.feeds.adapter import Polled
 from ravi_django.db import transaction
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Source
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 
 STATE = "state"  # the option that holds an adapter's state
 MOVED = "moved_from"  # the option that holds a feed's address before it moved

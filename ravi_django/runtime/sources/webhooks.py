@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -15,9 +14,9 @@ from pydantic_core import from_json
 from ravi_django.capabilities.feeds import fields, signatures
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, NotFoundError
+from ravi_django.kernel.json_values import check_cost, check_storable, storable
 from ravi_django.models import Source
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.people import links
 from ravi_django.runtime.sources.delivery import Delivery, deliver
 from ravi_django.runtime.sources.saves import record_result
@@ -93,19 +92,14 @@ def _id(source: Source | UUID) -> UUID:
 
 
 def _parsed(body: bytes) -> Any:
+    check_cost(body)
     try:
         parsed = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidInputError(f"the body is not JSON: {error}", field="body") from None
-    if (place := next(_infinite(parsed), None)) is not None:
-        raise InvalidInputError("the number is too large to be stored", field=place or "body")
+    try:
+        check_storable(parsed, texts=False)
+    except InvalidInputError as error:
+        error.field = error.field or "body"
+        raise
     return storable(parsed)
-
-
-def _infinite(value: Any, place: str = "") -> Iterator[str]:
-    """Paths of numbers like 1e999, which JSON allows and the database does not."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield place
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, inner in inside:
-        yield from _infinite(inner, f"{place}.{name}" if place else str(name))

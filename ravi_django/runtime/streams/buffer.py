@@ -34,11 +34,13 @@ class Batch:
     restart: bool = False  # the buffer was lost: continue from the mark
     writer: str = ""  # counts its frames: a batch whose answer was lost is sent again
     first: int = 0  # frames that the writer sent before this batch
+    last: int = 0  # the highest number that the writer got
+    generation: int = 0  # of the root: a new one deletes the frames from before the previous one
     skip_locked: bool = False  # do not wait for another transaction that has locked the root's row
 
 
 class Lost(Exception):
-    """The tree's numbers are gone from the buffer."""
+    """The buffer has lost the tree, a part of it or its last numbers."""
 
 
 class MarkReached(Exception):
@@ -58,7 +60,7 @@ class EventBuffer(Protocol):
         """For each batch its numbers (0: a copy of a durable frame, -1: refused), or Lost, MarkReached or Locked."""
 
     def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
-        """Frames with a number above `after`, in order; None when the buffer does not have the tree."""
+        """Frames with a number above `after`, in order; None when the buffer does not have the tree as a whole."""
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         """The first frames of each tree, in one round trip; none when the buffer does not have it."""

@@ -22,7 +22,8 @@ from ravi_django.runtime.db.threads import with_retry
 from ravi_django.runtime.streams import archive
 from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame
-from ravi_django.runtime.streams.republish import RESERVE, durable_frames, restart
+from ravi_django.runtime.streams.reading import durable_frames
+from ravi_django.runtime.streams.republish import RESERVE, restart
 
 log = logging.getLogger("ravi.publish")
 
@@ -35,7 +36,7 @@ MAX_WAITING = 10_000  # frames of one tree kept while the buffer is away
 class _Tree:
     """The state of a tree that this process streams for."""
 
-    __slots__ = ("cut", "flying", "fresh", "mark", "name", "sent", "tried", "waiting")
+    __slots__ = ("cut", "flying", "fresh", "generation", "last", "mark", "name", "sent", "tried", "waiting")
 
     def __init__(self, mark: int, fresh: bool) -> None:
         self.mark = mark
@@ -46,13 +47,21 @@ class _Tree:
         self.flying: list[Frame] = []  # on their way to the buffer
         self.name = os.urandom(8).hex()  # of this process's part of the stream
         self.sent = 0  # frames of that part that are in the buffer
+        self.last = 0  # the highest number of that part
+        self.generation = 0  # of the root, when a lease of it has begun here
 
     def take_off(self) -> None:
         self.flying, self.waiting, self.tried = self.waiting, [], 0
 
-    def land(self) -> None:
+    def land(self, numbers: list[int]) -> None:
         self.sent += len(self.flying)
-        self.flying = []
+        self.last = max([self.last, *numbers])
+        self.flying, self.generation = [], 0
+
+    def batch(self, tree: str) -> Batch:
+        batch = Batch(tree, self.flying, self.mark, self.fresh, skip_locked=True)
+        batch.writer, batch.first, batch.last, batch.generation = self.name, self.sent, self.last, self.generation
+        return batch
 
     def turn_back(self) -> None:
         self.tried = len(self.flying)
@@ -84,6 +93,7 @@ class Publisher:
         with self._lock:
             tree = self._trees.setdefault(str(run.tree_id), _Tree(root.event_mark, fresh))
             tree.mark = max(tree.mark, root.event_mark)
+            tree.generation = root.generation if run.root_id is None else tree.generation
             # Frames that wait here since an earlier lease are the tree's first ones.
             tree.fresh = tree.fresh and (fresh or bool(tree.flying or tree.waiting))
             if len(self._trees) > MAX_TREES:  # trees that ended in other processes
@@ -179,10 +189,7 @@ class Publisher:
             trees = {key: tree for key, tree in self._trees.items() if tree.waiting}
             for tree in trees.values():
                 tree.take_off()
-            batches = [
-                Batch(key, tree.flying, tree.mark, tree.fresh, writer=tree.name, first=tree.sent, skip_locked=True)
-                for key, tree in trees.items()
-            ]
+            batches = [tree.batch(key) for key, tree in trees.items()]
         failure: Exception | None = None
         try:
             outcomes = self._buffer.append(batches) if batches else []
@@ -216,7 +223,7 @@ class Publisher:
         if isinstance(outcome, Exception):
             raise outcome
         with self._lock:
-            tree.land()
+            tree.land(outcome)
         tree.fresh = False
         tree.mark = batch.mark
         if tree.cut:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId, stream_topic
-from ravi_django.models import Run
+from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.journal.entries import blob_value
-from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.journal.entries import blob_value, internalize
+from ravi_django.runtime.streams import frames as framing, hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
-from ravi_django.runtime.streams.frames import rest
+from ravi_django.runtime.streams.frames import Frame, Source, rest
 from ravi_django.runtime.streams.shown import named
 
 T = TypeVar("T")
 
-PAGE = 500
+PAGE = 500  # frames, or journal rows converted to frames
+SNAPSHOT_BYTES = 1_000_000
 
 _asked: dict[tuple[Any, ...], asyncio.Task[tuple[list[dict[str, Any]], bool]]] = {}  # reads that have not begun
 
@@ -32,6 +35,8 @@ def page(
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
     with values that are hidden from owners, see `hidden.sees`."""
     found, done = _page(tree, after, limit)
+    if done and not found:
+        found = _again(tree, after)
     return _shown(found, whole=whole), done
 
 
@@ -58,11 +63,46 @@ def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]
 def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
     found = get_buffer().read(str(tree), after, limit)
     if found is None:
-        return archived(tree, after, limit)
-    if found and found[0]["seq"] > after + 1:  # frames from before a retry may be in the archive alone
-        earlier = [frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]]
-        found = [*earlier, *found][:limit]
-    return found
+        found = archived(tree, after, limit)
+    elif found and _first(found[0]) > after + 1:  # frames from before a retry may be in the archive alone
+        found = [*(frame for frame in archived(tree, after, limit) if frame["seq"] < found[0]["seq"]), *found]
+    return _announced(tree, found, after)[:limit]
+
+
+def _announced(tree: UUID | str, found: list[dict[str, Any]], after: int) -> list[dict[str, Any]]:
+    """The frames, with a gap where numbers are missing. The gap has the last missing number."""
+    shown = []
+    for frame in found:
+        missing = _first(frame) - 1
+        root = Run.objects.get(id=tree) if missing > after else None
+        if root is not None and (root.published_at is None or root.archive_id):  # else its archive was pruned
+            shown.append(_lost(root, min(after + 1, missing - 1), missing - 1))
+        shown.append(frame)
+        after = frame["seq"]
+    return shown
+
+
+def _lost(root: Run, start: int, to: int) -> dict[str, Any]:
+    data = {"from": start, "to": to, "snapshot": snapshot(str(root.id))}
+    return {"seq": to + 1, **Frame(Source.of(root), "stream.gap", data).body()}
+
+
+def has_ended(tree: UUID | str, after: int) -> bool:
+    """Whether the stream has ended with the number `after` or a lower one."""
+    return _page(tree, after, 1) == ([], True)
+
+
+def _again(tree: UUID | str, after: int) -> list[dict[str, Any]]:
+    """A gap and the end again, for a client with a number above the end: the buffer had lost what the client has."""
+    end = stored(tree)[-1:]
+    if not end or after <= end[0]["seq"]:
+        return []
+    return [_lost(Run.objects.get(id=tree), end[0]["seq"] + 1, after), {**end[0], "seq": after + 2}]
+
+
+def _first(frame: dict[str, Any]) -> int:
+    """The first number that a frame stands for."""
+    return int(frame["from"] if frame["type"] == "stream.gap" else frame.get("from_seq", frame["seq"]))
 
 
 def _is_end(tree: UUID | str, found: list[dict[str, Any]], limit: int) -> bool:
@@ -89,6 +129,52 @@ def stored(tree: UUID | str) -> list[dict[str, Any]]:
     """The archive as it is."""
     root = Run.objects.select_related("archive").get(id=tree)
     return [] if root.archive is None else blob_value(root.archive)
+
+
+def snapshot(tree: str) -> dict[str, Any]:
+    """The tree's status and newest durable frames, at most SNAPSHOT_BYTES, for a client that cannot get the frames of a
+    gap."""
+    root, newest_first = _newest_first(tree)
+    kept: list[dict[str, Any]] = []
+    size = 0
+    for frame in newest_first:
+        size += len(frame.encoded())
+        if size > SNAPSHOT_BYTES:
+            break
+        kept.append(frame.body())
+    return {"status": root.status, "output": root.output, "frames": kept[::-1]}
+
+
+def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[Frame]]:
+    """The root, and the durable frames of the tree's rows since the root's previous generation."""
+    root, newest_first = _newest_first(tree, since)
+    return root, [*newest_first][::-1]
+
+
+def _newest_first(tree: str, since: datetime | None = None) -> tuple[Run, Iterator[Frame]]:
+    root = Run.objects.get(id=tree)
+    sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
+    rows = JournalEntry.objects.filter(run_id__in=sources)
+    if root.generation > 1:
+        recent = JournalEntry.objects.filter(run_id=root.id, generation__gte=root.generation - 1)
+        begun = recent.order_by("generation", "seq").values_list("finished_at", flat=True).first()
+        since = max(filter(None, (begun, since)), default=None)
+    if since is not None:
+        rows = rows.filter(finished_at__gte=since)
+    latest = rows.order_by("-finished_at", "-seq").iterator(PAGE)
+
+    def frames() -> Iterator[Frame]:
+        while entries := list(islice(latest, PAGE))[::-1]:  # frames are small, bodies of rows may be big
+            internalize(entries)
+            yield from reversed(frames_of(entries, sources))
+
+    return root, frames()
+
+
+def frames_of(rows: Sequence[JournalEntry], sources: dict[UUID, Source]) -> list[Frame]:
+    """The durable frames of these rows, oldest first; `sources` as in `framing.authors`."""
+    authors = zip(framing.authors(rows, sources), rows, strict=True)
+    return [frame for source, row in authors for frame in framing.durable(source, row, row.seq)]
 
 
 STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import Any
 from uuid import UUID
 
 from ravi_django.db import transaction
@@ -21,7 +20,7 @@ from ravi_django.runtime.streams import archive as streams_archive, frames as fr
 from ravi_django.runtime.streams.archive import archive
 from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame, Source
-from ravi_django.runtime.streams.reading import archived
+from ravi_django.runtime.streams.reading import archived, durable_frames, frames_of, snapshot
 
 log = logging.getLogger("ravi.publish")
 
@@ -39,16 +38,10 @@ def ended_with(run: Run, at: datetime) -> list[Frame]:
     entries = list(rows.order_by("finished_at", "seq").select_related("run"))
     internalize(entries)
     sources: dict[UUID, Source] = {entry.run_id: Source.of(entry.run) for entry in entries}
-    return _frames(entries, sources)
-
-
-def _frames(rows: Sequence[JournalEntry], sources: dict[UUID, Source]) -> list[Frame]:
-    authors = zip(framing.authors(rows, sources), rows, strict=True)
-    return [frame for source, row in authors for frame in framing.durable(source, row, row.seq)]
+    return frames_of(entries, sources)
 
 
 RESERVE = 1000  # numbers reserved on the root's row at a time
-PAGE = 500  # journal rows converted to frames at a time
 
 
 def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exception:
@@ -57,15 +50,8 @@ def restart(buffer: EventBuffer, batch: Batch, old: int) -> list[int] | Exceptio
     kept = archived(batch.tree)  # before a retry
     start = kept[-1]["seq"] + 1 if kept else 1
     gap = Frame(batch.frames[0].source, "stream.gap", {"from": start, "to": old, "snapshot": snapshot(batch.tree)})
-    opening = Batch(batch.tree, [gap], old, fresh=False, restart=True)
-    buffer.append([opening])
+    buffer.append([replace(batch, frames=[gap], mark=old, restart=True)])
     return buffer.append([batch])[0]
-
-
-def snapshot(tree: str) -> dict[str, Any]:
-    """The tree's status and durable frames so far, for a client that cannot get the frames of a gap."""
-    root, found = durable_frames(tree)
-    return {"status": root.status, "output": root.output, "frames": [frame.body() for frame in found]}
 
 
 def republish(tree: str, buffer: EventBuffer | None = None) -> None:
@@ -142,17 +128,3 @@ def publish_past(run: Run) -> None:
     root, found = durable_frames(str(run.id))
     if found and root.event_mark == 0:  # its first append reserves numbers
         _append(get_buffer(), Batch(str(run.id), found, 0, fresh=True))
-
-
-def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[Frame]]:
-    root = Run.objects.get(id=tree)
-    sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
-    rows = JournalEntry.objects.filter(run_id__in=sources)
-    if since is not None:
-        rows = rows.filter(finished_at__gte=since)
-    latest = rows.order_by("-finished_at", "-seq").iterator(PAGE)
-    parts = []
-    while entries := list(islice(latest, PAGE))[::-1]:  # frames are small, bodies of rows may be big
-        internalize(entries)
-        parts.append(_frames(entries, sources))
-    return root, [frame for part in reversed(parts) for frame in part]

@@ -63,8 +63,17 @@ class DatabaseBuffer:
                     seen.add(key)
                     rows.append(StreamFrame(tree_id=batch.tree, seq=last, key=key, body=json.loads(frame.encoded())))
                     numbers.append(last)
+            if batch.generation:
+                self._cut(batch.tree)
             StreamFrame.objects.bulk_create(rows)
         return numbers
+
+    def _cut(self, tree: str) -> None:
+        """Delete the frames from before the previous generation, which the newest frame of a beginning begins."""
+        frames = StreamFrame.objects.filter(tree_id=UUID(tree))
+        begun = frames.filter(body__run=tree, body__step="started", body__content=None).order_by("-seq").first()
+        if begun is not None:
+            frames.filter(seq__lt=begun.seq).delete()
 
     def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
         rows = StreamFrame.objects.filter(tree_id=UUID(tree), seq__gt=after).order_by("seq").values_list("seq", "body")

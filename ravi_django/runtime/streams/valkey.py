@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -14,6 +15,8 @@ from weakref import WeakKeyDictionary
 import redis
 import redis.asyncio
 from pydantic_core import from_json
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from ravi_django.conf import conf
 from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
@@ -25,27 +28,47 @@ HINT_REST_S = 30.0
 
 log = logging.getLogger("ravi.streams")
 
-# KEYS: meta hash (n: last number, e:<run>: newest epoch seen, end: the root's epoch that the stream has ended under,
-# w:<writer>: how many frames it has sent), stream of frames, set of durable keys.
-# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, first,
-# then run, epoch, key, body for each frame. After its end only a later epoch of the root continues a stream: frames of
-# a child in another process would come after the end. A restart of a stream that is there already appends nothing.
-_APPEND = """
-local n = redis.call('HGET', KEYS[1], 'n')
-if not n then
-  if ARGV[1] == 'fresh' then n = 0
-  elseif ARGV[1] == 'restart' then n = tonumber(ARGV[2])
-  else return 'lost' end
+# KEYS: meta hash, stream of frames, set of durable keys and an empty one. The hash has n: last number; began: the last
+# number before its first; server: the run_id of its server then; gen: the root's generation; cut: the last number
+# before that; e:<run>: newest epoch seen; end: the root's epoch of its end; w:<writer>: how many frames it has sent.
+# ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, its frames
+# before this batch, its last number, server, generation, then run, epoch, key, body for each frame.
+# It is lost if one of the keys was evicted, if another server process began it (after a restart or a failover an older
+# state may be back), or if it has fewer frames of the writer than were sent. A restart of a stream that is not lost
+# appends nothing: another writer has restarted it. After its end only a later epoch of the root continues a stream:
+# frames of a child in another process would come after the end. A new generation deletes the frames from before the
+# previous one. `#!lua`: a full server refuses the script before its first write.
+_APPEND = """#!lua
+local known = redis.call('HMGET', KEYS[1], 'n', 'began', 'server', 'gen', 'cut', 'end', 'w:' .. ARGV[5])
+local function number(at, default) return tonumber(known[at] or default) end
+local function set(...) redis.call('HSET', KEYS[1], ...) end
+local start, mark, first, last = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local n, began, sent, ended = number(1, 0), number(2, 0), number(7, 0), number(6, -1)
+local there = redis.call('EXISTS', unpack(KEYS))
+local lost = there < 3 or known[3] ~= ARGV[8] or (began < last and sent < first)
+if start == 'restart' then
+  if not lost then return {} end
+  redis.call('DEL', unpack(KEYS))
+  known, there, n, sent, ended = {}, 0, mark, 0, -1
+elseif lost and not (there == 0 and start == 'fresh') then return 'lost'
+elseif n + (#ARGV - 9) / 4 > mark then return {'mark', n} end
+if there == 0 then
+  set('began', n, 'server', ARGV[8])
+  redis.call('SADD', KEYS[3], '')
 end
-n = tonumber(n)
-if ARGV[1] == 'restart' and redis.call('EXISTS', KEYS[1]) == 1 then return {} end
-if ARGV[1] ~= 'restart' and n + (#ARGV - 6) / 4 > tonumber(ARGV[2]) then return {'mark', n} end
-local first, out = n, {}
-local root, ended = string.sub(ARGV[4], 7, -2), tonumber(redis.call('HGET', KEYS[1], 'end') or '-1')
-local writer, had = 'w:' .. ARGV[5], 0
-if ARGV[5] ~= '' then had = math.max(0, (redis.call('HGET', KEYS[1], writer) or 0) - ARGV[6]) end
+if tonumber(ARGV[9]) > number(4, 0) then
+  local cut = number(5, 0)
+  for _, frame in ipairs(redis.call('XRANGE', KEYS[2], '-', cut .. '-0')) do
+    if frame[2][4] ~= '' then redis.call('SREM', KEYS[3], frame[2][4]) end
+  end
+  redis.call('XTRIM', KEYS[2], 'MINID', cut + 1 .. '-0')
+  set('gen', ARGV[9], 'cut', n)
+end
+local before, out = n, {}
+local root = string.sub(ARGV[4], 7, -2)
+local had = math.max(0, sent - first)
 for k = 1, had do out[k] = 0 end
-for i = 7 + 4 * had, #ARGV, 4 do
+for i = 10 + 4 * had, #ARGV, 4 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
   if ARGV[i] == root and epoch > ended then ended = -1 end
@@ -58,17 +81,17 @@ for i = 7 + 4 * had, #ARGV, 4 do
     out[#out + 1] = -1
   else
     n = n + 1
-    redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3])
+    redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3], 'k', key)
     out[#out + 1] = n
     if key ~= '' then redis.call('SADD', KEYS[3], key) end
     if done then ended = epoch end
   end
-  if epoch > seen then redis.call('HSET', KEYS[1], field, epoch) end
+  if epoch > seen then set(field, epoch) end
 end
-redis.call('HSET', KEYS[1], 'n', n, 'end', ended)
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], writer, ARGV[6] + #out) end
+set('n', n, 'end', ended)
+if ARGV[5] ~= '' and start ~= 'restart' then set('w:' .. ARGV[5], first + #out) end
 for k = 1, 3 do redis.call('EXPIRE', KEYS[k], ARGV[3]) end
-if n > first then redis.call('PUBLISH', ARGV[4], n) end
+if n > before then redis.call('PUBLISH', ARGV[4], n) end
 return out
 """
 
@@ -76,29 +99,37 @@ return out
 class ValkeyBuffer:
     def __init__(self, url: str) -> None:
         self._url = url
-        self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2)
-        self._script = self._client.register_script(_APPEND)
+        timeouts = {"socket_timeout": 5, "socket_connect_timeout": 2}
+        self._client = redis.Redis.from_url(url, **timeouts)
+        # A retry would send the run_id of one server to another.
+        once = {"retry": Retry(NoBackoff(), 0), "redis_connect_func": _connected}
+        self._appending = redis.Redis.from_url(url, **timeouts, **once)
+        self._script = self._appending.register_script(_APPEND)
         self._hints = redis.Redis.from_url(url, socket_timeout=HINT_S, socket_connect_timeout=HINT_S)
         self._no_hint_before = 0.0
         self._hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, _Hub] = WeakKeyDictionary()
 
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
-        pipe = self._client.pipeline(transaction=False)
-        for batch in batches:
-            start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
-            args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree), batch.writer, batch.first]
-            for frame in batch.frames:
-                args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
-            self._script(keys=_keys(batch.tree), args=args, client=pipe)
-        return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
+        with self._appending.pipeline(transaction=False) as pipe:
+            pipe.scripts.add(self._script)
+            pipe.load_scripts()  # over the connection that the batches will take
+            pipe.scripts.clear()
+            server = pipe.connection.server
+            for batch in batches:
+                start = "restart" if batch.restart else "fresh" if batch.fresh else "go"
+                args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
+                args += [batch.writer, batch.first, batch.last, server, batch.generation]
+                for frame in batch.frames:
+                    args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
+                pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
+            return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
     def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
-        meta, stream, _ = _keys(tree)
         pipe = self._client.pipeline(transaction=False)
-        pipe.exists(meta)
-        pipe.xrange(stream, min=f"({after}-0" if after > 0 else "-", count=limit)
-        exists, rows = pipe.execute()
-        return _frames(rows) if exists else None
+        pipe.exists(*_keys(tree))
+        pipe.xrange(_keys(tree)[1], min=f"({after}-0" if after > 0 else "-", count=limit)
+        there, rows = pipe.execute()
+        return _frames(rows) if there == 3 else None
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         pipe = self._client.pipeline(transaction=False)
@@ -120,6 +151,13 @@ class ValkeyBuffer:
     def ping(self) -> None:
         self._client.ping()
 
+    def memory(self) -> dict[str, str]:
+        """Settings of the server's memory; none where it is away or forbids CONFIG."""
+        try:
+            return dict(self._client.config_get("maxmemory*"))
+        except (redis.RedisError, OSError):
+            return {}
+
     def hint(self, topic: str) -> None:
         """After a failure, send no hint for HINT_REST_S: the caller has committed and must not wait."""
         if time.monotonic() < self._no_hint_before:
@@ -136,6 +174,15 @@ class ValkeyBuffer:
         if hub is None:
             hub = self._hubs[loop] = _Hub(self._url)
         return hub.watch(_channel(topic), every_s)
+
+
+def _connected(connection: Any) -> None:
+    """Note the server's run_id on the connection: another process has another one. Empty where INFO is forbidden."""
+    connection.on_connect()
+    connection.send_command("INFO", "server")
+    connection.server = b""
+    with suppress(redis.ResponseError):
+        connection.server = b"".join(re.findall(rb"run_id:(\w+)", connection.read_response()))
 
 
 def _keys(tree: str) -> list[str]:

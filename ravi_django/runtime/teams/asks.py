@@ -10,8 +10,9 @@ from uuid import UUID
 
 from ravi_django.agents.tools.delegate import DROP, LATE
 from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelError, Message, NotFoundError, RunHandle
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Ask, Run, uuid7
-from ravi_django.runtime.journal.entries import Entry, storable
+from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import NotDue, Wait

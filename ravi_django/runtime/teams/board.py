@@ -19,9 +19,9 @@ from django.db.models import Max
 from ravi_django.agents.current import _task_agent_id, _task_agent_label, _task_parent_agent_id, _task_thread_id
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, NotFoundError
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import BoardTask, JournalEntry, Run, Session
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.entries import storable
 from ravi_django.runtime.streams.shown import in_utc
 
 MAX_TASKS = 100  # of one agent in a thread

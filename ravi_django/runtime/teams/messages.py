@@ -25,11 +25,12 @@ from ravi_django.kernel.errors import (
     SpawnDeniedError,
 )
 from ravi_django.kernel.identity import AgentId
+from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ChatPayload, ControlPayload, DataPayload, Message, PayloadBase
 from ravi_django.models import Run
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.prompts import variables_of
-from ravi_django.runtime.journal.entries import Entry, Recorded, storable
+from ravi_django.runtime.journal.entries import Entry, Recorded
 from ravi_django.runtime.lease.state import RunState
 
 _REFUSALS: dict[str, type[KernelError]] = {

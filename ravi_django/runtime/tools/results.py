@@ -34,9 +34,10 @@ from ravi_django.kernel.content import (
     text_of,
 )
 from ravi_django.kernel.flow import FinishAgentResult
+from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
-from ravi_django.runtime.journal.entries import Entry, NotJson, encode, make_text_blob, plain, storable
+from ravi_django.runtime.journal.entries import Entry, NotJson, encode, make_text_blob, plain
 
 MAX_ITEMS = 10_000  # read from an iterator, which may never end
 MAX_DIGITS = 1000  # of a whole number in structured data

@@ -350,7 +350,7 @@ def loaded(*models: Any) -> Iterator[list[Any]]:
 
 
 def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 6_000)
     run = submit(agent, "hi", user=user)
     turn = {"session_id": run.session_id, "agent": "react/x", "role": "user"}
     entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from project.process import wait_until
 from ravi_django.api import sse
 from ravi_django.models import Run, Session, uuid7
 from ravi_django.testing import warm
-from tests.acceptance.api.api_support import RUNSERVER, drive, error_of
+from tests.acceptance.api.api_support import AGENT, RUNSERVER, drive, error_of
 from tests.acceptance.ws.live_site import serving
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
@@ -49,7 +50,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
     """The frames of an event stream, when each event is exactly id, event and one line of data."""
     found = []
     for block in text.split("\n\n")[:-1]:
-        if block.startswith(":"):
+        if block.startswith((":", "retry:")):
             continue
         (i, seq), (e, kind), (d, data) = (line.split(": ", 1) for line in block.split("\n"))
         frame = json.loads(data)
@@ -146,12 +147,36 @@ def test_last_event_id_wins_over_after(client: APIClient, done: Run) -> None:
     assert seqs(f"?after={everything[-1]}") == []
 
 
+def test_an_event_source_comes_back_later_and_not_after_the_end(client: APIClient, user: Any, done: Run) -> None:
+    def answer(run: Run, seq: int, query: str = "", **headers: str) -> Any:
+        return client.get(address(run, query), headers={"Last-Event-ID": str(seq), **headers}, **RUNSERVER)
+
+    starts = [client.get(address(done), **RUNSERVER).getvalue().decode() for _ in range(9)]
+    pauses = [int(re.match(r"retry: ([0-9]+)\n\n", text)[1]) for text in starts]  # type: ignore[index]
+    assert all(2000 <= pause <= 6000 for pause in pauses) and len(set(pauses)) > 1
+    assert all(text.count("retry:") == 1 for text in starts)
+    assert wait_until(lambda: Run.objects.get(id=done.id).published_at or world.republish(str(done.id)), BOUND_S)
+    last = parsed(starts[0])[-1]["seq"]
+    for seq in (last, last + 1, 10**17):
+        ended = answer(done, seq)
+        assert (ended.status_code, ended.content) == (204, b"") and "no-store" in ended["Cache-Control"]
+    assert [frame["seq"] for frame in parsed(answer(done, last - 1).getvalue().decode())] == [last]
+    assert answer(done, last, Accept="application/json").json()["done"]
+    assert client.get(address(done, f"?after={last}"), **RUNSERVER).status_code == 200
+    gap, end = client.get(address(done, f"?after={last + 5}"), headers=JSON).json()["results"]
+    assert (gap["type"], gap["from"], gap["to"], gap["seq"]) == ("stream.gap", last + 1, last + 5, last + 6)
+    assert (end["type"], end["seq"]) == ("stream.done", last + 7), "for a client that has what the buffer lost"
+    waiting = answer(submit(AGENT, "hi", user=user), 5)
+    assert waiting.status_code == 200
+    waiting.close()
+
+
 def test_under_runserver_a_stream_gives_its_thread_back(client, run, monkeypatch) -> None:
     monkeypatch.setattr(sse, "WSGI_POLL_S", 0.02)
     monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.1)
     body = client.get(address(run), **RUNSERVER).streaming_content
 
-    assert [next(body), next(body)] == [sse.OPENING, sse.KEEP_ALIVE]
+    assert [next(body).endswith(sse.OPENING), next(body)] == [True, sse.KEEP_ALIVE]
     monkeypatch.setattr(sse, "WSGI_S", 0)
 
     assert set(body) <= {sse.KEEP_ALIVE}
@@ -211,6 +236,7 @@ def test_a_silent_stream_is_kept_alive(web: httpx.Client, run: Run, monkeypatch:
 
     with web.stream("GET", address(run)) as response:
         lines = (line for line in response.iter_lines() if line)
+        assert next(lines).startswith("retry: ")
         assert [next(lines) for _ in range(4)] == [": open", *[": keep-alive"] * 3]
 
 

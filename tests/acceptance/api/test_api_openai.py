@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +14,7 @@ import openai
 import pytest
 import redis
 from django.core.files.base import ContentFile
+from django.db import connections
 from rest_framework.authtoken.models import Token
 
 from project.process import wait_until
@@ -20,7 +23,8 @@ from ravi_django.api import exchange, sse
 from ravi_django.api.parsers import max_body
 from ravi_django.models import HumanRequest, Run, Session, Turn
 from ravi_django.services import pieces
-from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER
+from ravi_django.services.pieces import Ended
+from tests.acceptance.api.api_support import AGENT, PAID, RUNSERVER, client_of
 from tests.support import world
 from tests.support.docs import Page
 from tests.support.patience import BOUND_S
@@ -98,6 +102,15 @@ def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, work
         ai.chat.completions.create(
             messages=[{"role": "tool", "tool_call_id": call.id, "content": word} for call, word in words], **where
         )
+    for other in (calls[0].id, calls[0].id.upper()):  # the same request
+        with pytest.raises(openai.BadRequestError, match="two different answers"):
+            ai.chat.completions.create(
+                messages=[
+                    {"role": "tool", "tool_call_id": call, "content": word}
+                    for call, word in ((calls[0].id, "approve"), (other, "deny"))
+                ],
+                **where,
+            )
     with pytest.raises(openai.ConflictError, match=f"answer request {calls[0].id} .* first"):
         ai.chat.completions.create(messages=ASK, **where)
     other = {"session": str(world.create_session(Session(owner=user)).id)}
@@ -106,6 +119,12 @@ def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, work
         ai.chat.completions.create(model="react/payer", messages=answer, metadata=other)
 
     assert (HumanRequest.objects.filter(status="pending").count(), Run.objects.count()) == (2, 1)
+    twice: Any = [
+        {"role": "tool", "tool_call_id": call.id, "content": word} for call in calls for word in ["approve"] * 250
+    ]
+    twice.append({"role": "tool", "tool_call_id": calls[0].id, "content": '{"action": "approve"}'})
+    assert ai.chat.completions.create(messages=twice, **where).choices[0].message.content == "done"
+    assert PAID == [5, 6]
 
 
 def test_a_typed_agent_answers_with_json_and_a_long_history_is_read(ai: openai.OpenAI, worker: None) -> None:
@@ -186,6 +205,49 @@ def test_under_wsgi_a_call_waits_for_25_s(client: Any, monkeypatch: Any) -> None
     monkeypatch.setattr(sse, "WSGI_S", 0.1)
 
     assert client.post("/ravi/v1/chat/completions", {"model": AGENT, "messages": ASK}, format="json").status_code == 504
+
+
+def test_under_wsgi_a_call_does_not_wait_for_other_people(
+    client: Any, staff: Any, worker: None, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(sse, "WSGI_S", 1000)
+
+    answer = client.post("/ravi/v1/chat/completions", {"model": "react/careful", "messages": ASK}, format="json")
+
+    assert (answer.status_code, Run.objects.get().status) == (504, "suspended")
+
+
+def test_waiting_calls_leave_half_of_the_threads_of_a_wsgi_server(
+    user: Any, stranger: Any, django_user_model: Any, monkeypatch: Any
+) -> None:
+    is_over, known = threading.Event(), threading.Barrier(6)
+
+    async def held(*_: Any) -> Any:
+        await asyncio.to_thread(is_over.wait)
+        yield Ended("cancelled", {}, (0, 0))
+
+    def wait_as(one: Any) -> int:
+        known.wait()
+        client_of(one).get("/ravi/v1/models")
+        known.wait()
+        try:
+            body = {"model": AGENT, "messages": ASK}
+            return client_of(one).post("/ravi/v1/chat/completions", body, format="json").status_code
+        finally:
+            connections.close_all()
+
+    world.silence(monkeypatch, "dispatch_send")
+    monkeypatch.setattr(exchange, "pieces", held)
+    others = [django_user_model.objects.create_user(f"u{number}") for number in range(6)]
+    for users in ([user] * 5 + [stranger], others):  # a user has two
+        is_over.clear()
+        with ThreadPoolExecutor(6) as pool:
+            calls = [pool.submit(wait_as, one) for one in users]
+            try:
+                assert wait_until(lambda: sum(call.done() for call in calls) == 3, BOUND_S)
+            finally:
+                is_over.set()
+        assert sorted(call.result() for call in calls) == [429] * 3 + [500] * 3
 
 
 def test_no_client_submits_again_after_an_error_of_the_server(ai: openai.OpenAI, monkeypatch: Any) -> None:

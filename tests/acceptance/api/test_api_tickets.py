@@ -16,8 +16,9 @@ from django.utils import timezone
 from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
+from ravi_django.api import sse
 from ravi_django.models import Run, Ticket, uuid7
-from tests.acceptance.api.api_support import AGENT, client_of, error_of
+from tests.acceptance.api.api_support import AGENT, RUNSERVER, client_of, error_of
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.runs import in_background, on_postgresql, until, waiting_for_locks
@@ -107,6 +108,31 @@ def test_for_events_it_opens_one_run_again_and_nothing_else(client: APIClient, u
         Ticket.objects.update(**{ends: timezone.now() - timedelta(seconds=1)})
         assert events(mine, ticket).status_code == events(mine, "unknown").status_code == 401, ends
         Ticket.objects.update(**{ends: timezone.now() + timedelta(seconds=60)})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_an_open_stream_renews_it_and_none_after_the_end(user: Any, run: Run, monkeypatch: Any) -> None:
+    def stream() -> tuple[float, float]:
+        """After a stream, for how many seconds the ticket is valid: without a renewal, and at most."""
+        b"".join(client_of().get(f"/ravi/runs/{run.id}/events/", {"ticket": ticket}, **RUNSERVER))
+        return left()
+
+    def left() -> tuple[float, float]:
+        row, now = Ticket.objects.get(), timezone.now()
+        return (row.expires_at - now).total_seconds(), (row.ends_at - now).total_seconds()
+
+    monkeypatch.setattr(sse, "WSGI_S", 0)
+    ticket, _ = world.tickets_issue(user)
+    Ticket.objects.update(expires_at=timezone.now() + timedelta(seconds=20))
+    assert events(f"runs/{run.id}", ticket).status_code == 200
+    assert client_of().head(f"/ravi/runs/{run.id}/events/", {"ticket": ticket}, **RUNSERVER).status_code == 200
+    assert left()[0] <= 20, "a page renews nothing"
+    assert 50 < stream()[0] <= 61 < 1000 < left()[1]
+
+    world.cancel(run.id, "enough")
+    assert 50 < stream()[1] <= 61
+    Ticket.objects.update(ends_at=timezone.now() + timedelta(seconds=20))
+    assert stream()[1] <= 20, "the end of the stream is also that of its ticket"
 
 
 def test_for_events_it_goes_with_the_token_that_asked_for_it(user: Any, run: Run) -> None:

@@ -18,6 +18,7 @@ from tests.acceptance.crash.lab import Lab
 
 LEASE_S = 2.0  # of the laboratory's settings
 QUEUE = "ravi"
+STREAMS = "ravi:{*}:[msk]"  # the three keys of each tree's stream
 READ_ONLY, DISK_FULL = "25006", "53100"  # SQLSTATEs
 TABLES = ("ravi_run", "ravi_journalentry", "ravi_signal", "ravi_session", "ravi_humanrequest")
 WEIGHTS = {
@@ -31,6 +32,8 @@ WEIGHTS = {
     "crash_valkey": 2,
     "demote_valkey": 3,
     "fill_valkey": 3,
+    "roll_back_valkey": 3,
+    "evict_key": 5,
     "restart_postgres": 2,
     "crash_postgres": 2,
     "lose_postgres": 2,
@@ -151,6 +154,27 @@ class Trouble:
         """It answers OOM to writes."""
         self._lasts(self._spell(), partial(self._valkey, lambda valkey: valkey.config_set("maxmemory", 0)))
         return self._valkey(lambda valkey: valkey.config_set("maxmemory", 1))
+
+    def roll_back_valkey(self) -> None:
+        """A replica takes over that is late: it has one tree's stream as it is now."""
+        self._valkey(self._dump)
+
+    def _dump(self, valkey: redis.Redis) -> None:
+        streams = sorted({key[:-1] for key in valkey.keys(STREAMS)})
+        tree = self._random.choice(streams or [b""])
+        dumped = {key: value for name in b"msk" if (value := valkey.dump(key := tree + bytes([name])))}
+        self._lasts(self._spell(), partial(self._restart_with, dumped))
+
+    def _restart_with(self, dumped: Mapping[bytes, bytes]) -> None:
+        self.lab.valkey.restart()
+        self._valkey(lambda valkey: [valkey.restore(key, 3_600_000, value) for key, value in dumped.items()])
+
+    def evict_key(self) -> bool:
+        """A full server deletes one, where its policy is not `noeviction`."""
+        return self._valkey(lambda valkey: [valkey.delete(key) for key in self._one_of(valkey.keys(STREAMS))])
+
+    def _one_of(self, keys: list[bytes]) -> list[bytes]:
+        return [self._random.choice(sorted(keys))] if keys else []
 
     def _valkey(self, do: Callable[[redis.Redis], object]) -> bool:
         """False when it refuses."""

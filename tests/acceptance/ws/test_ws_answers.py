@@ -76,7 +76,8 @@ def test_what_is_wrong_with_an_answer_is_named(opened, run, demo) -> None:
         ):
             refused = answer(client, request.id, **{**said, **wrong})
             assert (refused["type"], refused["code"], refused["field"]) == ("error", "invalid_input", field), wrong
-        for key in (UUID(int=7), "nonsense", "\0", "x" * 5000):
+        assert answer(client, "\0", text="yes")["code"] == "invalid_input"
+        for key in (UUID(int=7), "nonsense", "x" * 5000):
             refused = answer(client, key, text="yes")
             assert (refused["type"], refused["code"]) == ("error", "not_found")
             assert len(json.dumps(refused)) < 1000

@@ -166,7 +166,7 @@ def test_an_event_stream_ends_with_the_session(server, run, demo, browser, monke
         http.stream("GET", address, headers={**jar(browser), "Accept": "text/event-stream"}) as stream,
     ):
         lines = stream.iter_lines()
-        assert next(lines) == ": open"
+        assert next(lines).startswith("retry: ") and [next(lines), next(lines)] == ["", ": open"]
         log_out(browser, demo)
         looked(server)
 

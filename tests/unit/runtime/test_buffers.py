@@ -201,12 +201,38 @@ class TestValkeyBuffer(BufferContract):
         after = buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
         assert (opening, after) == ([[1001]], [[1002]])
 
-    def test_a_lost_tree_that_another_has_begun_anew_has_one_gap(self, buffer, run):
-        for mark in (1000, 1000):
-            opening = buffer.append([batch(run, delta(run, "gap"), mark=mark, fresh=False, restart=True)])
-            buffer.append([batch(run, delta(run, "a"), mark=2000, fresh=False)])
-        assert opening == [[]]
-        assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["gap", "a", "a"]
+    @pytest.mark.parametrize("key", range(3))
+    def test_a_tree_that_two_writers_find_lost_has_one_gap(self, buffer, run, valkey_url, key):
+        """One of its keys was evicted, then both writers continue."""
+
+        def write(writer, frame, sent, last, mark=9000, restart=False):
+            place = {"writer": writer, "first": sent, "last": last}
+            return buffer.append([Batch(str(run.id), [frame], mark, fresh=not sent, restart=restart, **place)])[0]
+
+        assert write("a", durable(run, "1"), 0, 0) == [1]
+        with redis.Redis.from_url(valkey_url) as client:
+            client.delete(f"ravi:{{{run.id}}}:{'msk'[key]}")
+        assert buffer.read(str(run.id), 0, 10) is None
+        assert isinstance(write("a", delta(run, "a"), 1, 1), Lost)
+        for writer, numbers in (("a", [1001]), ("b", [])):
+            assert write(writer, delta(run, "gap"), 1, 1, mark=1000, restart=True) == numbers
+            assert write(writer, delta(run, writer), 1, 1) == [1002 if numbers else 1003]
+        assert [frame["text"] for frame in buffer.read(str(run.id), 0, 10)] == ["gap", "a", "b"]
+        assert write("a", delta(run, "c"), 2, 1002) == [1004]
+
+    def test_a_full_server_refuses_a_restart_before_its_first_write(self, buffer, run, valkey_url):
+        buffer.append([batch(run, delta(run, "a"), delta(run, "b"))])
+        again = batch(run, delta(run, "gap"), mark=2000, fresh=False, restart=True)
+        with redis.Redis.from_url(valkey_url) as client:
+            client.delete(f"ravi:{{{run.id}}}:k")
+            client.config_set("maxmemory", 1)
+            try:
+                with pytest.raises(redis.exceptions.OutOfMemoryError):
+                    buffer.append([again])
+            finally:
+                client.config_set("maxmemory", 0)
+            assert client.exists(f"ravi:{{{run.id}}}:m", f"ravi:{{{run.id}}}:s") == 2
+        assert buffer.append([again]) == [[2001]]
 
     def test_no_number_above_the_mark_is_given(self, buffer, run):
         buffer.append([batch(run, delta(run, "a"), delta(run, "b"), mark=3)])

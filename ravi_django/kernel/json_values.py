@@ -1,0 +1,148 @@
+"""JSON values: read a text within bounds, and check that a value comes back from a database and from a client.
+
+A value that comes from a person, a program or the site's code is refused if no row can hold it. What a model, a tool or
+another server sent is replaced instead (`storable`), so that the rest of it is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
+
+# A small object takes 20 times the bytes of its text, a number or a short key 11 times: dense texts have fewer.
+MAX_OPENINGS = 100_000  # objects and lists, counted by `{` and `[`
+MAX_COMMAS = 1_000_000  # of a long text
+DENSE_COMMAS = 100_000  # of any text; above it one for each `BYTES_A_COMMA`
+BYTES_A_COMMA = 32
+MAX_DEPTH = 200  # pydantic's own: it stops reading there
+MAX_DIGITS = 4300  # Python reads no longer whole number
+
+_TOO_LONG = 10**MAX_DIGITS
+_HALF = re.compile("[\ud800-\udfff]")
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+
+
+def read_json(text: bytes | str, field: str = "body") -> Any:
+    """The value of a JSON text. Its size is the caller's to bound. The costs are counted before it is parsed.
+
+    Raises InputTooLargeError for too many elements, InvalidInputError with the field's path for a value that cannot be
+    stored, and any other ValueError for a text that is not JSON.
+    """
+    check_cost(text, field)
+    value = from_json(text, allow_inf_nan=False)
+    check_storable(value)
+    return value
+
+
+def check_cost(text: bytes | str, field: str = "body") -> None:
+    """Raises InputTooLargeError for a JSON text with too many elements."""
+    if isinstance(text, str):
+        openings, commas = text.count("{") + text.count("["), text.count(",")
+    else:
+        openings, commas = text.count(b"{") + text.count(b"["), text.count(b",")
+    if openings > MAX_OPENINGS:
+        raise InputTooLargeError(f"{field} has {openings} objects and lists, the limit is {MAX_OPENINGS}", field=field)
+    most = min(MAX_COMMAS, DENSE_COMMAS + len(text) // BYTES_A_COMMA)
+    if commas > most:
+        raise InputTooLargeError(f"{field} has {commas} commas, the limit for its size is {most}", field=field)
+
+
+def check_storable(value: Any, field: str = "", *, texts: bool = True) -> None:
+    """Raises InvalidInputError, with the path of the fault below `field`, for a JSON value that no row can hold.
+    Without `texts` only for its numbers."""
+    reason = _fault(value, texts)
+    if reason is None:
+        return
+    path = [field] if field else []
+    while isinstance(value, dict | list | tuple):
+        names = value if isinstance(value, dict) else range(len(value))
+        name = next(name for name in names if _fault(name, texts) or _fault(value[name], texts))
+        path.append(storable(name.replace("\0", "")) if isinstance(name, str) else str(name))
+        if _fault(name, texts):
+            break
+        value = value[name]
+    raise InvalidInputError(reason, field=".".join(path) or None)
+
+
+def _fault(value: Any, texts: bool) -> str | None:
+    """Why no row can hold the value; None if one can. Copies nothing."""
+    left: list[Any] = [(value,)]
+    while left:
+        part = left.pop()
+        for items in (part, part.values()) if isinstance(part, dict) else (part,):
+            for item in items:
+                if isinstance(item, dict | list | tuple):
+                    left.append(item)
+                elif reason := _text_fault(item) if isinstance(item, str) and texts else _number_fault(item):
+                    return reason
+    return None
+
+
+def _text_fault(text: str) -> str | None:
+    if "\0" in text:
+        return "a NUL character cannot be stored; leave it out"
+    if not text.isascii() and _HALF.search(text):
+        return "half of a surrogate pair is not a character; leave it out"
+    return None
+
+
+def _number_fault(number: Any) -> str | None:
+    if isinstance(number, float) and not math.isfinite(number):
+        return "the number is too large to be stored, or it is none; send a text or null"
+    if isinstance(number, int) and not -_TOO_LONG < number < _TOO_LONG:
+        return f"the number has more than {MAX_DIGITS} digits; send it as a text"
+    return None
+
+
+def is_suspect(body: bytes) -> bool:
+    """Whether it may have a value that no row can hold: NUL, a number that JSON does not have, or too many digits."""
+    if b"\\u0000" in body or b"NaN" in body or b"Infinity" in body:
+        return True
+    return len(body) > MAX_DIGITS and _LONG_NUMBER in body.translate(_DIGITS)
+
+
+def is_storable(value: Any) -> bool:
+    """Whether `storable` would change nothing. Much cheaper than calling it."""
+    try:
+        body = to_json(value, fallback=str)
+    except ValueError:
+        return False
+    return not is_suspect(body)
+
+
+def storable(value: Any) -> Any:
+    """A JSON value without NUL characters, halves of surrogate pairs, NaN, infinity and whole numbers that Python does
+    not read back: no row can hold them."""
+    if isinstance(value, str):
+        text = value.replace("\0", "\ufffd")
+        return text if text.isascii() else text.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {storable(key): storable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [storable(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # as pydantic has it in JSON
+    if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
+        return to_json(value).decode()
+    return value
+
+
+def check_json(field: str, value: Any, most: float = math.inf) -> bytes:
+    """The value as JSON. Raises InputTooLargeError above `most` bytes, and InvalidInputError for a value that is not
+    JSON or that is not read back from a row."""
+    try:
+        body = to_json(value)
+        if len(body) <= most:
+            check_storable(from_json(body), field)
+            return body
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{error.field}: {error}", field=field) from None
+    except ValueError as error:
+        raise InvalidInputError(f"{field} is not JSON: {error}", field=field) from None
+    raise InputTooLargeError(f"{field} has {len(body)} bytes, the limit is {most}", field=field)

@@ -1,0 +1,231 @@
+"""What a body may cost a process: one over each bound is refused at once, and the dearest one within them is bearable.
+
+Each case is a fresh process (a fork), so that its peak of memory is its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ravi_django.api.parsers import max_body
+from ravi_django.kernel import InvalidInputError
+from ravi_django.models import uuid7
+from ravi_django.services.problems import problem_of
+from ravi_django.ws import commands
+from tests.acceptance.api.api_support import AGENT
+from tests.support.asked import approval_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MB = 1024 * 1024
+FLOOR_MB = 24  # a small body may take so much
+SMALL, LONG = max_body(), 10 * max_body()  # bytes that the doors take
+
+Door = Callable[[bytes], int]
+
+
+def status_kb(name: str) -> int:
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def cost_of(door: Door, body: bytes) -> tuple[int, float, float]:
+    """The status, the seconds of CPU, and the megabytes above those at the begin, in a fork."""
+    read, write = os.pipe()
+    if pid := os.fork():
+        os.close(write)
+        with os.fdopen(read) as answer:
+            text = answer.read()
+        os.waitpid(pid, 0)
+        status, cpu_s, mb = json.loads(text)
+        return status, cpu_s, mb
+    try:
+        gc.collect()
+        with open("/proc/self/clear_refs", "w") as peak:
+            peak.write("5")  # the peak counts from here
+        before, begun = status_kb("VmRSS"), time.process_time()
+        status = door(body)
+        found = [status, time.process_time() - begun, (status_kb("VmHWM") - before) / 1024]
+        os.write(write, json.dumps(found).encode())
+    finally:
+        os._exit(0)
+
+
+@pytest.fixture
+def doors(user: Any, run: Any) -> dict[str, Door]:
+    client = Client(raise_request_exception=False)
+    client.force_login(user)
+    request = approval_of(run, to="owner")
+
+    def post(path: str) -> Door:
+        return lambda body: client.generic("POST", f"/ravi/{path}", body, "application/json").status_code
+
+    def socket(body: bytes) -> int:
+        try:
+            commands.read(body.decode(), None)
+        except InvalidInputError as error:
+            return problem_of(error).status
+        return 200
+
+    found = {
+        "runs": post("runs/"),
+        "answers": post(f"requests/{request.id}/answer/"),
+        "signals": post(f"runs/{run.id}/signals/"),
+        "chat": post("v1/chat/completions"),
+        "responses": post("v1/responses"),
+        "agui": post(f"agui/{AGENT}/"),
+        "socket": socket,
+    }
+    for door in found.values():  # imports
+        assert door(b"{}") == 400
+    found["agui"](json.dumps(thread([{"id": "1", "role": "user", "content": "hi"}])).encode())
+    return found
+
+
+LONGEST = {"chat": LONG, "responses": LONG, "agui": LONG}
+NAMES = ["runs", "answers", "signals", "chat", "responses", "agui", "socket"]
+
+
+def thread(messages: list[Any], **more: Any) -> dict[str, Any]:
+    """A call of AG-UI that ends before its run: its thread is no id."""
+    ids = {"threadId": "x", "runId": "r", "state": {}, "forwardedProps": {}}
+    return {**ids, "tools": [], "context": [], "messages": messages, **more}
+
+
+def whole(name: str, value: Any, fill: int = 0) -> bytes:
+    """A body that this door reads to its end, with the value at a place of any JSON, filled up with spaces."""
+    said, user = {"role": "assistant"}, {"id": "1", "role": "user", "content": "hi"}
+    session = str(uuid7())  # nobody's
+    bodies: dict[str, Any] = {
+        "runs": {"agent": AGENT, "input": [{"type": "data", "data": value}], "session": session},
+        "answers": {"action": "edit", "arguments": {"x": value}},
+        "signals": {"name": "x", "payload": value},
+        "chat": {
+            "model": AGENT,
+            "messages": [{"x": value}, said, user],
+            "metadata": {"session": session},
+        },
+        "responses": {"model": AGENT, "input": [{"x": value}, said, user], "conversation": session},
+        "agui": thread([{"x": value}, said, user]),
+        "socket": {"type": "answer", "request": session, "action": "resolve", "result": value},
+    }
+    text = json.dumps(bodies[name], separators=(",", ":")).encode()
+    return text + b" " * (fill - len(text))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def most_commas(longest: int) -> int:
+    return 99_000 + longest // 40
+
+
+OVER: dict[str, Callable[[int], bytes]] = {
+    "bytes": lambda longest: b'{"a":"' + b"x" * longest + b'"}',
+    "objects": lambda longest: b'{"a":[' + b"{}," * 100_001 + b"0]}",
+    "lists": lambda longest: b'{"a":[' + b"[]," * 100_001 + b"0]}",
+    "commas": lambda longest: b'{"a":[' + b"0," * 620_000 + b"0]}",
+    "depth": lambda longest: b'{"a":' + b"[" * 99_000 + b"]" * 99_000 + b"}",
+    "fields": lambda longest: b"{" + b",".join(b'"%x":0' % n for n in range(140_000)) + b"}",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_body_over_a_bound_is_refused_at_once(doors: dict[str, Door], name: str) -> None:
+    for bound, body_of in OVER.items():
+        status, cpu_s, mb = cost_of(doors[name], body_of(LONGEST.get(name, SMALL)))
+        assert status in (400, 413), (bound, status)
+        assert cpu_s < 0.3 and mb < 50, (bound, cpu_s, mb)
+
+
+DEAREST: dict[str, Callable[[int], Any]] = {
+    "small objects": lambda longest: [{"a": 0}] * 90_000,
+    "numbers": lambda longest: [300] * most_commas(longest),
+    "keys": lambda longest: {f"{n:x}": 300 for n in range(most_commas(longest))},
+    "texts": lambda longest: [f"{n:x}" for n in range(most_commas(longest))],
+    "deep": lambda longest: [nested(150)] * 600,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_dearest_body_within_all_bounds_is_bearable(doors: dict[str, Door], name: str) -> None:
+    longest = LONGEST.get(name, SMALL)
+    for case, value_of in DEAREST.items():
+        body = whole(name, value_of(longest))
+        for filled in (body, body.ljust(longest)):
+            status, cpu_s, mb = cost_of(doors[name], filled)
+            assert status not in (500, 503), (case, status)
+            assert cpu_s < 2 and mb < max(FLOOR_MB, 8 * len(filled) / MB), (case, len(filled), cpu_s, mb)
+
+
+def files(count: int) -> list[Any]:
+    parts = [{"type": "file", "file": {"file_id": str(uuid7())}} for _ in range(count)]
+    return [{"id": "1", "role": "user", "content": parts}]
+
+
+def texts(count: int) -> list[Any]:
+    return [{"id": str(n), "role": "user", "content": "hi"} for n in range(count)]
+
+
+def answers(count: int, ids: int) -> list[Any]:
+    names = [str(uuid7()) for _ in range(ids)]
+    said = {"role": "tool", "content": "approve"}
+    return [{"id": str(n), "tool_call_id": names[n % ids], "toolCallId": names[n % ids], **said} for n in range(count)]
+
+
+CONVERSATIONS = {  # of new messages: over a bound, or the dearest within all
+    "files": (413, files(20_000)), "messages": (413, texts(20_000)), "answers": (413, answers(5_000, 51)),
+    "20 files more": (400, files(21)), "1,000 texts": (404, texts(1000)), "500 equal answers": (404, answers(500, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["chat", "agui"])
+def test_new_messages_are_counted_before_they_are_read(doors: dict[str, Door], name: str) -> None:
+    for case, (expected, messages) in CONVERSATIONS.items():
+        session = str(uuid7())
+        chat = {"model": AGENT, "messages": messages, "metadata": {"session": session}}
+        body = json.dumps(chat if name == "chat" else thread(messages, threadId=session)).encode()
+        status, cpu_s, mb = cost_of(doors[name], body)
+        assert status == (406 if name == "agui" and expected == 404 else expected), (case, status)  # it only streams
+        assert cpu_s < (0.3 if expected in (400, 413) else 2) and mb < max(FLOOR_MB, 8 * len(body) / MB), case
+
+
+def test_a_process_without_room_for_a_body_asks_to_send_it_again(client: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "PROCESS_BYTES": 1000}
+
+    refused = client.post("/ravi/runs/", {"agent": AGENT, "input": "x" * 2000}, format="json")
+    taken = [client.post("/ravi/runs/", {"agent": AGENT, "input": "x" * 800}, format="json") for _ in range(2)]
+
+    assert (refused.status_code, refused["Retry-After"], refused.json()["error"]["code"]) == (503, "2", "busy")
+    assert [one.status_code for one in taken] == [201, 201]  # given back at the end of each
+
+
+def test_a_page_of_events_has_a_bound_of_bytes(client: Any, run: Any, monkeypatch: Any) -> None:
+    frames = [{"seq": n, "type": "completion", "text": "é" * 1000} for n in range(1, 41)]
+    monkeypatch.setattr(
+        "ravi_django.api.events.page", lambda tree, after, limit, whole: (frames[after:][:limit], after + limit > 40)
+    )
+    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 10_000)
+
+    seen, after, pages = [], 0, 0
+    while True:
+        page = client.get(f"/ravi/runs/{run.id}/events/?after={after}", HTTP_ACCEPT="application/json")
+        assert len(page.content) < 10_300
+        seen += [frame["seq"] for frame in page.json()["results"]]
+        after, pages = page.json()["next_after"], pages + 1
+        if page.json()["done"]:
+            break
+
+    assert (seen, pages) == ([*range(1, 41)], 10)
