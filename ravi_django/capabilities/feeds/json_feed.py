@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
-from pydantic_core import from_json
 
 from ravi_django.capabilities.feeds.adapter import SourceError
+from ravi_django.kernel.errors import InputTooLargeError
+from ravi_django.kernel.json_values import check_cost, storable
 
 _MOST = 20_000  # items that are read
+HTML = re.compile(r"[<&]")  # a text of the type HTML without these is plain
 
 
 def _as_text(value: Any) -> Any:
@@ -48,7 +52,7 @@ class _JsonItem(BaseModel):
             "title": self.title,
             "url": self.url or self.external_url,
             "text": self.content_text or self.content_html or self.summary,
-            "is_markup": bool(self.content_html) and not self.content_text,
+            "html": {"text": HTML} if self.content_html and not self.content_text else {},
             "published": _time(self.date_published) or _time(self.date_modified),
             "author": ", ".join(author.name for author in people[:5]),
             "tags": [tag for tag in (self.tags or ())[:20] if isinstance(tag, str)],
@@ -58,8 +62,10 @@ class _JsonItem(BaseModel):
 def json_items(text: str) -> list[dict[str, Any]]:
     """The entries of a JSON Feed; invalid ones are skipped. Raises SourceError."""
     try:
-        feed = from_json(text.encode(errors="replace"))
-    except ValueError as error:  # also when it is nested too deeply
+        check_cost(text, "the feed")
+        # Unlike from_json, json reads half surrogate pairs and control characters.
+        feed = storable(json.loads(text, strict=False))
+    except (InputTooLargeError, ValueError, RecursionError) as error:
         raise SourceError(f"the feed is not valid JSON: {error}"[:500]) from None
     version = feed.get("version")
     if not isinstance(version, str) or not version.startswith("https://jsonfeed.org/version/1"):

@@ -6,27 +6,27 @@ import io
 import re
 import time
 from calendar import timegm
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urljoin
 
 from ravi_django.capabilities.feeds.adapter import SourceError
 from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
-from ravi_django.capabilities.feeds.json_feed import json_items
+from ravi_django.capabilities.feeds.json_feed import HTML, json_items
 from ravi_django.capabilities.feeds.xml_scan import checked
+from ravi_django.capabilities.net.encodings import decoded
 from ravi_django.capabilities.net.html_text import readable
-from ravi_django.capabilities.net.outbound import codec
 
 NEWEST = 200  # items of one feed
 BOUND_S = 10.0  # for the texts of all items
+PLAIN = "text/plain"
 MARKUP_LENGTH = 5 * TEXT_LENGTH  # characters of markup that are read for one text
-_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _BARE = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))  # UTF-16 without a byte order mark
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
-_DECLARED = re.compile(rb"\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)")
-_MARKUP = re.compile(r"[<&]")
-_HTML = re.compile(r"\s*(?:<!doctype\s+html|<html[\s>])", re.IGNORECASE)
+HTML_HINTS = re.compile(r"</\w+\s*>|&#?\w+;|<(?:br|img)\b", re.IGNORECASE)
+_PAGE = re.compile(r"\s*(?:<!doctype\s+html|<html[\s>])", re.IGNORECASE)
 
 
 def parse(body: bytes, kind: str = "", url: str = "", newest: int = NEWEST) -> list[Item]:
@@ -35,10 +35,10 @@ def parse(body: bytes, kind: str = "", url: str = "", newest: int = NEWEST) -> l
 
     A hostile feed of some megabytes takes seconds of CPU: call this on a thread. Raises SourceError.
     """
-    text = decoded(body, kind)
+    text = _decoded(body, kind)
     if text.lstrip().startswith("{"):
         entries = json_items(text)
-    elif _HTML.match(text):
+    elif _PAGE.match(text):
         raise SourceError("this is a web page, not a feed; use the address of its feed")
     elif text.lstrip().startswith("<"):
         entries = _xml_items(checked(text))
@@ -47,32 +47,38 @@ def parse(body: bytes, kind: str = "", url: str = "", newest: int = NEWEST) -> l
     return _items(entries, url, newest)
 
 
-def decoded(body: bytes, kind: str = "") -> str:
-    """The feed's text. Valid UTF-8 is read as UTF-8, even when another encoding is declared."""
-    for mark, name in (*_BOMS, *_BARE):
+def _decoded(body: bytes, kind: str) -> str:
+    """Valid UTF-8 is read as UTF-8, even when another encoding is declared."""
+    for mark, name in _BARE:
         if body.startswith(mark):
-            return body.decode(name, errors="replace").lstrip("\ufeff")
+            return body.decode(name, errors="replace")
     if b"\x1b" not in body:  # the escape of encodings like ISO-2022-JP
         try:
-            return body.decode()
+            return body.decode("utf-8-sig")
         except UnicodeDecodeError:
             pass
-    given = _CHARSET.search(kind)
-    declared = _DECLARED.match(body)
-    name = given[1] if given else declared[1].decode("ascii", errors="replace") if declared else "utf-8"
-    return body.decode(codec(name), errors="replace")
+    return decoded(body, kind)
 
 
 def _items(entries: list[dict[str, Any]], base: str, newest: int) -> list[Item]:
     give_up = time.monotonic() + BOUND_S
-    made: dict[str, Item] = {}
+    items: list[Item] = []
     for entry in _newest(entries, newest):
         item = _item(entry, base)
         if item.title or item.text or item.url:
-            made[item.identity] = item
+            items.append(item)
         if time.monotonic() > give_up:
             raise SourceError(f"parsing the feed's texts took more than {BOUND_S:g} s")
-    return list(made.values())
+    return _distinct(items)
+
+
+def _distinct(items: list[Item]) -> list[Item]:
+    """Entries without an id that share a link get an id of link, date and title. Entries with the same id are one item,
+    the newest (RFC 4287, 4.1.1); older ones remain here only if they have another link or title."""
+    entries = [(item, f"{item.url} {item.published} {item.title}") for item in items]
+    links = Counter(url for url, _ in {(item.url, name) for item, name in entries if item.url and not item.id})
+    named = [replace(item, id=name) if links[item.url] > 1 and not item.id else item for item, name in entries]
+    return list({(item.identity, item.url, item.title): item for item in named}.values())
 
 
 def _newest(entries: list[Any], count: int) -> Iterable[Any]:
@@ -84,20 +90,22 @@ def _newest(entries: list[Any], count: int) -> Iterable[Any]:
 
 def _item(entry: dict[str, Any], base: str) -> Item:
     url = _absolute(entry["url"], base)
-    text = _plain(entry["text"], url or base) if entry["is_markup"] else entry["text"][:TEXT_LENGTH]
+    html = entry["html"]
+    tags = [_plain(tag[:200], html.get("tags")) for tag in entry["tags"][:20]]
     return Item(
         id=entry["id"],
-        title=_plain(entry["title"][:2000]),
+        title=_plain(entry["title"][:2000], html.get("title")),
         url=url,
-        text=text,
+        text=_plain(entry["text"][:MARKUP_LENGTH], html.get("text"), url or base),
         published=entry["published"],
-        author=_plain(entry["author"][:1000]),
-        extra={"tags": tags} if (tags := [_plain(tag[:200]) for tag in entry["tags"][:20]]) else {},
+        author=_plain(entry["author"][:1000], html.get("author")),
+        extra={"tags": tags} if tags else {},
     )
 
 
-def _plain(text: str, base: str = "") -> str:
-    return readable(text[:MARKUP_LENGTH], base) if _MARKUP.search(text) else text
+def _plain(text: str, html: re.Pattern[str] | None, base: str = "") -> str:
+    """`html` is the pattern of texts that are HTML; None: the text is plain."""
+    return readable(text, base) if html and html.search(text) else text
 
 
 def _absolute(link: str, base: str) -> str:
@@ -120,7 +128,8 @@ def _xml_items(body: bytes) -> list[dict[str, Any]]:
         raise SourceError(f"the feed cannot be read: {type(error).__name__}: {error}"[:500]) from error
     if not found.get("version") and not found.entries:
         raise SourceError("this is XML, but not a feed: neither RSS nor Atom")
-    return [_of_feedparser(entry) for entry in found.entries]
+    is_atom = str(found.get("version")).startswith("atom")
+    return [_of_feedparser(entry, is_atom) for entry in found.entries]
 
 
 def _reader() -> Callable[..., Any]:
@@ -134,15 +143,18 @@ def _reader() -> Callable[..., Any]:
     return parser
 
 
-def _of_feedparser(entry: Any) -> dict[str, Any]:
-    contents = [content for content in entry.get("content") or () if _is_text(content)]
-    bodies = [str(content.get("value") or "") for content in contents] + [str(entry.get("summary") or "")]
+def _of_feedparser(entry: Any, is_atom: bool) -> dict[str, Any]:
+    bodies = [content for content in entry.get("content") or () if _is_text(content)]
+    body = max([*bodies, entry.get("summary_detail") or {}], key=lambda detail: len(detail.get("value") or ""))
+    kinds = {"title": (entry.get("title_detail") or {}).get("type"), "text": body.get("type")}
+    plain = None if is_atom else HTML_HINTS  # the texts of RSS have no type, and many are HTML
     return {
         "id": str(entry.get("id") or ""),
         "title": str(entry.get("title") or ""),
         "url": str(entry.get("link") or ""),
-        "text": max(bodies, key=len),
-        "is_markup": True,
+        "text": str(body.get("value") or ""),
+        "html": {"author": plain, "tags": plain}
+        | {name: plain if kind in (None, PLAIN) else HTML for name, kind in kinds.items()},
         "published": _time(
             entry.get("published_parsed") or dict.get(entry, "updated_parsed")
         ),  # feedparser's `get` warns
@@ -152,7 +164,7 @@ def _of_feedparser(entry: Any) -> dict[str, Any]:
 
 
 def _is_text(content: Any) -> bool:
-    return str(content.get("type") or "text/html").lower() in ("text/plain", "text/html", "application/xhtml+xml")
+    return str(content.get("type") or "text/html").lower() in (PLAIN, "text/html", "application/xhtml+xml")
 
 
 def _time(parsed: Any) -> str:

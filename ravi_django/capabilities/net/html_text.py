@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
@@ -15,6 +16,7 @@ _BLOCKS = {
 }  # fmt: skip
 _PIECE = 16 * 1024  # characters per call of the parser, which scans an unfinished tag again in each call
 _BOUND_S = 2.0
+_TAG = re.compile(r"</?[a-zA-Z!?]")
 
 
 def readable(html: str, base: str = "") -> str:
@@ -26,8 +28,8 @@ def readable(html: str, base: str = "") -> str:
         if time.monotonic() > give_up:  # a page made to be slow
             break
     # Not `close`: the rest is an unfinished tag, or text before the end of an entity.
-    if not reader.rawdata.startswith("<"):
-        reader.handle_data(reader.rawdata)
+    if not _TAG.match(reader.rawdata):
+        reader.handle_data(unescape(reader.rawdata))
     lines = (re.sub(r"\s+", " ", line).strip() for line in "".join(reader.parts).split("\n"))
     return "\n".join(line for line in lines if line)
 

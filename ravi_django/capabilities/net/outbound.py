@@ -4,7 +4,7 @@ the checked address, so a name cannot resolve to an internal address later (DNS 
 from __future__ import annotations
 
 import asyncio
-import codecs
+import re
 import socket
 import ssl
 import threading
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 PACKING = 64 * 1024  # bytes that a compressed body may have above the limit: headers and empty blocks
+MEMBERS = 1000  # of a gzip body
 LOOKUP_THREADS = 4
 REDIRECTS = (301, 302, 303, 307, 308)
-_ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
 
 
 class Unreachable(Exception):
@@ -160,33 +160,68 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 async def bounded(response: Any, limit: int) -> tuple[bytes, bool]:
-    """At most `limit` bytes of the body, decompressed piece by piece, and whether there was more."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise Unreachable(f"the server sent an unsupported encoding: {encoding[:40]!r}")
-    unpacker = None if encoding in ("", "identity") else zlib.decompressobj(47 if encoding != "deflate" else 15)
+    """At most `limit` bytes of the body, decompressed piece by piece, and whether there was more. Raises Unreachable
+    for a compressed body that is broken or ends too early."""
+    header = response.headers.get("content-encoding", "").strip().lower()
+    encodings = [name for name in re.split(r"[\s,]+", header) if name not in ("", "identity")]
+    if encodings[1:] or (encodings and encodings[0] not in ("gzip", "x-gzip", "deflate")):
+        raise Unreachable(f"the server sent an unsupported encoding: {header[:40]!r}")
+    unpacker = _Unpacker(encodings[0]) if encodings else None
     body = bytearray()
     raw = 0
     async for piece in response.aiter_raw():
         raw += len(piece)
-        try:
-            # Read one byte more than is kept, to see whether there is more.
-            body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
-        except zlib.error:
-            raise Unreachable("the server's response could not be decompressed") from None
+        # Read one byte more than is kept, to see whether there is more.
+        body += piece if unpacker is None else unpacker.decompress(piece, limit + 1 - len(body))
         if len(body) > limit:
             return bytes(body[:limit]), True
-        if unpacker is not None and unpacker.eof:
+        if unpacker is not None and unpacker.is_over:
             break  # ignore data after the end
         if raw > limit + PACKING:
             return bytes(body), True
+    if raw and unpacker is not None and not unpacker.is_whole:
+        raise Unreachable("the server's response is incomplete: its compressed data has no end")
     return bytes(body), False
 
 
-def codec(name: str) -> str:
-    try:
-        found = codecs.lookup(name)
-    except (LookupError, ValueError):
-        return "utf-8"
-    is_text = getattr(found, "_is_text_encoding", False) and found.name.replace("_", "-") not in _ODD_CODECS
-    return found.name if is_text else "utf-8"
+class _Unpacker:
+    """Decompresses gzip, a series of members (RFC 1952, 2.2), and deflate, with or without the zlib header."""
+
+    def __init__(self, encoding: str) -> None:
+        self._is_gzip = encoding != "deflate"
+        self._members = 0  # begun
+        self._stream: Any = None  # of the member that has not ended
+        self._rest = b""  # fewer bytes than a member's header
+        self.is_over = False  # what follows is no member
+
+    @property
+    def is_whole(self) -> bool:
+        return self._members > 0 and self._stream is None
+
+    def decompress(self, piece: bytes, most: int) -> bytes:
+        """At most `most` bytes. Raises Unreachable."""
+        piece, unpacked = self._rest + piece, bytearray()
+        while len(piece) > 1 and len(unpacked) < most and not self.is_over:
+            self._stream = self._stream or self._begun(piece)
+            if self._stream is not None:
+                try:
+                    unpacked += self._stream.decompress(piece, most - len(unpacked))
+                except zlib.error:
+                    raise Unreachable("the server's response could not be decompressed") from None
+                piece = self._stream.unused_data
+                self._stream = None if self._stream.eof else self._stream
+        self._rest = piece
+        return bytes(unpacked)
+
+    def _begun(self, head: bytes) -> Any:
+        """The next member's decompressor; None after the last."""
+        if self._members and not (self._is_gzip and head.startswith(b"\x1f\x8b")):
+            self.is_over = True
+            return None
+        self._members += 1
+        if self._members > MEMBERS:
+            raise Unreachable(f"the server's response has more than {MEMBERS} gzip members")
+        if self._is_gzip:
+            return zlib.decompressobj(47)
+        has_header = head[0] & 15 == 8 and int.from_bytes(head[:2]) % 31 == 0
+        return zlib.decompressobj(15 if has_header else -15)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ravi_django.agents.tools.function_tool import FunctionTool
 from ravi_django.capabilities.net.addresses import networks
+from ravi_django.capabilities.net.encodings import decoded
 from ravi_django.capabilities.net.html_text import readable
 from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
@@ -17,7 +18,6 @@ from ravi_django.capabilities.net.outbound import (
     answered,
     bounded,
     checked_address,
-    codec,
     failures_as,
     joined,
     parsed,
@@ -103,7 +103,8 @@ class HttpFetchTool(FunctionTool):
         return Target(url, host, await checked_address(host, port, self._networks, self._resolve))
 
     async def _shown(self, response: Any, target: Target, method: str) -> str:
-        kind, charset = _content_type(response.headers.get("content-type", ""))
+        content_type = response.headers.get("content-type", "")
+        kind = content_type.partition(";")[0].strip().lower() or "text/plain"
         head = f"{response.status_code} {response.reason_phrase} {target.url} ({kind})".replace("  ", " ")
         if method == "HEAD":
             return head
@@ -112,17 +113,11 @@ class HttpFetchTool(FunctionTool):
             return head
         if not _TEXT.match(kind):
             return f"{head}\n[the body is not text and is not shown]"
-        text = body.decode(charset, errors="replace")
+        text = decoded(body, content_type)
         if kind in ("text/html", "application/xhtml+xml"):
             text = await asyncio.to_thread(readable, text, str(target.url))
         marker = f"\n[cut here: only the first {self._max_bytes} bytes were read]" if is_cut else ""
         return f"{head}\n\n{text}{marker}"
-
-
-def _content_type(header: str) -> tuple[str, str]:
-    kind, _, rest = header.partition(";")
-    given = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", rest, re.IGNORECASE)
-    return kind.strip().lower() or "text/plain", codec(given[1] if given else "utf-8")
 
 
 def _listed(option: str, values: Iterable[str]) -> list[str]:

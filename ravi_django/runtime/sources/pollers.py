@@ -89,7 +89,9 @@ async def poll_feed(source: Source, polling: Polling) -> Polled:
     given = source.options.get("newest")
     newest = min(max(given, 1), NEWEST) if isinstance(given, int) else NEWEST
     items = await polling.on_parser(source, parse, found.body, found.kind, found.url, newest)
-    return Polled(items, found.etag, found.modified, found.max_age, found.moved)
+    older = len(items) - len({item.identity for item in items})
+    note = f"entries not delivered because a newer entry has the same id: {older}; each entry needs its own id"
+    return Polled(items, found.etag, found.modified, found.max_age, found.moved, note if older else "")
 
 
 register_poller(Source.Kind.FEED, poll_feed)

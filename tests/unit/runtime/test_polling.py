@@ -157,6 +157,25 @@ def test_what_nobody_can_be_told_of_comes_again_when_somebody_can(server: FeedSe
     assert told() == ["one", "two"]
 
 
+def test_entries_without_an_identity_of_their_own_are_told_apart_or_named(server: FeedServer) -> None:
+    """Of one link each is an item; of one id the newest, and the source says that there were others."""
+    entry = "<item><title>{}</title><link>https://x.test/</link>{}</item>".format
+    feed = "<rss version='2.0'><channel>{}</channel></rss>".format
+    server.answers["/links"] = (200, {}, feed(entry("two", "") + entry("one", "")).encode())
+    same = entry("b", "<guid>1</guid>") * 2
+    server.answers["/same"] = (200, {}, feed(same).encode())
+    server.answers["/ids"] = (200, {}, feed(same + entry("a", "<guid>1</guid>")).encode())
+    sources = [a_source(server.url(path), name=path) for path in ("/links", "/same", "/ids")]
+
+    assert world.poll_due() == 3
+
+    titles = [list(source.items.order_by("id").values_list("title", flat=True)) for source in sources]
+    assert titles == [["one", "two"], ["b"], ["b"]]
+    assert [Source.objects.get(id=source.id).error for source in sources] == [
+        "", "", "entries not delivered because a newer entry has the same id: 1; each entry needs its own id"
+    ]  # fmt: skip
+
+
 def test_one_that_fails_or_is_odd_holds_up_no_other(kind: Any, server: FeedServer) -> None:
     def poll(source: Source) -> Polled:
         raise RuntimeError("a bug of the adapter")

@@ -64,6 +64,9 @@ def test_what_is_kept_of_an_answer(server: FeedServer) -> None:
     # a packed feed is unpacked
     server.answers["/feed"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(BODY))
     assert fetch(server.url()).body == BODY
+    # half of it is an error
+    server.answers["/feed"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(BODY)[:40])
+    assert str(refusal(server.url())) == "the server's response is incomplete: its compressed data has no end"
     # the age of an answer is heeded up to an hour
     for header, seconds in [("max-age=60", 60), ("public, Max-Age=99999999", 3600), ("no-cache", 0)]:
         with case(header, seconds):
