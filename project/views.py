@@ -22,7 +22,7 @@ class PrivatePages(MiddlewareMixin):
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if response.get("Content-Type", "").startswith("text/html"):
             response["Cache-Control"] = "private, no-store"
-        response.headers.setdefault("Content-Security-Policy", POLICY)
+            response.headers.setdefault("Content-Security-Policy", POLICY)
         return response
 
 

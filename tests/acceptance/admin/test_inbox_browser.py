@@ -112,11 +112,11 @@ def test_the_list_and_its_number_live(open_page: Any, fay: Any, request_: HumanR
     assert page.inner_text("[data-ravi-list]") == ""
 
     second = elsewhere(ask)
-    page.wait_for_function("document.getElementById('ravi-badge').textContent === '2'")
+    page.wait_for_selector("#ravi-badge:text-is('2')", state="attached")
     assert "1 new request." in page.inner_text("[data-ravi-list]")
     assert page.locator("#result_list tbody tr").count() == 1  # no row moves under the mouse
     page.click("[data-ravi-list] a")
-    page.wait_for_function("document.querySelectorAll('#result_list tbody tr').length === 2")
+    page.wait_for_selector("#result_list tbody:has(tr:nth-child(2)):not(:has(tr:nth-child(3)))")
     elsewhere(lambda: [world.answer(request.pk, "deny") for request in (request_, second)])
     page.wait_for_selector("#ravi-badge", state="detached")
 
@@ -129,7 +129,7 @@ def test_the_page_tells_when_somebody_else_decides(open_page: Any, fay: Any, req
     page.fill("[name=decision-reason]", "I was about to")
 
     elsewhere(lambda: world.answer(request_.pk, "deny", by=person("gus", "finance")))
-    page.wait_for_function("document.querySelector('[data-ravi-request]').textContent.includes('gus')")
+    page.wait_for_selector("[data-ravi-request]:has-text('gus')")
     assert page.input_value("[name=decision-reason]") == "I was about to"
     page.click("button[value=approve]")
     page.wait_for_selector(".errornote")
@@ -146,7 +146,7 @@ def test_the_script_speaks_the_language_of_the_page(open_page, fay, request_, se
     assert page.get_attribute("#ravi-badge", "aria-label") == "1 Anfrage zu beantworten"
 
     elsewhere(ask)
-    page.wait_for_function("document.getElementById('ravi-badge').textContent === '2'")
+    page.wait_for_selector("#ravi-badge:text-is('2')", state="attached")
 
     assert page.get_attribute("#ravi-badge", "aria-label") == "2 Anfragen zu beantworten"
     assert page.inner_text("[data-ravi-list]") == "1 neue Anfrage. Liste neu laden"
