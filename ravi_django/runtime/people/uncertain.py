@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,11 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
     effects.requested[requests.place_of(entry.path, entry.attempt)] = str(request.id)
     async with effects.performing():
         await requests.announce(effects, request, "uncertain")
+    late, _ = await effects.database.call(running, effects, entry)
+    if late is not None:  # `end_late` has not seen the request
+        with suppress(ConflictError):
+            await effects.database.call(people_rows.answer_request, request.id, _resolved(late), by=None)
+        await effects.refresh()
     return str(request.id)
 
 
@@ -108,13 +114,23 @@ def running(effects: Effects, entry: Entry) -> tuple[Any, RunningCode | None]:
     where it still runs."""
     run = effects.lease.run
     code = workers.running_code(key_of(run, entry))
-    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=checked_path(entry))
+    rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=late_path(entry))
     return rows.values_list("result", flat=True).first(), code
 
 
 def checked_path(entry: Entry) -> str:
-    """The path of the row that has what became of the attempt, if no person was needed."""
+    """The path of the row that has the check's answer on the attempt."""
     return f"@checked.{entry.path}.{entry.attempt}"
+
+
+def late_path(entry: Entry) -> str:
+    """The path of the row that has the late result of the attempt, if nobody was asked. Another worker may write the
+    check's answer meanwhile."""
+    return f"@late.{entry.path}.{entry.attempt}"
+
+
+def _resolved(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"action": "resolve", "reason": "", **answer}
 
 
 def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[Any] | None) -> None:
@@ -132,12 +148,12 @@ def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[An
             return
         if content is not None and request is None:
             result = {**answer, **hidden.of_call(entry.request)}
-            write_outside(held, Entry("effect.checked", checked_path(entry), entry.name, result=result))
+            write_outside(held, Entry("effect.checked", late_path(entry), entry.name, result=result))
         if request is None or content is None:  # else the answer wakes the run
             touch([run.id])
     if content is not None and request is not None:
         try:
-            people_rows.answer_request(request.id, {"action": "resolve", "reason": "", **answer}, by=None)
+            people_rows.answer_request(request.id, _resolved(answer), by=None)
         except ConflictError:  # the first answer counts
             with transaction.atomic():
                 record(request, "late", held, {"answer": answer})

@@ -153,12 +153,15 @@ class Attempt:
 
     def _end(self, values: list[Any]) -> None:
         with self._lock:
-            workers.code_ended(self._worker, self._key)
             is_late = self._given_up
             self.values = [] if is_late else values
+            if not (is_late and values):  # a late result is written before
+                workers.code_ended(self._worker, self._key)
         if is_late:
-            with suppress(RuntimeError):  # the process ends
+            try:
                 threading.Thread(target=self._deliver, args=[values], name="ravi-late", daemon=True).start()
+            except RuntimeError:  # the process ends
+                workers.code_ended(self._worker, self._key)
 
     def give_up(self) -> None:
         """Code that has not begun never does. Code that runs is listed until it ends."""
@@ -178,6 +181,7 @@ class Attempt:
         except Exception:
             log.exception("the late end of %s is not written", self._tool.name, extra={"action": "tool.late_lost"})
         finally:
+            workers.code_ended(self._worker, self._key)
             connections.close_all()
 
 

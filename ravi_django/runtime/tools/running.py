@@ -70,7 +70,8 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Aro
     def called_here() -> Any:
         with around() as values:
             values.append(call())
-            return _readable(values[0])
+            values[0] = _readable(values[0])  # an iterator is read once
+            return values[0]
 
     if inspect.iscoroutinefunction(tool.execute):
         return await _converted(ctx, tool, await awaited(tool, called(), timeout, around))

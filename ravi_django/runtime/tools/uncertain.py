@@ -42,7 +42,7 @@ async def checked(ctx: RunState, entry: Entry, not_before: datetime | None) -> d
     the answer.
     """
     effects, path = ctx.effects, uncertain.checked_path(entry)
-    recorded = effects.journal.system(path)
+    recorded = effects.journal.system(path) or effects.journal.system(uncertain.late_path(entry))
     if recorded is not None:
         answer = recorded.result
     else:

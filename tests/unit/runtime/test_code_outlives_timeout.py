@@ -8,13 +8,25 @@ import pytest
 
 from ravi_django import tool
 from ravi_django.conf import conf
+from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError
-from ravi_django.models import AuditRecord, HumanRequest, Run, Status, WorkerProcess
+from ravi_django.models import AuditRecord, HumanRequest, JournalEntry, Run, Status, WorkerProcess
 from ravi_django.testing import warm
 from ravi_django.tools import Happened, NotHappened
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import adrive, asked, auntil, code, drive, in_background, make_run, take_over, until
+from tests.support.runs import (
+    adrive,
+    asked,
+    auntil,
+    code,
+    drive,
+    in_background,
+    make_run,
+    on_postgresql,
+    take_over,
+    until,
+)
 from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,6 +129,36 @@ def test_a_persons_answer_that_was_first_stays_and_the_audit_has_the_late_result
     late = AuditRecord.objects.get(name="late").detail["answer"]
     assert late["result"] == [{"type": "text", "text": "payment 1"}]
     assert HumanRequest.objects.get().answer["result"] == "payment 7"
+
+
+@on_postgresql
+def test_a_late_result_counts_while_it_is_being_written(clock, provider):
+    """The code has ended, and the transaction that writes its result has not."""
+    run = drive(pay_with(provider.pay))
+    clock.advance(conf.LEASE_S + TIMEOUT_S + 1)
+    with transaction.atomic():
+        Run.objects.select_for_update().get(id=run.id)
+        provider.answers.set()
+        until(lambda: any(thread.name == "ravi-late" for thread in threading.enumerate()))
+        with pytest.raises(ConflictError, match="its code is still running in worker"):
+            world.human_resolve(asked(run).id, "run_again")
+    until(becomes(run, Status.PENDING))
+    assert drive(run).output == "ok: payment 1"
+
+
+@on_postgresql
+def test_a_result_that_is_written_while_the_question_is_opened_is_its_answer(monkeypatch, provider):
+    make, late = world.requests_new, JournalEntry.objects.filter(kind="effect.checked")
+
+    def new(*args, **options):
+        provider.answers.set()
+        in_background(until, late.exists).result(BOUND_S)
+        return make(*args, **options)
+
+    world.patch(monkeypatch, "requests_new", new)
+    run = drive(pay_with(lambda: iter([provider.pay()])))
+    assert run.output == 'ok: ["payment 1"]'
+    assert HumanRequest.objects.get().answer["by"].startswith("worker ")
 
 
 def test_code_that_ignores_its_end_for_too_long_is_a_persons(clock, provider):
