@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from ravi_django.agents.tools.approvers import checked_policy, checked_visible, refuse_owner
-from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, refuse_rows, text_of
+from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, text_of
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
 from ravi_django.kernel.checks import check_seconds, check_whole
 
@@ -46,7 +46,6 @@ class FunctionTool(Tool):
         _refuse_function(function)
         docstring = read_docstring(function)
         signature = read_signature(function, docstring.parameters)
-        refuse_rows(function)
         self.function = function
         called = next(layer for layer in layers(function) if not isinstance(layer, functools.partial))
         self.name = getattr(called, "__name__", "") if name is None else name
@@ -75,10 +74,8 @@ class FunctionTool(Tool):
         functools.update_wrapper(self, function, updated=())
         self.__doc__ = text_of(function)
         # The function itself, so the runtime can see whether it is a coroutine function.
-        execute: Any = function
-        if called is function and not inspect.isroutine(function):  # an object
-            execute = execute.__call__
-        setattr(self, "execute", execute)  # noqa: B010 - a method for the type checker
+        is_object = called is function and not inspect.isroutine(function)
+        setattr(self, "execute", function.__call__ if is_object else function)  # noqa: B010 - a method for the type checker
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._signature.validate(super().validate(arguments))

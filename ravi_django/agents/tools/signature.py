@@ -27,7 +27,6 @@ _HIDDEN_TEXT = re.compile(
 _HIDDEN: dict[str, type[Any]] = {"RunContext": RunContext, "HumanInput": HumanInput}  # filled in by the runtime
 _SHOWN_ERRORS = 5
 _ROWS = {("django.db.models.", name) for name in ("Model", "QuerySet", "BaseManager")}
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 MAX_LAYERS = 100  # a decorator may name itself
 
 
@@ -84,17 +83,19 @@ def _inside(outer: Any) -> Any:
 
 def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -> Signature:
     """Build schema and validator of the parameters that no partial has bound. Raises TypeError with the fix for a
-    parameter that a tool cannot have."""
+    parameter that a tool cannot have, and for a return annotation of database rows."""
     owner = getattr(function, "__qualname__", repr(function))
     bound = {name for layer in layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
     hidden: dict[str, str] = {}  # by the name of the type
     names: dict[str, str] = {}
     fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function).parameters.values():
+    signature = inspect.signature(function)
+    _refuse_rows(owner, function, signature.return_annotation)
+    for parameter in signature.parameters.values():
         if parameter.name in bound:
             continue
         _refuse_kind(owner, parameter)
-        annotation = _resolve(owner, function, parameter)
+        annotation = _resolve(owner, function, parameter.name, parameter.annotation)
         if (kind := _hidden_kind(annotation)) is not None:
             if kind in hidden:
                 raise TypeError(f"tool {owner}: {hidden[kind]} and {parameter.name} are both a {kind}; remove one")
@@ -114,12 +115,9 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
     return Signature(schema, hidden.get("RunContext"), hidden.get("HumanInput"), model, names)
 
 
-def refuse_rows(function: Callable[..., Any]) -> None:
-    """Raise TypeError if the function returns rows of the database by its annotation: they are not JSON."""
-    owner = getattr(function, "__qualname__", repr(function))
-    returned = inspect.signature(function).return_annotation
+def _refuse_rows(owner: str, function: Callable[..., Any], returned: Any) -> None:
     with suppress(TypeError):  # an import for type checkers
-        returned = _resolve(owner, function, inspect.Parameter("returned", _KEYWORD, annotation=returned))
+        returned = _resolve(owner, function, "its result", returned)
     if _has_rows(returned):
         raise TypeError(
             f"tool {owner}: it returns {returned}, which is not JSON; return a dict of fields, or queryset.values(…) "
@@ -156,9 +154,8 @@ def _refuse_kind(owner: str, parameter: inspect.Parameter) -> None:
         )
 
 
-def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    annotation = parameter.annotation
-    if annotation is parameter.empty:
+def _resolve(owner: str, function: Callable[..., Any], name: str, annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty:
         return Any
     # Often imported only under TYPE_CHECKING, so the name cannot be resolved.
     if isinstance(annotation, str) and (found := _HIDDEN_TEXT.match(annotation.strip())):
@@ -172,7 +169,7 @@ def _resolve(owner: str, function: Callable[..., Any], parameter: inspect.Parame
         return get_type_hints(holder, globalns=names, include_extras=True)["annotation"]
     except NameError as error:
         raise TypeError(
-            f"tool {owner}: the annotation of {parameter.name} cannot be read ({error}); import it at module level"
+            f"tool {owner}: the annotation of {name} cannot be read ({error}); import it at module level"
         ) from error
 
 

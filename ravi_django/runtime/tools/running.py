@@ -40,12 +40,8 @@ def is_pause(value: Any) -> bool:
 Around = Callable[[], AbstractContextManager[list[Any]]]  # around a tool's code, which adds its result to the list
 
 
-def _around_nothing() -> AbstractContextManager[list[Any]]:
-    return nullcontext([])
-
-
 async def execute(
-    ctx: RunState, tool: Tool, ready: dict[str, Any], path: str, around: Around = _around_nothing
+    ctx: RunState, tool: Tool, ready: dict[str, Any], path: str, around: Around = lambda: nullcontext([])
 ) -> ToolExecutionResult:
     """Run the tool; its calls through ctx are numbered below `path`. Raises TimeoutError and ToolPaused."""
     with paths.entered(scope_below(path, ctx.effects.paused.get(path))):
@@ -83,7 +79,7 @@ async def _execute(ctx: RunState, tool: Tool, ready: dict[str, Any], around: Aro
     return await _converted(ctx, tool, await awaited(tool, found, timeout, around))
 
 
-async def awaited(tool: Tool, awaitable: Any, timeout: float, around: Around = _around_nothing) -> Any:
+async def awaited(tool: Tool, awaitable: Any, timeout: float, around: Around = lambda: nullcontext([])) -> Any:
     """In a task of its own: code that resists its cancellation holds up nobody. After a grace period the task is
     abandoned, and all its later calls on the run are refused."""
     scope = paths.current()
