@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -105,15 +104,11 @@ def may_decide_at(effects: Effects, begun: Entry | Recorded, tool: Tool | None) 
     return end + timedelta(seconds=seconds)
 
 
-def key_of(run: Run, entry: Entry) -> str:
-    return workers.key_of(run.id, run.generation, entry.path, entry.attempt)
-
-
 def running(effects: Effects, entry: Entry) -> tuple[Any, RunningCode | None]:
     """On a database thread: the late result of the attempt, as the row that `end_late` writes has it, and its code
     where it still runs."""
     run = effects.lease.run
-    code = workers.running_code(key_of(run, entry))
+    code = workers.running_code(workers.key_of(run.id, run.generation, entry.path, entry.attempt))
     rows = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path=late_path(entry))
     return rows.values_list("result", flat=True).first(), code
 
@@ -133,14 +128,12 @@ def _resolved(answer: dict[str, Any]) -> dict[str, Any]:
     return {"action": "resolve", "reason": "", **answer}
 
 
-def end_late(run: Run, entry: Entry, attempt: int, worker: str, content: list[Any] | None) -> None:
+def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> None:
     """The code of an attempt has ended after its call was given up; `content` is its result, None if it has none. The
     result is an answer like a person's: the first one counts. Where nobody was asked, it is the result of the check."""
-    entry = replace(entry, attempt=attempt)
     answer = {"outcome": "happened", "result": content, "by": f"worker {worker}"}
-    asked = HumanRequest.objects.filter(
-        run_id=run.id, generation=run.generation, path=entry.path, attempt=attempt, kind=HumanRequest.Kind.UNCERTAIN
-    )
+    place = {"generation": run.generation, "path": entry.path, "attempt": entry.attempt}
+    asked = HumanRequest.objects.filter(run_id=run.id, kind=HumanRequest.Kind.UNCERTAIN, **place)
     with transaction.atomic():
         held = Run.objects.select_for_update(no_key=True).filter(id=run.id).first()
         request = asked.order_by("-id").first()

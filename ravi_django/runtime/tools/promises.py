@@ -129,11 +129,10 @@ class Attempt:
 
     def __init__(self, ctx: RunState, tool: Tool, entry: Entry) -> None:
         self.values: list[Any] = []  # what code has returned that ended before its call was given up
-        self._run, self._entry, self._tool = ctx.effects.lease.run, entry, tool
-        self._number = entry.attempt  # the entry becomes the next attempt
-        self._worker, self._timeout = ctx.effects.lease.owner, timeout_of(tool)
-        self._ends = ctx.effects.present() + timedelta(seconds=self._timeout)
-        self._key = uncertain.key_of(self._run, entry)
+        self._run, self._tool, self._worker = ctx.effects.lease.run, tool, ctx.effects.lease.owner
+        self._entry = replace(entry)  # the caller's becomes the next attempt
+        self._ends = ctx.effects.present() + timedelta(seconds=timeout_of(tool))
+        self._key = workers.key_of(self._run.id, self._run.generation, entry.path, entry.attempt)
         self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, ctx.effects.wake, [self._run.id])
         self._lock = threading.Lock()
         self._given_up = False
@@ -144,7 +143,7 @@ class Attempt:
         with self._lock:
             if self._given_up:
                 raise ToolRefused("not run: its call was given up")
-            workers.code_begins(self._worker, self._key, self._ends, self._timeout)
+            workers.code_begins(self._worker, self._key, self._ends, timeout_of(self._tool))
         values: list[Any] = []
         try:
             yield values
@@ -175,7 +174,7 @@ class Attempt:
             if values:
                 result = happened(self._tool.name, values[0])
                 content = blocks_json(fit(Entry("", ""), result, limit_of(self._tool), readable=False).content)
-            with_retry(uncertain.end_late, self._run, self._entry, self._number, self._worker, content)
+            with_retry(uncertain.end_late, self._run, self._entry, self._worker, content)
             with suppress(RuntimeError):  # the loop has ended: the sweep finds the run
                 self._wake()
         except Exception:

@@ -78,21 +78,17 @@ class Model:
         yield
 
 
+async def chat(ctx, inbox):
+    return (await ctx.llm([ChatMessage.of("user", "hi")])).text
+
+
 @pytest.mark.parametrize("base", [AgentMiddleware, ChatMiddleware, FunctionMiddleware, None])
 def test_a_middlewares_or_a_models_exception_is_an_error_too(base):
-    @tool
-    def work() -> str:
-        return "worked"
-
-    async def story(ctx, inbox):
-        if base is FunctionMiddleware:
-            return (await ctx.tool("work")).text
-        return (await ctx.llm([ChatMessage.of("user", "hi")])).text
-
-    agent = code(story, model=Model(), tools=[work])
+    is_tools = base is FunctionMiddleware
+    agent = code(calling("work") if is_tools else chat, model=Model(), tools=[tool(name="work")(lambda: "worked")])
     agent.middleware = [] if base is None else [raising(base)]
     run = drive(make_run())
-    if base is FunctionMiddleware:
-        assert run.output.startswith("work was not run: Unprintable: it cannot be printed")
+    if is_tools:
+        assert run.output.startswith("error: work was not run: Unprintable: it cannot be printed")
     else:
         fails(run)
