@@ -74,8 +74,9 @@ class FunctionTool(Tool):
         functools.update_wrapper(self, function, updated=())
         self.__doc__ = text_of(function)
         # The function itself, so the runtime can see whether it is a coroutine function.
+        execute: Any = function
         is_object = called is function and not inspect.isroutine(function)
-        setattr(self, "execute", function.__call__ if is_object else function)  # noqa: B010 - a method for the type checker
+        setattr(self, "execute", execute.__call__ if is_object else execute)  # noqa: B010 - a method for the type checker
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self._signature.validate(super().validate(arguments))

@@ -21,7 +21,7 @@ from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rows as people_rows
 from ravi_django.runtime.people.records import record
-from ravi_django.runtime.runs import workers
+from ravi_django.runtime.runs import hints, workers
 from ravi_django.runtime.runs.waking import touch
 from ravi_django.runtime.runs.workers import RunningCode
 from ravi_django.runtime.streams import hidden
@@ -150,6 +150,7 @@ def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> 
         except ConflictError:  # the first answer counts
             with transaction.atomic():
                 record(request, "late", held, {"answer": answer})
+    hints.on_commit(run.id)
 
 
 def content_of(value: Any) -> list[Any]:

@@ -8,10 +8,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections
@@ -133,7 +132,6 @@ class Attempt:
         self._entry = replace(entry)  # the caller's becomes the next attempt
         self._ends = ctx.effects.present() + timedelta(seconds=timeout_of(tool))
         self._key = workers.key_of(self._run.id, self._run.generation, entry.path, entry.attempt)
-        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, ctx.effects.wake, [self._run.id])
         self._lock = threading.Lock()
         self._given_up = False
 
@@ -175,8 +173,6 @@ class Attempt:
                 result = happened(self._tool.name, values[0])
                 content = blocks_json(fit(Entry("", ""), result, limit_of(self._tool), readable=False).content)
             with_retry(uncertain.end_late, self._run, self._entry, self._worker, content)
-            with suppress(RuntimeError):  # the loop has ended: the sweep finds the run
-                self._wake()
         except Exception:
             log.exception("the late end of %s is not written", self._tool.name, extra={"action": "tool.late_lost"})
         finally:
