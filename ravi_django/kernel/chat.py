@@ -132,19 +132,22 @@ class ViewDigest:
         self._last: list[ChatMessage] = []
         self._sum = hashlib.sha256()
         self._view: Sequence[ChatMessage] = ()
-        self._has_media = False
+        self._size, self._has_media = 0, False
 
     def of(self, messages: Sequence[ChatMessage]) -> str:
         known = len(self._last)
         if list(messages[:known]) != self._last:  # a comparison of the same objects is quick
-            known, self._sum, self._has_media = 0, hashlib.sha256(), False
+            known, self._sum, self._size, self._has_media = 0, hashlib.sha256(), 0, False
         for message in messages[known:]:
             self._sum.update(message.digest)
+            self._size += message.size
             self._has_media |= message.has_media
         self._last[known:] = messages[known:]
         self._view = messages
         return self._sum.hexdigest()
 
-    def has_media(self, messages: Sequence[ChatMessage]) -> bool:
-        """Whether a message has images, recordings, videos or documents."""
-        return self._has_media if messages is self._view else any(message.has_media for message in messages)
+    def costs(self, messages: Sequence[ChatMessage]) -> tuple[int, bool]:
+        """The bytes of the messages as JSON, and whether one has images, recordings, videos or documents."""
+        if messages is not self._view:  # a middleware has changed them
+            return sum(message.size for message in messages), any(message.has_media for message in messages)
+        return self._size, self._has_media

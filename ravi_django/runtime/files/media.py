@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 from django.db import connections
 
@@ -36,16 +35,6 @@ def largest_call() -> int:
     return _COPIES_OF_MEDIA * call_bytes()
 
 
-@dataclass(eq=False)
-class _Content:
-    """The content of a file, which calls under way share."""
-
-    base64: str
-
-
-_contents: WeakValueDictionary[str, _Content] = WeakValueDictionary()  # by SHA-256
-
-
 @dataclass(frozen=True, slots=True)
 class CallMedia:
     """The messages of a call, with the newest media that fit, and the older ones as text."""
@@ -53,32 +42,32 @@ class CallMedia:
     messages: Sequence[ChatMessage]  # their files have no content yet
     files: dict[str, RaviFile]  # by the name in the messages
     size: int = 0  # bytes of all media
-    contents: list[_Content] = field(default_factory=list)  # of the files, once loaded
 
-    @property
-    def held(self) -> int:
-        """The bytes of this process that the call holds."""
-        return _COPIES_OF_MEDIA * self.size + _COPIES_OF_TEXT * sum(message.size for message in self.messages)
+    def held(self, text: int) -> int:
+        """The bytes of this process that the call holds, with so many of text."""
+        return _COPIES_OF_MEDIA * self.size + _COPIES_OF_TEXT * text
 
 
 def choose(messages: Sequence[ChatMessage], run: Run, address_bytes: int) -> CallMedia:
-    """Choose the media of a call. Each address counts `address_bytes`. Called on a thread of the tools if a message
-    names files. Raises ModelError for a file that was deleted or that the run's owner may not use, TransientError if
-    the database fails."""
-    names = {name for message in messages for name in message.files}
+    """Choose the media of a call. Each address counts `address_bytes`. Called on a thread of the tools. Raises
+    ModelError for a file that was deleted or that the run's owner may not use, TransientError if the database fails."""
+    names = {name for message in messages if message.has_media for name in message.files}
     chosen = _Chosen(_reading(run, lambda: rows_of(names, run.owner)) if names else {}, address_bytes)
     return CallMedia(_changed(messages, chosen.block), chosen.files, call_bytes() - chosen.left)
 
 
 def load(call: CallMedia, run: Run) -> list[ChatMessage]:
-    """The messages with the content of their files. Called on a thread of the tools: a storage may be slow. Raises
-    ModelError for a file that was deleted, TransientError if the storage fails."""
+    """The messages with the content of their files, equal files once. Called on a thread of the tools: a storage may
+    be slow. Raises ModelError for a file that was deleted, TransientError if the storage fails."""
+    contents: dict[str, str] = {}  # base64 by SHA-256
 
     def block(block: Media) -> ContentBlock:
         if not block.file:
             return block
-        call.contents.append(_content(block.file, call.files[block.file]))
-        return block.model_copy(update={"data": call.contents[-1].base64})
+        row = call.files[block.file]
+        if row.sha256 not in contents:
+            contents[row.sha256] = _content(block.file, row)
+        return block.model_copy(update={"data": contents[row.sha256]})
 
     messages: list[ChatMessage] = _reading(run, lambda: _changed(call.messages, block))
     return messages
@@ -127,29 +116,27 @@ def _as_text(block: Media) -> TextBlock:
 
 def _changed(messages: Sequence[ChatMessage], change: Callable[[Media], ContentBlock]) -> list[ChatMessage]:
     """The messages with changed media, also in tool results; the newest is changed first."""
-
-    def blocks(before: Sequence[ContentBlock]) -> list[ContentBlock]:
-        return [one(block) for block in reversed(before)][::-1]
-
-    def one(block: ContentBlock) -> ContentBlock:
-        if isinstance(block, ToolResultBlock):
-            return block.model_copy(update={"content": blocks(block.content)})
-        return change(block) if isinstance(block, MediaBlock) else block
-
     return [
-        message.model_copy(update={"content": blocks(message.content)}) if message.has_media else message
+        message.model_copy(update={"content": _blocks(message.content, change)}) if message.has_media else message
         for message in reversed(messages)
     ][::-1]
 
 
-def _content(name: str, row: RaviFile) -> _Content:
-    if (content := _contents.get(row.sha256)) is None:
-        try:
-            with row.content.open("rb") as file:
-                content = _contents[row.sha256] = _Content(base64.b64encode(file.read()).decode())
-        except FileNotFoundError:
-            raise _gone(name) from None
-    return content
+def _blocks(blocks: Sequence[ContentBlock], change: Callable[[Media], ContentBlock]) -> list[ContentBlock]:
+    changed: list[ContentBlock] = []
+    for block in reversed(blocks):
+        if isinstance(block, ToolResultBlock):
+            block = block.model_copy(update={"content": _blocks(block.content, change)})
+        changed.append(change(block) if isinstance(block, MediaBlock) else block)
+    return changed[::-1]
+
+
+def _content(name: str, row: RaviFile) -> str:
+    try:
+        with row.content.open("rb") as file:
+            return base64.b64encode(file.read()).decode()
+    except FileNotFoundError:
+        raise _gone(name) from None
 
 
 def _gone(name: str) -> ModelError:

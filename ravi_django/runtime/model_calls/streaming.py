@@ -48,19 +48,16 @@ async def stream(
 ) -> ModelResponse:
     """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
     TransientError if it is silent or takes too long, ModelError if it gives no response."""
-    call = await _with_media(ctx, model, messages)
-    async with process_bytes.holding(call.held):
+    size, has_media = ctx.view_digest.costs(messages)
+    call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
+    async with process_bytes.holding(call.held(size)):
         return await _streamed(ctx, model, call, options, _Shown(ctx.effects, path) if show else None, moved)
 
 
 async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
-    if not ctx.view_digest.has_media(messages):
-        return media.CallMedia(messages, {})
     fetches = getattr(model, "fetches_addresses", None)
     address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
-    asked = (messages, ctx.effects.lease.run, address_bytes)
-    names_files = any(message.files for message in messages)
-    return await ctx.effects.run_sync(media.choose, *asked) if names_files else media.choose(*asked)
+    return await ctx.effects.run_sync(media.choose, messages, ctx.effects.lease.run, address_bytes)
 
 
 async def _streamed(

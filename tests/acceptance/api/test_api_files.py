@@ -302,7 +302,7 @@ print(peak() - before)
 
 @pytest.mark.django_db(transaction=True)
 @on_postgresql
-def test_runs_that_name_the_same_files_share_the_memory_of_their_process(client, settings, tmp_path) -> None:
+def test_runs_with_files_stay_within_the_memory_of_their_process(client, settings, tmp_path) -> None:
     names = [uploaded(client, PNG + os.urandom(1_000) * 20_000) for _ in range(2)]
     for _ in range(12):
         assert start(client, *names).status_code == 201
