@@ -86,9 +86,9 @@ def _answers(sent: Any) -> Input:
 
 def _read(body: dict[str, Any], messages: list[Any]) -> Input:
     """The messages after the last one of the assistant. The others are not validated."""
-    new = exchanges.first_new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
-    exchanges.check_parts(messages[new:])
-    typed = enumerate(_input(body, messages[new:], new).messages, new)
+    new = exchanges.new(messages, lambda one: _role(one) in ("assistant", "reasoning"))
+    first = new[0][0] if new else 0
+    typed = enumerate(_input(body, [message for _, message in new], first).messages, first)
     return exchanges.read((place, sent) for place, message in typed if (sent := _sent(message)) is not None)
 
 

@@ -14,7 +14,6 @@ from ravi_django import access
 from ravi_django.api.base import ApiView
 from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, session_id
 from ravi_django.api.openapi import documented
-from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
 from ravi_django.services.exchanges import Exchange, Sent
@@ -107,14 +106,12 @@ class ChatView(OpenAIView, ExchangeView):
 
 
 def _sent(messages: list[Any]) -> Iterator[tuple[int, Sent]]:
-    new = exchanges.first_new(messages, lambda one: isinstance(one, dict) and one.get("role") == "assistant")
-    for place in range(new, len(messages)):
-        if not isinstance(message := messages[place], dict):
-            raise InvalidInputError("a message is an object", field=f"messages.{place}")
-        yield (
-            place,
-            Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", ""))),
-        )
+    for place, message in exchanges.new(messages, _is_assistants):
+        yield place, Sent(str(message.get("role")), message.get("content"), str(message.get("tool_call_id", "")))
+
+
+def _is_assistants(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
 
 
 def timed_out(exchange: Exchange) -> Response:

@@ -55,10 +55,8 @@ class ResponsesView(OpenAIView, ExchangeView):
 
 
 def _sent_after(given: Any) -> Iterator[tuple[int, Sent]]:
-    """The items after the last one of the assistant."""
     items = given if isinstance(given, list) else [{"role": "user", "content": given}]
-    new = exchanges.first_new(items, _is_assistants)
-    return ((place, _sent(items[place], place)) for place in range(new, len(items)))
+    return ((place, _sent(item, place)) for place, item in exchanges.new(items, _is_assistants, "input"))
 
 
 def _is_assistants(item: Any) -> bool:

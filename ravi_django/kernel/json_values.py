@@ -28,16 +28,26 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 
 
-def read_json(text: bytes | str, field: str = "body") -> Any:
+def read_json(text: bytes | str, field: str = "body", *, texts: bool = True) -> Any:
     """The value of a JSON text. Its size is the caller's to bound. The costs are counted before it is parsed.
 
     Raises InputTooLargeError for too many elements, InvalidInputError with the field's path for a value that cannot be
-    stored, and any other ValueError for a text that is not JSON.
+    stored (without `texts` only for its numbers), and any other ValueError for a text that is not JSON.
     """
     check_cost(text, field)
-    value = from_json(text, allow_inf_nan=False)
-    check_storable(value)
+    value = parsed(text, allow_inf_nan=False)
+    check_storable(value, texts=texts)
     return value
+
+
+def parsed(text: bytes | str, *, allow_inf_nan: bool = True) -> Any:
+    """Raises InvalidInputError for too many levels, ValueError for a text that is not JSON."""
+    try:
+        return from_json(text, allow_inf_nan=allow_inf_nan)
+    except ValueError as error:
+        if "recursion" in str(error):
+            raise InvalidInputError(f"the value is nested more than {MAX_DEPTH} levels deep; use fewer") from None
+        raise
 
 
 def check_cost(text: bytes | str, field: str = "body") -> None:
@@ -139,10 +149,10 @@ def check_json(field: str, value: Any, most: float = math.inf) -> bytes:
     try:
         body = to_json(value)
         if len(body) <= most:
-            check_storable(from_json(body), field)
+            check_storable(parsed(body), field)
             return body
     except InvalidInputError as error:
-        raise InvalidInputError(f"{error.field}: {error}", field=field) from None
+        raise InvalidInputError(f"{error.field or field}: {error}", field=field) from None
     except ValueError as error:
         raise InvalidInputError(f"{field} is not JSON: {error}", field=field) from None
     raise InputTooLargeError(f"{field} has {len(body)} bytes, the limit is {most}", field=field)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -80,24 +79,32 @@ def first_new(messages: Sequence[Any], is_assistants: Callable[[Any], bool]) -> 
     return next((place for place in range(len(messages), 0, -1) if is_assistants(messages[place - 1])), 0)
 
 
-def check_parts(messages: Sequence[Any], name: str = "messages") -> None:
-    """Raises InputTooLargeError for messages of a client with more than MAX_PARTS parts, before they are validated."""
-    contents = (message.get("content") if isinstance(message, dict) else None for message in messages)
-    if sum(len(content) if isinstance(content, list) else 1 for content in contents) > MAX_PARTS:
+def new(
+    messages: Sequence[Any], is_assistants: Callable[[Any], bool], name: str = "messages"
+) -> list[tuple[int, dict[str, Any]]]:
+    """The messages after the last one of the assistant, each with its place in the client's list. Raises
+    InputTooLargeError if they have more than MAX_PARTS parts, InvalidInputError for one that is no object."""
+    found = list(enumerate(messages))[first_new(messages, is_assistants) :]
+    parts = 0
+    for place, message in found:
+        if not isinstance(message, dict):
+            raise InvalidInputError("a message is an object", field=f"{name}.{place}")
+        content = message.get("content")
+        parts += len(content) if isinstance(content, list) else 1
+    if parts > MAX_PARTS:
         raise InputTooLargeError(f"the messages of a call have at most {MAX_PARTS} parts", field=name)
+    return found
 
 
 def read(messages: Iterable[tuple[int, Sent]], name: str = "messages") -> Input:
-    """The input of the messages after the last one of the assistant, each with its place in the client's list. Raises
-    InvalidInputError that names one of them, and InputTooLargeError before a file is looked up."""
+    """The input of these new messages. Raises InvalidInputError that names one of them, and InputTooLargeError before a
+    file is looked up."""
     blocks: list[dict[str, Any]] = []
     answered: dict[str, list[Sent]] = {}
     for place, message in messages:
         match message.role:
             case "user":
-                blocks += islice(_blocks(message.content, f"{name}.{place}.content"), MAX_PARTS + 1)
-                if len(blocks) > MAX_PARTS:
-                    raise InputTooLargeError(f"the messages of a call have at most {MAX_PARTS} parts", field=name)
+                blocks += _blocks(message.content, f"{name}.{place}.content")
             case "tool":
                 _add_answer(answered, message, name)
             case role:

@@ -69,9 +69,7 @@ class ObjectField(forms.JSONField):
             return read_json(value)
         except InvalidInputError as error:
             raise forms.ValidationError(str(error)) from None
-        except ValueError as error:
-            if "recursion" in str(error):
-                raise forms.ValidationError(gettext("This JSON is nested too deeply. Use fewer levels.")) from None
+        except ValueError:
             raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -20,7 +21,7 @@ from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.capabilities.llm.errors import error_text
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, InvalidInputError, Usage
-from ravi_django.kernel.json_values import check_storable, is_suspect, storable
+from ravi_django.kernel.json_values import MAX_DEPTH, check_storable, is_suspect, parsed, storable
 from ravi_django.models import Blob, JournalEntry, Phase, Session, Turn, uuid7
 from ravi_django.models.session import blocks_of
 
@@ -120,12 +121,16 @@ def dumps(value: Any) -> str | None:
 
 
 def encode(value: Any, fallback: Callable[[Any], Any] = str) -> bytes:
-    """JSON that every database can store. A value that is not JSON becomes what `fallback` returns."""
-    try:
+    """JSON that every database can store. A value that is not JSON becomes what `fallback` returns. Raises ValueError
+    for a value that is nested too deep to be read back."""
+    body = b""
+    with suppress(ValueError):  # half a surrogate pair
         body = to_json(value, fallback=fallback)
-    except ValueError:  # half a surrogate pair
-        return to_json(storable(value), fallback=fallback)
-    return to_json(storable(value), fallback=fallback) if is_suspect(body) else body
+    if not body or is_suspect(body):
+        body = to_json(storable(value), fallback=fallback)
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        parsed(body)  # raises if they are within each other
+    return body
 
 
 class NotJson(InvalidInputError):

@@ -6,20 +6,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError
-from django.db.models import Case, Exists, F, IntegerField, OuterRef, Q, QuerySet, When
+from django.db.models import Case, Exists, F, IntegerField, JSONField, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Coalesce
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.models import Run, Session, Status, WorkerProcess
 from ravi_django.runtime.db import clock, postgres
-from ravi_django.runtime.db.postgres import NOW
+from ravi_django.runtime.db.postgres import NOW, Row
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.lease import Lease
 
@@ -88,27 +87,35 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     )
     if not taken:
         return None
-    run = Run.objects.select_related("session").get(id=run_id)
+    faults: list[str] = []
+    run = _row(Run, run_id, faults)
+    run.session = _row(Session, run.session_id, faults)
+    # Only children need their roots and parents: these rows are as wide as the run's.
+    run.root, run.parent = (key and _row(Run, key, faults) for key in (run.root_id, run.parent_id))
     if before is not None and outbox.is_on() and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
-    return _with_relatives([(run, before and before[2])], owner)[0]
+    ended, fault = before and before[2], "; ".join(faults)
+    return Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=ended, fault=fault)
+
+
+def _row(model: type[Row], key: Any, faults: list[str]) -> Row:
+    """The row. If its JSON cannot be read, that is None, and the reason is added to `faults`."""
+    rows = model._default_manager.filter(pk=key)
+    try:
+        return rows.get()
+    except ValueError as error:
+        faults.append(str(error))
+    documents = [column.name for column in model._meta.concrete_fields if isinstance(column, JSONField)]
+    row = rows.defer(*documents).get()
+    for name in documents:
+        setattr(row, name, None)
+    return row
 
 
 def _of(known: list[str] | None, suspects: bool) -> Q:
     """Runs that this process can drive: of its registered agents, and of agents stored in the database."""
     agents = Q() if known is None else Q(agent__in=known) | Q(agent_version__isnull=False)
     return agents if suspects else agents & _CALM
-
-
-def _with_relatives(claimed: Sequence[tuple[Run, datetime | None]], owner: str) -> list[Lease]:
-    """The leases of claimed runs, each with the end of the lease before it. Only children need their roots and parents:
-    these rows are as wide as the run's."""
-    wanted = {key for run, _ in claimed for key in (run.root_id, run.parent_id) if key is not None}
-    above = Run.objects.in_bulk(wanted) if wanted else {}
-    for run, _ in claimed:
-        run.root = above.get(run.root_id)
-        run.parent = above.get(run.parent_id)
-    return [Lease(run=run, epoch=run.lease_epoch, owner=owner, expired_at=ended) for run, ended in claimed]
 
 
 # ------------------------------------------------------------------------------------------------- on PostgreSQL

@@ -9,12 +9,11 @@ from uuid import UUID
 
 from django.urls import NoReverseMatch
 from django.utils import timezone
-from pydantic_core import from_json
 
 from ravi_django.capabilities.feeds import fields, signatures
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, NotFoundError
-from ravi_django.kernel.json_values import check_cost, check_storable, storable
+from ravi_django.kernel.json_values import read_json, storable
 from ravi_django.models import Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.people import links
@@ -92,14 +91,10 @@ def _id(source: Source | UUID) -> UUID:
 
 
 def _parsed(body: bytes) -> Any:
-    check_cost(body)
     try:
-        parsed = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise InvalidInputError(f"the body is not JSON: {error}", field="body") from None
-    try:
-        check_storable(parsed, texts=False)
+        return storable(read_json(body, texts=False))
     except InvalidInputError as error:
         error.field = error.field or "body"
         raise
-    return storable(parsed)
+    except ValueError as error:
+        raise InvalidInputError(f"the body is not JSON: {error}", field="body") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ravi_django.models import Run, Status
 from tests.support import world
 from tests.support.openai_server import OpenAIServer, Reply
 from tests.support.patience import BOUND_S
-from tests.support.runs import code, drive, make_run, on_postgresql, until
+from tests.support.runs import code, drive, make_run, until
 from tests.support.world import Runtime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -92,7 +93,30 @@ def test_a_models_arguments_are_stored_or_refused(arguments: str, kept: list[Any
     assert kept or "arguments" in sent[-1]["content"], sent[-1]
 
 
-@on_postgresql
+@pytest.mark.parametrize("depth", [210, 250])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda ctx, value: ctx.log("x", value),
+        lambda ctx, value: ctx.pin("x", lambda: value),
+        lambda ctx, value: ctx.emit("news/x", {"x": value}),
+        lambda ctx, value: ctx.tool("keep", data={"x": value}),
+    ],
+)
+def test_a_value_that_is_nested_too_deep_is_refused_where_it_is_written(write: Any, depth: int) -> None:
+    async def writing(ctx: Any, inbox: Any) -> str:
+        with suppress(ValueError):
+            await write(ctx, nested(depth))
+        return str(await ctx.sleep_until_signal("go"))
+
+    code(writing, tools=[keep])
+    run = drive(make_run())
+    if run.status == Status.SUSPENDED:
+        signal(run, "go", "on")
+        run = drive(run)
+    assert run.output == "on" or (run.status == Status.FAILED and "deep" in run.error["message"]), run.error
+
+
 @pytest.mark.parametrize("where", ["ravi_inboxmessage.body", "ravi_run.metadata", "ravi_journalentry.result"])
 def test_a_row_that_cannot_be_read_blocks_its_own_run(where: str) -> None:
     code(waiting)
@@ -102,9 +126,9 @@ def test_a_row_that_cannot_be_read_blocks_its_own_run(where: str) -> None:
     for run in (bad, *others):
         signal(run, "go", "on")
     table, column = where.split(".")
-    sql = f"UPDATE {table} SET {column} = jsonb_build_object('x', {'9' * 5000}) WHERE %s IN ({OWN[table]})"
     with connection.cursor() as cursor:
-        cursor.execute(sql, [bad.id])
+        text = '{"x": ' + "9" * 5000 + "}"
+        cursor.execute(f"UPDATE {table} SET {column} = %s WHERE {OWN[table]} = %s", [text, bad.id.hex])
         assert cursor.rowcount
 
     async def until_done() -> list[Any]:
