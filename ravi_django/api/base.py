@@ -26,7 +26,7 @@ from rest_framework.viewsets import GenericViewSet
 from ravi_django import limits
 from ravi_django.api import auth, filters
 from ravi_django.api.pagination import Pages
-from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.api.parsers import StrictJSONParser, max_body
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.kernel import InputTooLargeError
 from ravi_django.services import problems
@@ -90,7 +90,7 @@ class ApiView(APIView):
 
     def longest_body(self) -> int:
         """Bytes."""
-        return self.parser_classes[0].longest()  # type: ignore[attr-defined, no-any-return]
+        return max_body()
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(request, ASGIRequest):

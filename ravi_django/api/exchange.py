@@ -18,7 +18,7 @@ from ravi_django import limits
 from ravi_django.api import sse
 from ravi_django.api.base import ApiView, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
-from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.api.parsers import max_body
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.db.threads import readers
@@ -56,17 +56,15 @@ class _AnyAccept(DefaultContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class _LongParser(StrictJSONParser):
-    times = 10  # clients send their whole conversation
-
-
 @non_atomic  # no transaction stays open behind a stream or a wait
 class ExchangeView(ApiView):
     """Also takes `Authorization: Bearer`, with the tokens that `Token` takes."""
 
     content_negotiation_class = _AnyAccept
-    parser_classes = [_LongParser]
     _exchange: Exchange | None = None  # once its run is submitted
+
+    def longest_body(self) -> int:
+        return 10 * max_body()  # clients send their whole conversation
 
     def get_authenticators(self) -> list[Any]:
         found = super().get_authenticators()

@@ -9,7 +9,7 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
 from ravi_django.conf import conf
-from ravi_django.kernel import InputTooLargeError, InvalidInputError
+from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.json_values import read_json
 
 
@@ -19,23 +19,14 @@ def max_body() -> int:
 
 
 class StrictJSONParser(BaseParser):
-    """Refuses what `read_json` refuses. The body must be an object. DRF's own parser reads a body of any size."""
+    """Refuses what `read_json` refuses. The body must be an object. `ApiView` has checked its size."""
 
     media_type = "application/json"
-    times = 1  # of `max_body`
-
-    @classmethod
-    def longest(cls) -> int:
-        """Bytes."""
-        return cls.times * max_body()
 
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        limit = self.longest()
-        body = stream.read(limit + 1)
-        if len(body) > limit:
-            raise InputTooLargeError(f"the body has more than {limit} bytes")
+        body = stream.read()
         try:
             found = read_json(body)
         except InvalidInputError as error:

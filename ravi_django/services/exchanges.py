@@ -84,7 +84,8 @@ def new(
 ) -> list[tuple[int, dict[str, Any]]]:
     """The messages after the last one of the assistant, each with its place in the client's list. Raises
     InputTooLargeError if they have more than MAX_PARTS parts, InvalidInputError for one that is no object."""
-    found = list(enumerate(messages))[first_new(messages, is_assistants) :]
+    first = first_new(messages, is_assistants)
+    found = list(enumerate(messages[first:], first))
     parts = 0
     for place, message in found:
         if not isinstance(message, dict):
