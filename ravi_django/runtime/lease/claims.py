@@ -91,7 +91,8 @@ def _claim_by_orm(run_id: UUID | str, owner: str, mine: Q) -> Lease | None:
     run = _row(Run, run_id, faults)
     run.session = _row(Session, run.session_id, faults)
     # Only children need their roots and parents: these rows are as wide as the run's.
-    run.root, run.parent = (key and _row(Run, key, faults) for key in (run.root_id, run.parent_id))
+    run.root = _row(Run, run.root_id, faults) if run.root_id else None
+    run.parent = _row(Run, run.parent_id, faults) if run.parent_id else None
     if before is not None and outbox.is_on() and run.crashes > before[0]:
         outbox.write([outbox.of_crash(run, before[1])])
     ended, fault = before and before[2], "; ".join(faults)

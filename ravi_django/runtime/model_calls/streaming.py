@@ -57,7 +57,8 @@ async def stream(
 async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
     fetches = getattr(model, "fetches_addresses", None)
     address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
-    return await ctx.effects.run_sync(media.choose, messages, ctx.effects.lease.run, address_bytes)
+    call: media.CallMedia = await ctx.effects.run_sync(media.choose, messages, ctx.effects.lease.run, address_bytes)
+    return call
 
 
 async def _streamed(
