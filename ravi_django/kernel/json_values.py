@@ -143,14 +143,15 @@ def storable(value: Any) -> Any:
     return value
 
 
-def check_json(field: str, value: Any, most: float = math.inf) -> bytes:
-    """The value as JSON. Raises InputTooLargeError above `most` bytes, and InvalidInputError for a value that is not
-    JSON or that is not read back from a row."""
+def check_json(field: str, value: Any, most: float = math.inf) -> Any:
+    """The value as it is read back from JSON. Raises InputTooLargeError above `most` bytes, and InvalidInputError for a
+    value that is not JSON or that is not read back from a row."""
     try:
         body = to_json(value)
         if len(body) <= most:
-            check_storable(parsed(body), field)
-            return body
+            held = parsed(body)
+            check_storable(held, field)
+            return held
     except InvalidInputError as error:
         raise InvalidInputError(f"{error.field or field}: {error}", field=field) from None
     except ValueError as error:

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext as _
-from pydantic_core import from_json
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
@@ -116,7 +115,7 @@ def _outcome(given: Given) -> dict[str, Any]:
             field="outcome",
         )
     if given.outcome == "happened":
-        result = from_json(check_json("result", given.result, conf.MAX_RESULT_BYTES))
+        result = check_json("result", given.result, conf.MAX_RESULT_BYTES)
         return {"outcome": "happened", "result": result}
     if given.result is not None:
         raise InvalidInputError(
@@ -142,7 +141,7 @@ def _edited(request: HumanRequest, arguments: Any) -> dict[str, Any]:
         raise InvalidInputError(
             _("The action edit needs arguments: a JSON object with the tool's parameters."), field="arguments"
         )
-    held: dict[str, Any] = from_json(check_json("arguments", dict(arguments), conf.MAX_INPUT_BYTES))
+    held: dict[str, Any] = check_json("arguments", dict(arguments), conf.MAX_INPUT_BYTES)
     try:
         faults = schema_errors(check_schema(request.about.get("schema") or {}), held, 3)
     except TooMuchToCheck as error:

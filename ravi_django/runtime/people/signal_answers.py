@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.utils.translation import gettext as _
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from ravi_django import access
 from ravi_django.conf import conf
@@ -43,7 +43,7 @@ def send(run: Run, name: str, payload: Any = None, *, by: Any, idempotency_key: 
     if not name.startswith(PEOPLES):
         access.continue_run(by, run)
         access.check_signal(by, run, name)
-    payload = from_json(check_json("payload", payload, conf.MAX_INPUT_BYTES))
+    payload = check_json("payload", payload, conf.MAX_INPUT_BYTES)
     if idempotency_key is None:
         _send(run, name, payload, by)
         return

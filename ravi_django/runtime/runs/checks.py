@@ -11,7 +11,6 @@ from uuid import UUID
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.kernel import (
@@ -157,7 +156,7 @@ def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidInputError("metadata must be an object", field="metadata")
     try:
-        return dict(from_json(check_json("metadata", dict(value), METADATA_BYTES)))
+        return dict(check_json("metadata", dict(value), METADATA_BYTES))
     except InputTooLargeError as error:
         raise InvalidInputError(str(error), field="metadata") from None  # the input is not too large
 

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from pydantic_core import from_json
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
@@ -36,7 +35,7 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
         raise NotFoundError(f"there is no run {run!r}") from None
     check_name(name)
     check_text("key", key, 64, least=0)
-    sent = send_signal(run_id, name, from_json(check_json("payload", payload, conf.MAX_INPUT_BYTES)), key)
+    sent = send_signal(run_id, name, check_json("payload", payload, conf.MAX_INPUT_BYTES), key)
     hints.on_commit(run_id, None if sent.woke else wake)
     return sent.new
 

@@ -12,6 +12,7 @@ from django.contrib.auth import get_user_model
 from pydantic_core import from_json
 
 from ravi_django import access
+from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentId,
     AgentNotFoundError,
@@ -22,7 +23,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.kernel.checks import check_whole
-from ravi_django.kernel.json_values import storable
+from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import Follow
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.append import appending
@@ -95,7 +96,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
     entry = Entry("emit", path, name, request={"message": message_id})
     async with effects.performing():
         try:
-            payload = payload_for(data, value)
+            payload = payload_for(data, check_json("data", value, conf.MAX_INPUT_BYTES))
         except InputTooLargeError as error:
             await refuse(ctx, entry, PermanentError(str(error)))
         if hops > MAX_HOPS:
