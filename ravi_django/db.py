@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 from django.db.transaction import Atomic, on_commit as _on_commit
 
 from ravi_django.conf import conf
@@ -64,6 +65,12 @@ class transaction:
     @staticmethod
     def on_commit(function: Callable[[], Any], *, using: str | None = None, robust: bool = False) -> None:
         _on_commit(function, using or alias(), robust)
+
+
+def lock_rows(rows: QuerySet[Any]) -> None:
+    """Lock these rows in the order of their keys, until the caller's transaction ends. A statement for many rows locks
+    them in any order: two at the same time, of a sweep and of a command, could deadlock."""
+    list(rows.select_for_update(of=("self",), no_key=True).order_by("pk").values_list("pk"))
 
 
 class Router:

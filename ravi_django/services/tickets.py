@@ -28,7 +28,6 @@ MOST_S = 24 * 3600.0
 def issue(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
     """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
     belongs to `credential`, which requested it and is stored encrypted."""
-    Ticket.objects.filter(expires_at__lte=clock.now()).delete()
     ticket = secrets.token_urlsafe(32)
     times = {"expires_at": clock.after(conf.TICKET_S), "ends_at": clock.after(MOST_S)}
     sealed = seal(json.dumps(credential)) if credential else None

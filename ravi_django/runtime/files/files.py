@@ -14,7 +14,7 @@ from django.core.files.base import ContentFile, File
 from django.db.models import QuerySet, Sum
 from django.db.models.signals import pre_delete
 
-from ravi_django.db import transaction
+from ravi_django.db import lock_rows, transaction
 from ravi_django.kernel import (
     ChatPayload,
     ConflictError,
@@ -42,7 +42,7 @@ def connect() -> None:
 def _deleting_session(sender: Any, instance: Session, **more: Any) -> None:
     if ids := list(instance.files.values_list("id", flat=True)):  # type: ignore[attr-defined]
         rows = RaviFile.objects.filter(id__in=ids)
-        list(rows.select_for_update(no_key=True).order_by("id"))  # another conversation may get one
+        lock_rows(rows)  # another conversation may get one
         instance.files.clear()  # type: ignore[attr-defined]
         forget(rows.filter(sessions=None))
 
@@ -69,7 +69,7 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
     row.content = path_of(row, row.name)
     with transaction.atomic():
         # Concurrent uploads of the user wait here, so that all of them count.
-        list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
+        lock_rows(get_user_model()._base_manager.filter(pk=user.pk))
         used = RaviFile.objects.filter(owner=user).aggregate(used=Sum("size"))["used"] or 0
         if used + row.size > setting("user_mb") * MB:
             words = f"your files have {used} bytes, and all together at most {setting('user_mb')} MB"
@@ -161,7 +161,7 @@ def discard(row: RaviFile) -> None:
     """Raises ConflictError while a conversation has the file."""
     with transaction.atomic():
         rows = RaviFile.objects.filter(id=row.id)
-        list(rows.select_for_update(no_key=True))  # a message that names it may be written
+        lock_rows(rows)  # a message that names it may be written
         if row.sessions.exists():
             raise ConflictError(f"file {row.id} is in a conversation: delete the conversation")
         forget(rows)
@@ -179,7 +179,10 @@ def delete_unused() -> int:
         rows = list(unused().select_for_update(skip_locked=True).order_by("unused_until")[:SLICE])
         forget(RaviFile.objects.filter(id__in=[row.id for row in rows]))
     deleted = [row.id for row in rows if _is_deleted(row)]
-    RaviFile.objects.filter(id__in=deleted).delete()
+    gone = RaviFile.objects.filter(id__in=deleted)
+    with transaction.atomic():
+        lock_rows(gone)
+        gone.delete()
     return len(deleted)
 
 

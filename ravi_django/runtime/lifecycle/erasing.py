@@ -18,7 +18,7 @@ from django.core.serializers.python import Serializer
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
-from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry, Turn
+from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry, Run, Turn
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
@@ -95,7 +95,7 @@ def _erase(sessions: list[UUID], most: float, *, audits: bool) -> tuple[int, int
     sessions and runs."""
     roots = trees_of(sessions)
     for run_id in erasure_rows.live_in(roots):
-        with suppress(IllegalTransitionError):  # it has ended meanwhile
+        with suppress(IllegalTransitionError, Run.DoesNotExist):  # it has ended meanwhile, or another sweep erased it
             cancel.cancel(run_id, SESSION_GONE)
     ended = erasure_rows.ended_of(roots)
     runs = erasure_rows.erase_trees(ended, most, audits=audits)

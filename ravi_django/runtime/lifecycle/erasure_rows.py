@@ -16,7 +16,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import F, Model, QuerySet
 from django.db.models.fields.json import KT
 
-from ravi_django.db import transaction
+from ravi_django.db import lock_rows, transaction
 from ravi_django.kernel import ConflictError
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.files import RaviFile
@@ -55,8 +55,7 @@ def lock(user: Any, models: Sequence[type[Model]] = (Schedule, Source, Follow, S
     their ids. Their writers have committed by then, or wait for this transaction. The user's row is locked afterwards:
     a writer that holds one of these needs it for its commit."""
     for model in models:
-        rows = model._default_manager.select_for_update(no_key=True, of=("self",)).filter(owner=user)
-        list(rows.order_by("id").values_list("id"))
+        lock_rows(model._default_manager.filter(owner=user))
 
 
 def begin(user: Any, *, keeps: bool = False) -> Erasure:
@@ -64,7 +63,7 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
     are marked, and nothing makes new ones from the user's rows: schedules and sources are disabled, follows deleted."""
     lock(user)
     # A fork holds this lock while it copies a session: it has committed by now, or finds the session marked.
-    list(get_user_model()._base_manager.filter(pk=user.pk).select_for_update(no_key=True).values_list("pk"))
+    lock_rows(get_user_model()._base_manager.filter(pk=user.pk))
     name = str(user.get_username()) if hasattr(user, "get_username") else ""
     erasure: Erasure = clock.stamp(Erasure(user=str(user.pk), name=name, keeps=keeps))
     erasure.save(force_insert=True)
@@ -182,6 +181,7 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
         these = table.model._default_manager.filter(pk__in=ids)
         if not ids:
             return 0
+        lock_rows(these)
         if table.stays:
             _reduce(these, pseudonym)
         elif table.model is RaviFile:
@@ -244,7 +244,14 @@ def bodies_of(entries: QuerySet[Any]) -> tuple[set[str], set[str]]:
 
 
 def _to_erase(ids: Any, later_s: float = 0.0) -> None:
-    Blob.objects.filter(id__in=list(ids)).update(erase_at=clock.after(later_s))
+    _erase_at(ids, clock.after(later_s))
+
+
+def _erase_at(ids: Any, at: Any) -> None:
+    blobs = Blob.objects.filter(id__in=list(ids))
+    with transaction.atomic():
+        lock_rows(blobs)
+        blobs.update(erase_at=at)
 
 
 def erase_bodies() -> int:
@@ -255,9 +262,8 @@ def erase_bodies() -> int:
         return 0
     ids = set(due.values_list("id", flat=True))
     left = prune_rows.without_referenced(set(ids))
-    Blob.objects.filter(id__in=ids - left).update(erase_at=None)
-    deleted: int = due.filter(id__in=left).delete()[0]  # a body that was stored again is not due any more
-    return deleted
+    _erase_at(ids - left, None)
+    return prune_rows.delete_rows(due.filter(id__in=left))  # a body that was stored again is not due any more
 
 
 def erase_runs(roots: list[UUID], older_than_s: float) -> list[UUID]:

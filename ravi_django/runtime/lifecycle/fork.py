@@ -16,7 +16,7 @@ from django.db.models import Max, Min, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from ravi_django import limits
-from ravi_django.db import connection, transaction
+from ravi_django.db import connection, lock_rows, transaction
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
 from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
@@ -163,8 +163,7 @@ def _lock(run_id: UUID | str) -> Run:
     """The run, whose journal must not grow, and its owner: an erasure of the owner finds the copy, or this fork finds
     the session marked."""
     source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)
-    users: Any = get_user_model()._base_manager
-    list(users.filter(pk=source.owner_id).select_for_update(no_key=True).values_list("pk"))
+    lock_rows(get_user_model()._base_manager.filter(pk=source.owner_id))
     check_owned(source)
     if is_pruned(source):
         raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")

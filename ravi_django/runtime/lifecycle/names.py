@@ -22,7 +22,7 @@ from django.apps import apps
 from django.db.models import Model, Q, TextField
 from django.db.models.functions import Cast
 
-from ravi_django.db import transaction
+from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import JournalEntry
 from ravi_django.models.people import HumanRequest, StickyDecision
@@ -99,12 +99,15 @@ def forget_names() -> bool:
 
 
 def _forget(group: list[Erasure]) -> bool:
-    ids, at = [erasure.id for erasure in group], group[0].position
+    at = group[0].position
     names = [Name(one.name, one.pseudonym, one.created_at) for one in group if one.name]
+    rows = Erasure.objects.filter(id__in=[erasure.id for erasure in group], position=at)
     with transaction.atomic():
+        lock_rows(rows)
+        if not rows.exists():  # another sweep has moved them on
+            return True
         position, live = _pass_on(at, names) if names else ("", set())
         runs = sorted(live.union(*(one.runs or () for one in group)))
-        rows = Erasure.objects.filter(id__in=ids, position=at)  # another sweep may have moved it on
         if position or runs:
             rows.update(position=position or LIVE, runs=runs)
         else:

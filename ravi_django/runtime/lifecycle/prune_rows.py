@@ -15,7 +15,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, 
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce, Concat
 
-from ravi_django.db import transaction
+from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import HumanRequest
@@ -236,10 +236,12 @@ def expired_tickets() -> QuerySet[Ticket]:
 
 def delete_rows(rows: QuerySet[Any]) -> int:
     """In one statement: no other row refers to these, and the ORM would read them all to find that out."""
-    if rows.model is JournalEntry:
-        keep_blocks(rows)
-    deleted: int = rows._raw_delete(rows.db)
-    return deleted
+    with transaction.atomic():
+        lock_rows(rows)
+        if rows.model is JournalEntry:
+            keep_blocks(rows)
+        deleted: int = rows._raw_delete(rows.db)
+        return deleted
 
 
 def keep_blocks(entries: QuerySet[JournalEntry]) -> None:

@@ -167,7 +167,8 @@ class Stress:
         self.violations += left_over()
         log = self.folder / "postgresql" / "postgresql.log"
         if log.exists():
-            self.violations += [line for line in log.read_text().splitlines() if "deadlock detected" in line]
+            deadlocks = log.read_text().split("deadlock detected")[1:]
+            self.violations += [f"deadlock detected{text[:3000]}" for text in deadlocks]
 
 
 def _signal(worker: Child, number: signal.Signals) -> None:

@@ -1,6 +1,8 @@
 """An erasure beside other transactions and faulty rows: nothing outlives it, nothing stops it."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -89,15 +91,22 @@ def test_behind_the_mark_nothing_is_made_of_rows_that_wait_for_their_erasure(wri
 
 
 @on_postgresql
-@pytest.mark.parametrize("model", [Session, RaviFile])
-@pytest.mark.parametrize("by", ["erasure", "deletion"])
+@pytest.mark.parametrize(
+    ("model", "by"), [*product((Session, RaviFile), ("erasure", "deletion")), (Erasure, "the pass for names")]
+)
 def test_rows_are_locked_in_the_order_of_their_ids(model: Any, by: str, ada: Any) -> None:
     first, second = sorted(uuid7() for _ in range(2))
+    columns = {
+        Session: {"owner": ada},
+        RaviFile: {"owner": ada, "size": 1},
+        Erasure: {"name": "n", "position": "names"},
+    }
     for pk in (second, first):  # not in the order of the table
-        model.objects.create(pk=pk, owner=ada, **({"size": 1} if model is RaviFile else {}))
+        model.objects.create(pk=pk, **columns[model])
+    erase = {"erasure": partial(world.erase_user, ada), "deletion": ada.delete}.get(by, world.erasing_sweep)
     with transaction.atomic():
         model.objects.select_for_update(no_key=True).get(pk=first)
-        erasing = in_background(world.erase_user, ada) if by == "erasure" else in_background(ada.delete)
+        erasing = in_background(erase)
         until(somebody_waits_for_a_lock)
         assert model.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=second).exists()
     erasing.result(BOUND_S)
