@@ -163,7 +163,8 @@ def _lock(run_id: UUID | str) -> Run:
     """The run, whose journal must not grow, and its owner: an erasure of the owner finds the copy, or this fork finds
     the session marked."""
     source: Run = Run.objects.select_for_update(no_key=True).get(id=run_id)
-    lock_rows(get_user_model()._base_manager.filter(pk=source.owner_id))
+    users: Any = get_user_model()._base_manager
+    lock_rows(users.filter(pk=source.owner_id))
     check_owned(source)
     if is_pruned(source):
         raise ConflictError(f"the journal of run {source.id} was pruned; there is no past to share")
