@@ -30,6 +30,8 @@ class StrictJSONParser(BaseParser):
         try:
             found = read_json(body)
         except InvalidInputError as error:
+            if error.field is None:  # of the text, not of a value in it
+                raise ParseError(str(error)) from None
             error.field = (error.field or "").partition(".")[0] or None
             raise
         except ValueError as error:

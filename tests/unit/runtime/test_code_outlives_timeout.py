@@ -166,7 +166,7 @@ def test_the_code_of_a_dead_worker_has_ended_once_its_heartbeat_is_old_enough(cl
     run = drive(pay_with(lambda: "", provider.find, timeout=60), dies=2)
     key = world.code_key(run.id, 0, "1", 1)
     clock.advance(200)
-    row = WorkerProcess(name="w3", started_at=clock.now, code={key: [clock.now.isoformat(), 300]})
+    row = WorkerProcess(name="of-another-host", started_at=clock.now, code={key: [clock.now.isoformat(), 300]})
     row.seen_at = clock.now + timedelta(seconds=conf.LEASE_S)
     row.save()
     run = take_over(clock, run)
