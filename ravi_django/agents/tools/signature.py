@@ -116,7 +116,7 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
 
 
 def _refuse_rows(owner: str, function: Callable[..., Any], returned: Any) -> None:
-    with suppress(TypeError):  # an import for type checkers
+    with suppress(Exception):  # an import for type checkers, or a text that is no type
         returned = _resolve(owner, function, "its result", returned)
     if _has_rows(returned):
         raise TypeError(

@@ -201,7 +201,7 @@ class _Unpacker:
     def decompress(self, piece: bytes, most: int) -> bytes:
         """At most `most` bytes. Raises Unreachable."""
         piece, unpacked = self._rest + piece, bytearray()
-        while len(piece) > 1 and len(unpacked) < most and not self.is_over:
+        while len(piece) > (self._stream is None) and len(unpacked) < most and not self.is_over:
             self._stream = self._stream or self._begun(piece)
             if self._stream is not None:
                 try:
