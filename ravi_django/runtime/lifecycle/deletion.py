@@ -50,12 +50,12 @@ def _deleting(sender: Any, instance: Any, **more: Any) -> None:
 
 def _cancel(user: Any) -> None:
     """Cancel the live runs and mark the ended ones, which could be retried or forked. Repeated until the user owns
-    none: a run may have been retried before it was locked, or have ended, or have been erased."""
+    none: a run may have been retried before it was locked."""
     while owns_runs(user):
-        with suppress(IllegalTransitionError, Run.DoesNotExist):
-            live = _live(user)
-            disown(user, live)
-            for run_id in live:
+        live = _live(user)
+        disown(user, live)
+        for run_id in live:
+            with suppress(IllegalTransitionError):  # it has ended meanwhile
                 cancel(run_id, OWNER_DELETED)
 
 
