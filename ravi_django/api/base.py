@@ -98,7 +98,7 @@ class ApiView(APIView):
         try:
             return super().dispatch(request, *args, **kwargs)
         finally:
-            process_bytes.give_back(self._held)
+            self.give_back()
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         self._take_body(request._request)  # before the check of the CSRF token, which may read it
@@ -116,6 +116,11 @@ class ApiView(APIView):
         if size and not process_bytes.try_take(size):
             raise Busy
         self._held = size
+
+    def give_back(self) -> None:
+        """The body is not held any more."""
+        process_bytes.give_back(self._held)
+        self._held = 0
 
     def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
         """The validated body; null means absent."""
@@ -140,7 +145,7 @@ class ApiView(APIView):
 
 
 def _body_bytes(request: Any) -> int:
-    if (length := request.META.get("CONTENT_LENGTH") or "").isdigit():
+    if (length := request.META.get("CONTENT_LENGTH") or "").isdecimal():
         return int(length[:18])
     body = getattr(request, "_stream", None)
     if not isinstance(body, SpooledTemporaryFile):

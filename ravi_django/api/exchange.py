@@ -117,6 +117,7 @@ class ExchangeView(ApiView):
     def forget_body(self) -> None:
         """A stream or a wait is long, and a parsed body takes several times its bytes."""
         self.request._full_data = self.request._data = {}  # type: ignore[attr-defined]
+        self.give_back()
 
 
 def _bearer(authenticator: TokenAuthentication) -> TokenAuthentication:

@@ -17,7 +17,7 @@ from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
 # A small object takes 20 times the bytes of its text, a number or a short key 11 times: dense texts have fewer.
 MAX_OPENINGS = 100_000  # objects and lists, counted by `{` and `[`
 MAX_COMMAS = 1_000_000  # of a long text
-DENSE_COMMAS = 100_000  # of any text; above it one for each `BYTES_A_COMMA`
+DENSE_COMMAS = 300_000  # of any text, more than an input has bytes; of a long one at most one for each `BYTES_A_COMMA`
 BYTES_A_COMMA = 32
 MAX_DEPTH = 200  # pydantic's own: it stops reading there
 MAX_DIGITS = 4300  # Python reads no longer whole number
@@ -58,7 +58,7 @@ def check_cost(text: bytes | str, field: str = "body") -> None:
         openings, commas = text.count(b"{") + text.count(b"["), text.count(b",")
     if openings > MAX_OPENINGS:
         raise InputTooLargeError(f"{field} has {openings} objects and lists, the limit is {MAX_OPENINGS}", field=field)
-    most = min(MAX_COMMAS, DENSE_COMMAS + len(text) // BYTES_A_COMMA)
+    most = min(MAX_COMMAS, max(DENSE_COMMAS, len(text) // BYTES_A_COMMA))
     if commas > most:
         raise InputTooLargeError(f"{field} has {commas} commas, the limit for its size is {most}", field=field)
 

@@ -124,7 +124,7 @@ def _add_answer(answered: dict[str, list[Sent]], answer: Sent, name: str) -> Non
     same = answered.setdefault(answer.answers, [])
     if answer not in same:
         same.append(answer)
-        if len(answered) + len(same) - 1 > (most := int(conf.MAX_TOOL_CALLS)):
+        if sum(map(len, answered.values())) > (most := int(conf.MAX_TOOL_CALLS)):
             text = f"a call has at most {most} answers; send the others in another call"
             raise InputTooLargeError(text, field=name)
 

@@ -75,16 +75,14 @@ def dialect(litellm: Any, model: str) -> Dialect:
     return known.get(provider, "any")
 
 
-_PASSES_ADDRESSES = {"openai", "azure", "anthropic", "cohere", "cohere_chat", "mistral", "openrouter"}
-
-
 def fetches_addresses(litellm: Any, model: str) -> bool:
-    """Whether litellm downloads images of a URL for the model's provider, into this process."""
+    """Whether litellm may download what a message names by its URL, into this process. It passes images to most
+    providers, and downloads documents for all but these."""
     try:
         _, provider, *_ = litellm.get_llm_provider(model=model)
     except Exception:  # the name has no known provider: the call will raise
         return True
-    return provider not in _PASSES_ADDRESSES and provider not in litellm.openai_compatible_providers
+    return provider not in ("openai", "azure", "anthropic")
 
 
 async def tokens_of(litellm: Any, model: str, messages: Sequence[ChatMessage]) -> int:

@@ -17,7 +17,7 @@ from ravi_django.kernel import InvalidInputError
 # Providers of litellm whose host is fixed, or set in the environment of the worker. Ollama's is its own port.
 HOSTED = frozenset(
     {
-        "ai21", "ai21_chat", "anthropic", "azure", "azure_ai", "azure_text", "baseten", "bedrock", "cerebras",
+        "ai21", "ai21_chat", "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "cerebras",
         "cloudflare", "codestral", "cohere", "cohere_chat", "dashscope", "databricks", "deepinfra", "deepseek",
         "featherless_ai", "fireworks_ai", "friendliai", "gemini", "github", "gradient_ai", "groq", "huggingface",
         "hyperbolic", "inception", "lambda_ai", "meta_llama", "minimax", "mistral", "moonshot", "morph", "nebius",
@@ -67,5 +67,7 @@ def _refusal(name: str) -> str:
         return f"the host of the provider {provider!r} is not known"
     if not _NAME.fullmatch(name):
         return "a name has only letters, digits and . : @ + ~ / - _"
+    if "projects" in parts:
+        return "it names a resource of a project"
     unknown = [part for part in parts if provider in _AWS and not _AWS_PARTS.fullmatch(part)]
     return f"{unknown[0]!r} is no AWS region" if unknown else ""

@@ -118,6 +118,14 @@ def test_all_answers_are_checked_before_the_first_counts(ai: openai.OpenAI, work
     with pytest.raises(openai.BadRequestError, match="not the id of an open request"):
         ai.chat.completions.create(model="react/payer", messages=answer, metadata=other)
 
+    spelled: Any = [
+        {"role": "tool", "tool_call_id": call.id, "content": '{"action":' + " " * spaces + '"approve"}'}
+        for call in calls
+        for spaces in range(26)
+    ]
+    with pytest.raises(openai.APIStatusError, match="at most 50 answers"):
+        ai.chat.completions.create(messages=spelled, **where)
+
     assert (HumanRequest.objects.filter(status="pending").count(), Run.objects.count()) == (2, 1)
     twice: Any = [
         {"role": "tool", "tool_call_id": call.id, "content": word} for call in calls for word in ["approve"] * 250

@@ -152,7 +152,7 @@ def nested(depth: int) -> Any:
 
 
 def most_commas(longest: int) -> int:
-    return min(99_000 + longest // 40, longest // 8)
+    return min(max(290_000, longest // 40), longest // 8)
 
 
 OVER: dict[str, Callable[[int], bytes]] = {

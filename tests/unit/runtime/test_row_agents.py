@@ -247,6 +247,8 @@ CHOOSES_A_HOST = [
         EVIL,
         "bedrock/ARN:aws:bedrock:eu-west-1:1:model/x",
         "sagemaker/arn:aws:x",
+        "vertex_ai/agent_engine/projects/evil/locations/us-central1/reasoningEngines/1",
+        "baseten/abcd1234",
         "arn:aws:bedrock:eu-west-1:1:model/x",
     ),
     *(

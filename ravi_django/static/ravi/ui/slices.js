@@ -8,7 +8,7 @@ const INDENTED = 100; // characters before the text of a line
 const NESTED = 20; // quotes and lists that a line opens
 const SPECIAL = /[*_~`[\]<>\\!:@.)#=+\-\n]/g;
 const INDENT = /^(?:[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t])))*[ \t]*/gm;
-const HEAD = /^[-|: \t>*+\d.)]*-[-|: \t]*$/gm; // the line below the head of a table: each row gets as many cells
+const HEAD = /^[-|: \t>*+\d.)]+$/gm; // the line below the head of a table: each row gets as many cells
 const BLOCK = /\n[ \t]*\n(?=\S)|\n(?=```|~~~)/g;
 const FENCE = /(`{3,}(?=[^`\n]*(?:\n|$))|~{3,})([^\n]*)(?:\n|$)(?:|([\s\S]*?)(?:\n|$))(?: {0,3}\1[~`]* *(?=\n|$)|$)\n*/y; // as marked has it
 
