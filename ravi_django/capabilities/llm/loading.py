@@ -11,6 +11,8 @@ from typing import Any
 
 from ravi_django.capabilities.llm.errors import redact_logs
 
+IMAGE_LIMIT = "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB"  # litellm's name, in the environment and in its modules
+
 _lock = threading.Lock()
 _litellm: Any = None
 
@@ -59,9 +61,12 @@ def _import() -> Any:
     # Without these, the import downloads a price list, and the first call a list of headers.
     for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
         os.environ.setdefault(name, "True")
-    os.environ.setdefault("MAX_IMAGE_URL_DOWNLOAD_SIZE_MB", "5")  # of each address; litellm's default is 50
+    limit = float(os.environ.setdefault(IMAGE_LIMIT, "5"))  # of each address; litellm's default is 50
     import litellm
 
+    for name, module in list(sys.modules.items()):  # the site may have imported litellm before
+        if name.startswith("litellm.") and IMAGE_LIMIT in getattr(module, "__dict__", ()):
+            setattr(module, IMAGE_LIMIT, limit)
     redact_logs()
     if "LITELLM_LOG" not in os.environ:  # else every call writes two lines to the log
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)

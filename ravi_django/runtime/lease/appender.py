@@ -105,7 +105,13 @@ class Appender:
         with paths.entered(None):  # not part of the run that appends
             task = asyncio.create_task(self._write_groups(key, lease), context=Context())
         self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if task.cancelled():  # perhaps before its first step: callers wait for their answers even if cancelled
+            for part in self._groups.pop(key, []):
+                part.answer.set_exception(asyncio.CancelledError())
 
     async def _write_groups(self, key: Key, lease: Lease) -> None:
         parts: list[Part] = []
@@ -113,7 +119,7 @@ class Appender:
             while parts := self._groups[key]:
                 self._groups[key] = []
                 await self._write_group(lease, parts)
-        except BaseException as error:  # the process ends; callers wait for their answers even if cancelled
+        except BaseException as error:  # the process ends
             for part in (*parts, *self._groups[key]):
                 if not part.answer.done():
                     part.answer.set_exception(error)

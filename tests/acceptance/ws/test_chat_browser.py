@@ -530,6 +530,20 @@ def test_a_slow_message_stays_in_the_conversation_that_it_was_sent_in(demo, subm
     assert page.input_value("#text") == "two"
 
 
+def test_a_refresh_of_the_list_loses_no_click(demo, submitted, chat_of) -> None:
+    first, other = (elsewhere(submitted, "react/assistant", text) for text in ("first", "other"))
+    page = chat_of(demo, first.session_id)
+    page.wait_for_selector(".foot")
+    page.hover(f".talk[href*='{other.session_id}']")
+    page.mouse.down()
+    with page.expect_response("**/ravi/sessions/") as refreshed:
+        page.locator("#find").dispatch_event("input")
+    refreshed.value.finished()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # it is shown
+    page.mouse.up()
+    page.wait_for_selector(".user:text-is('other') + .answer .foot")
+
+
 def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_works(demo, submitted, chat_of) -> None:
     async def story(ctx: Any, inbox: Any) -> Any:
         for title in ("Find the order", MARKUP):

@@ -30,9 +30,14 @@ export class Talks {
     try {
       const found = await this.api.get(page);
       if (mine !== this.loads) return; // a later search was faster
+      // A link that is replaced between press and release is not clicked: leave a list that is up to date.
+      const rows = JSON.stringify([found.results, this.current]);
+      if (replace && rows === this.rows) return;
       const items = found.results.map((row) => this.#item(row));
-      if (replace) this.list.replaceChildren(...items);
-      else this.list.append(...items);
+      if (replace) {
+        this.rows = rows;
+        this.list.replaceChildren(...items);
+      } else this.list.append(...items);
       this.next = found.next;
       this.more.hidden = !found.next;
     } catch (error) {
@@ -81,6 +86,7 @@ export class Talks {
       event.preventDefault();
       this.show(this.current);
     };
+    this.rows = "";
     item.replaceChildren(form);
     title.focus();
   }
@@ -88,6 +94,7 @@ export class Talks {
   #confirm(row, box) {
     const remove = () => this.#change(() => this.api.delete(`sessions/${row.id}/`), () => this.on.gone(row.id));
     const sure = button(t("Delete this conversation"), remove, "danger");
+    this.rows = "";
     box.replaceChildren(sure, button(t("Keep it"), () => this.show(this.current)));
     sure.focus();
   }
