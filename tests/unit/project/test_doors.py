@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ravi_django.testing import _verbs
+from tests.support import verbs
 
 TESTS = Path(__file__).parents[2]
 DOOR = TESTS / "support" / "world.py"
@@ -34,7 +34,7 @@ def reached(tree: ast.AST) -> Iterator[str]:
 def test_tests_reach_inside_through_the_door_alone() -> None:
     found = [(str(path.relative_to(TESTS)), name) for path in FILES for name in reached(ast.parse(path.read_text()))]
 
-    assert [place for place in found if is_inside(place[1])] == [], "add a verb to ravi_django/testing/_verbs.py"
+    assert [place for place in found if is_inside(place[1])] == [], "add a verb to tests/support/verbs.py"
 
 
 def test_what_the_rule_finds() -> None:
@@ -53,5 +53,5 @@ def test_what_the_rule_finds() -> None:
 
 
 def test_every_verb_leads_to_something() -> None:
-    for verb in _verbs.VERBS:
-        getattr(_verbs, verb)
+    for verb in verbs.VERBS:
+        getattr(verbs, verb)

@@ -1,6 +1,6 @@
-"""Doors of ravi_django's own tests: one name for each function, class and value that they reach inside the package.
+"""One name for each function, class and value inside the package that these tests reach, by `tests.support.world`.
 
-Private: a site's tests use `ravi_django.testing`. A file of the package moves by changing its row here, and no test.
+When a file of the package moves, its row here changes, and no test.
 """
 
 from importlib import import_module
@@ -236,7 +236,7 @@ VERBS = _verbs()
 def place_of(verb: str) -> tuple[Any, str]:
     """The module and the name in it that `verb` stands for; without a name, the module itself."""
     if verb not in VERBS:
-        raise AttributeError(f"Unknown verb {verb!r}: add it to ravi_django/testing/_verbs.py.")
+        raise AttributeError(f"Unknown verb {verb!r}: add it to tests/support/verbs.py.")
     module, name = VERBS[verb]
     return import_module(module), name
 
