@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import textwrap
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -199,17 +200,20 @@ def _field(parameter: inspect.Parameter, annotation: Any, description: str | Non
     return annotation, Field(default, alias=parameter.name, **options)
 
 
-_SECTION = re.compile(r"(Args|Arguments|Parameters|Params|Returns?|Yields?|Raises):\s*\Z")
-_PARAMETER_SECTIONS = {"Args", "Arguments", "Parameters", "Params"}
-_GOOGLE = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)\Z")
-_REST_PARAMETER = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+):\s*(?P<text>.*)\Z")
-_REST_FIELD = re.compile(r":\w+[^:]*:")
+# A title of a section or a reST field, with the indented lines below it. The rest of a docstring is the description.
+_PART = re.compile(
+    r"^(?:(?P<arguments>Args|Arguments|Parameters|Params):[ \t]*\n|(?:Returns?|Yields?|Raises):[ \t]*\n"
+    r"|:(?:(?:param|parameter|arg|argument)[ \t]+(?:[^:\n]*[ \t])?\*{0,2}(?P<name>\w+)|\w[^:\n]*):(?P<text>.*\n))"
+    r"(?P<lines>(?:(?:[ \t].*)?\n)*)",
+    re.MULTILINE,
+)
+_ENTRY = re.compile(r"^\*{0,2}(\w+)[ \t]*(?:\([^)\n]*\))?[ \t]*:", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    description: str = ""
-    parameters: dict[str, str] = field(default_factory=dict)
+    description: str
+    parameters: dict[str, str]
 
 
 def text_of(function: Callable[..., Any]) -> str:
@@ -220,59 +224,12 @@ def text_of(function: Callable[..., Any]) -> str:
 
 def read_docstring(function: Callable[..., Any]) -> Docstring:
     """Parse a function's docstring; without one everything is empty."""
-    reader = _Reader()
-    for line in inspect.cleandoc(text_of(function)).splitlines():
-        reader.read(line)
-    return Docstring(
-        description="\n".join(reader.description).strip(),
-        parameters={name: " ".join(lines).strip() for name, lines in reader.parameters.items()},
-    )
-
-
-class _Reader:
-    """One pass over the lines. `_current` is the parameter that a continuation line belongs to."""
-
-    def __init__(self) -> None:
-        self.description: list[str] = []
-        self.parameters: dict[str, list[str]] = {}
-        self._section: str | None = None  # None: still in the description
-        self._indent: int | None = None  # of the parameter names in a Google section
-        self._current: list[str] | None = None
-
-    def read(self, line: str) -> None:
-        text = line.strip()
-        indent = len(line) - len(line.lstrip())
-        if text and indent == 0 and self._begin(text):
-            return
-        if self._section is None:
-            self.description.append(line)
-        elif self._section in _PARAMETER_SECTIONS:
-            self._google(text, indent)
-        elif self._current is not None and text:
-            self._current.append(text)
-
-    def _begin(self, text: str) -> bool:
-        """Whether an unindented line starts a section or a field. Other text ends the section and is description."""
-        if section := _SECTION.match(text):
-            self._section, self._indent, self._current = section[1], None, None
-            return True
-        if parameter := _REST_PARAMETER.match(text):
-            self._section = "rest"
-            self._current = self.parameters[parameter["name"]] = [parameter["text"]]
-            return True
-        if _REST_FIELD.match(text):
-            self._section, self._current = "rest", None
-            return True
-        self._section, self._current = None, None
-        return False
-
-    def _google(self, text: str, indent: int) -> None:
-        if not text:
-            return
-        if self._indent is None:
-            self._indent = indent
-        entry = _GOOGLE.match(text) if indent <= self._indent else None
-        if entry:
-            self._current = self.parameters[entry["name"]] = [entry["text"]]
-        elif self._current is not None:
-            self._current.append(text)
+    text = inspect.cleandoc(text_of(function)) + "\n"
+    entries: list[str] = []  # a name, its text, the next name, …
+    for part in _PART.finditer(text):
+        if part["arguments"]:
+            entries += _ENTRY.split(textwrap.dedent(part["lines"]))[1:]
+        elif part["name"]:
+            entries += part["name"], part["text"] + part["lines"]
+    parameters = {name: " ".join(lines.split()) for name, lines in zip(entries[::2], entries[1::2], strict=True)}
+    return Docstring(_PART.sub("", text).strip(), parameters)
