@@ -7,17 +7,18 @@ that they may answer, see `inbox`.
 """
 
 from ravi_django.admin.agents.pages import AgentAdmin as AgentAdmin
-from ravi_django.admin.audit import AuditRecordAdmin as AuditRecordAdmin
-from ravi_django.admin.board import BoardTaskAdmin as BoardTaskAdmin
+from ravi_django.admin.audit import AuditRecordAdmin as AuditRecordAdmin, WorkerProcessAdmin as WorkerProcessAdmin
+from ravi_django.admin.base import register_on as register_on
 from ravi_django.admin.budgets import BudgetAccountAdmin as BudgetAccountAdmin, DailyBudgetAdmin as DailyBudgetAdmin
 from ravi_django.admin.delegations import DelegationAdmin as DelegationAdmin, StickyDecisionAdmin as StickyDecisionAdmin
-from ravi_django.admin.feedback import FeedbackAdmin as FeedbackAdmin
 from ravi_django.admin.graph import FollowAdmin as FollowAdmin, PublicationAdmin as PublicationAdmin
 from ravi_django.admin.inbox import HumanRequestAdmin as HumanRequestAdmin
 from ravi_django.admin.journal import JournalEntryAdmin as JournalEntryAdmin
-from ravi_django.admin.own_sites import register_on as register_on
 from ravi_django.admin.runs import RunAdmin as RunAdmin
 from ravi_django.admin.schedules import ScheduleAdmin as ScheduleAdmin
-from ravi_django.admin.sessions import SessionAdmin as SessionAdmin
+from ravi_django.admin.sessions import (
+    BoardTaskAdmin as BoardTaskAdmin,
+    FeedbackAdmin as FeedbackAdmin,
+    SessionAdmin as SessionAdmin,
+)
 from ravi_django.admin.sources import SourceAdmin as SourceAdmin, SourceItemAdmin as SourceItemAdmin
-from ravi_django.admin.workers import WorkerProcessAdmin as WorkerProcessAdmin

@@ -1,12 +1,14 @@
-"""The audit log, read-only."""
+"""What operators look up, read-only: the audit log, and the processes that drive runs."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Q
-from django.http import HttpRequest
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,9 +16,11 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.admin.runs import AgentFilter
-from ravi_django.models import AuditRecord, first_id_of
+from ravi_django.conf import conf
+from ravi_django.models import AuditRecord, WorkerProcess, first_id_of
 from ravi_django.models.audit import decided_by
 from ravi_django.pages import show
+from ravi_django.runtime.db import clock
 
 MOST = 1_000  # users whose records one search looks for
 
@@ -84,3 +88,23 @@ class AuditRecordAdmin(InspectAdmin):
             return Q(pk__in=[])
         names = [term, *(user.get_username() for user in found)]  # the user may have been deleted
         return Q(owner__in=found) | decided_by(names)
+
+
+@admin.register(WorkerProcess)
+class WorkerProcessAdmin(InspectAdmin):
+    tenant = None
+    list_display = ["name", "state", "runs", "release", "started_at", "seen"]
+    list_display_links = None
+    ordering = ["name"]
+    state = column(
+        _("state"),
+        lambda worker: show.status("alive" if worker.age.total_seconds() < 3 * conf.HEARTBEAT_S else "late"),
+    )
+    seen = column(_("last seen"), lambda worker: gettext("%(age)s ago") % {"age": show.duration(worker.age)})
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkerProcess]:
+        """`age` by the database's clock, which wrote the times."""
+        return super().get_queryset(request).annotate(age=clock.age("seen_at"))  # type: ignore[no-any-return]
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        return redirect("admin:ravi_workerprocess_changelist")  # the list has everything

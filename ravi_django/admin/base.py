@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,20 +11,22 @@ from uuid import UUID
 from django import forms
 from django.apps import apps
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_user_model
+from django.core.checks import CheckMessage, Warning, register
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
-from django.urls import reverse
+from django.urls import get_resolver, reverse
 from django.utils.functional import cached_property
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
-from ravi_django.models import HumanRequest
+from ravi_django.models import HumanRequest, Run
 from ravi_django.pages.words import script_words
 from ravi_django.runtime.people import links, site_rules
 from ravi_django.users import has
@@ -315,3 +317,28 @@ def id_begins(term: str, *names: str) -> Q:
 def users_named(term: str) -> Any:
     users = get_user_model()
     return users._default_manager.filter(**{f"{users.USERNAME_FIELD}__icontains": term})
+
+
+def register_on(site: AdminSite) -> None:
+    """Register the app's models with `site` too. A second call changes nothing."""
+    for model, found in list(admin.site._registry.items()):
+        if model._meta.app_label == Run._meta.app_label and not site.is_registered(model):
+            site.register(model, type(found))
+
+
+@register("ravi")
+def check_mounted(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    mounted = list(_mounted(get_resolver().url_patterns))
+    if not mounted or any(site.is_registered(Run) for site in mounted):
+        return []
+    names = ", ".join(sorted({repr(site.name) for site in mounted}))
+    hint = "In an admin.py: from ravi_django.admin import register_on; register_on(your_site)."
+    return [Warning(f"The mounted admin site has no models of ravi_django: {names}.", hint=hint, id="ravi.W031")]
+
+
+def _mounted(patterns: Any) -> Iterator[AdminSite]:
+    for pattern in patterns:
+        if hasattr(pattern, "url_patterns"):
+            yield from _mounted(pattern.url_patterns)
+        elif site := getattr(pattern.callback, "admin_site", None):
+            yield site

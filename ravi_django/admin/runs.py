@@ -18,7 +18,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _, gettext_noop, ngettext
 
 from ravi_django import access
-from ravi_django.admin import readers, timeline, tree
+from ravi_django.admin import journal, readers, tree
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named
 from ravi_django.kernel import ConflictError, IllegalTransitionError, KernelError
 from ravi_django.kernel.visible import visible
@@ -123,7 +123,7 @@ class RunAdmin(InspectAdmin):
             "output": show.pretty(run.output, 20_000),
             "error": run.error if isinstance(run.error, dict) else None,
             "diff": _diff(run.error),
-            "lines": timeline.lines(list(entries)),
+            "lines": journal.lines(list(entries)),
             "page": page,
             "turns": [(turn, show.blocks(turn.blocks)) for turn in turns[:TURNS]],
             "more_turns": len(turns) > TURNS,

@@ -1,4 +1,4 @@
-"""Sessions: conversations with their turns, tasks and runs, read-only."""
+"""Sessions: conversations with their turns, tasks and runs; task boards; feedback. Read-only."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext, gettext_lazy as _
 
 from ravi_django.admin.base import InspectAdmin, column, id_begins, page_of, users_named
-from ravi_django.models import BoardTask, Run, Session, Turn
+from ravi_django.models import BoardTask, Feedback, Run, Session, Turn
 from ravi_django.pages import show
 from ravi_django.runtime.teams import board
 
@@ -53,3 +54,41 @@ class SessionAdmin(InspectAdmin):
             "tasks": [(task, show.status(task.status)) for task in tasks],
             "runs": [(run, show.status(run.status)) for run in runs.only("id", "agent", "status", "created_at")[:RUNS]],
         }
+
+
+@admin.register(BoardTask)
+class BoardTaskAdmin(InspectAdmin):
+    tenant = "session__tenant"
+    in_index = False
+    list_display = ["task", "status_badge", "agent", "parent_agent", "conversation", "updated"]
+    readonly_fields = ["task", "status_badge", "detail", "agent", "label", "parent_agent", "conversation", "run"]
+    readonly_fields += ["created_at", "updated_at"]
+    list_filter = ["status"]
+    list_select_related = ["session"]
+    ordering = ["-id"]
+    sortable_by = ()
+    search_fields = ["title"]
+    search_help_text = _("Search titles, agent addresses, and session ids (or their first characters).")
+
+    task = column(_("task"), lambda task: format_html("{}. {}", task.number, task.title))
+    status_badge = column(_("status"), lambda task: show.status(task.status))
+    conversation = column(_("conversation"), lambda task: show.link_to("session", task.session_id, task.session))
+    updated = column(_("changed"), lambda task: show.moment(task.updated_at))
+
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return id_begins(term, "session_id") or Q(title__icontains=term) | Q(agent=term)
+
+
+@admin.register(Feedback)
+class FeedbackAdmin(InspectAdmin):
+    tenant = "run__tenant"
+    list_display = ["when", "score", "said", "agent", "user", "run_link"]
+    list_filter = ["score"]
+    list_select_related = ["run", "user"]
+    ordering = ["-id"]
+    readonly_fields = [*list_display]  # type: ignore[list-item]
+    fields = readonly_fields  # type: ignore[assignment]
+    when = column(_("when"), lambda row: show.moment(row.created_at))
+    said = column(_("text"), lambda row: show.visible(row.text) or show.NONE)
+    agent = column(_("agent"), lambda row: row.run.agent)
+    run_link = column(_("run"), lambda row: show.link_to("run", row.run_id, show.short_id(row.run_id)))

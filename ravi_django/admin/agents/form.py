@@ -11,8 +11,8 @@ from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _
 
-from ravi_django.admin.agents.approvers import ApproversField
 from ravi_django.admin.agents.fields import (
+    ApproversField,
     DescribedField,
     LinesField,
     ObjectField,

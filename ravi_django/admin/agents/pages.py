@@ -8,18 +8,79 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy as _
 
+from ravi_django.admin.agents.fields import declared, samples
 from ravi_django.admin.agents.form import FIELDSETS, AgentForm
-from ravi_django.admin.agents.preview import preview_of
 from ravi_django.admin.agents.versions import VersionPages, version_list
 from ravi_django.admin.base import LiveAdmin, column
+from ravi_django.agents.memory.compaction.tokens import estimate
+from ravi_django.agents.tools.delegate import AgentTool
+from ravi_django.kernel import AgentId, ChatMessage, InvalidInputError, Role
 from ravi_django.models import Agent, Run
 from ravi_django.pages import show
+from ravi_django.runtime.catalog.prompts import PromptTemplate, facts_of
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.catalog.specs import save_spec
+
+SAMPLE_SESSION = "01890000-0000-7000-8000-000000000000"
+
+
+def preview_of(form: AgentForm, user: Any) -> dict[str, Any]:
+    """For a checked form, valid or not: `text` or `error`, `tools`, and an estimate of the tokens."""
+    text, error = "", ""
+    try:
+        if "variables" in form.errors:
+            raise InvalidInputError(gettext("fix the error in the variables first"))
+        text = _instructions(form, user)
+    except InvalidInputError as fault:
+        error = str(fault)
+    tools = [_shown_tool(tool) for tool in _tools_of_form(form)]
+    return {
+        "valid": form.valid,
+        "text": text,
+        "error": error,
+        "tools": tools,
+        "text_tokens": _tokens(text),
+        "tool_tokens": sum(_tokens(tool["schema"]) + _tokens(tool["description"]) for tool in tools),
+    }
+
+
+def _instructions(form: AgentForm, user: Any) -> str:
+    data = form.cleaned_data
+    rows = data.get("variables") or []
+    address = form.instance.address or data.get("address") or ""
+    name = data.get("name") or (AgentId.parse(address).key if address else "")
+    return PromptTemplate(form.text, declared(rows)).render(
+        samples(rows),
+        agent={"name": name, "address": address},
+        user=facts_of(user),
+        today=timezone.localdate().isoformat(),
+        session=SAMPLE_SESSION,
+    )
+
+
+def _tools_of_form(form: AgentForm) -> list[Any]:
+    named = [form.tools[name] for name in form.cleaned_data.get("tool_names") or [] if name in form.tools]
+    if form.spec is not None:
+        entries = [(sub.agent, sub.description, sub.timeout) for sub in form.spec.sub_agents]
+    else:
+        entries = [(address, "", 120.0) for address in form.cleaned_data.get("sub_agents") or []]
+    return [*named, *(AgentTool(*entry) for entry in entries)]
+
+
+def _shown_tool(tool: Any) -> dict[str, Any]:
+    spec = tool.spec
+    schema = show.pretty(spec.parameters, None) or {"text": ""}
+    return {"name": spec.name, "description": spec.description, "schema": schema["text"]}
+
+
+def _tokens(text: str) -> int:
+    return estimate(ChatMessage.of(Role.SYSTEM, text)) if text else 0
+
 
 CODE_FIELDS = ["address", "shown_name", "description", "source", "whose", "enabled", "loaded"]
 CODE_FIELDS += ["instructions", "tool_list", "whole_spec"]

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import override_script_prefix
 from django.utils import timezone
 
-from ravi_django.admin import badge
+from ravi_django.admin import inbox as admin_inbox
 from ravi_django.models import HumanRequest, Run
 from ravi_django.ws import inbox
 from tests.support import world
@@ -160,7 +160,7 @@ def test_a_page_of_ten_thousand_takes_under_ten_queries(django_assert_max_num_qu
 def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:
     ask()
     client = logged_in(person("root", superuser=True))
-    monkeypatch.setattr(badge, "pending", lambda request: 1 / 0)
+    monkeypatch.setattr(admin_inbox, "pending", lambda request: 1 / 0)
 
     assert client.get("/admin/auth/group/").status_code == 200
     assert client.get("/admin/ravi/run/").status_code == 200
@@ -169,9 +169,9 @@ def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:
 def test_a_site_is_counted_once_however_often_it_is_told() -> None:
     site = AdminSite("other")
 
-    badge.add_to(site)
+    admin_inbox.add_to(site)
     counted = site.get_app_list
-    badge.add_to(site)
+    admin_inbox.add_to(site)
 
     assert site.get_app_list is counted
 

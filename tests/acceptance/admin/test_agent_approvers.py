@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 
-from ravi_django.admin.agents.approvers import missing
+from ravi_django.admin.agents.fields import missing
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.models import Agent
 from tests.acceptance.admin.agent_support import add, faults
