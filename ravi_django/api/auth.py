@@ -12,8 +12,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.settings import api_settings
 
 from ravi_django.conf import conf
-from ravi_django.services import tickets
-from ravi_django.services.openings import Credential
+from ravi_django.services.openings import Credential, take_ticket
 
 TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
 SESSION = "rest_framework.authentication.SessionAuthentication"
@@ -48,7 +47,7 @@ class TicketAuthentication(BaseAuthentication):
         ticket = request.query_params.get("ticket")
         if ticket is None:
             return None
-        found = tickets.take(ticket, request.parser_context["view"].run_id)
+        found = take_ticket(ticket, request.parser_context["view"].run_id)
         if found is None:
             raise AuthenticationFailed("the ticket was used, has expired or is unknown")
         return found.user, found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
 from types import SimpleNamespace
@@ -14,9 +15,10 @@ from django.db.transaction import non_atomic_requests
 from django.urls import Resolver404, resolve
 from django.utils.decorators import method_decorator
 from drf_spectacular.openapi import AutoSchema
-from rest_framework.exceptions import APIException, NotFound
+from rest_framework.exceptions import APIException, NotFound, ParseError
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
+from rest_framework.parsers import BaseParser
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
@@ -26,10 +28,40 @@ from rest_framework.viewsets import GenericViewSet
 from ravi_django import limits
 from ravi_django.api import auth, filters
 from ravi_django.api.pagination import Pages
-from ravi_django.api.parsers import StrictJSONParser, max_body
 from ravi_django.bytes_budget import process_bytes
-from ravi_django.kernel import InputTooLargeError
+from ravi_django.conf import conf
+from ravi_django.kernel import InputTooLargeError, InvalidInputError
+from ravi_django.kernel.json_values import read_json
 from ravi_django.services import problems
+
+
+def max_body() -> int:
+    """Bytes. JSON may encode a character of one byte as six (`\\u0061`); `submit` measures the input itself."""
+    return 6 * int(conf.MAX_INPUT_BYTES) + 64 * 1024
+
+
+class StrictJSONParser(BaseParser):
+    """Refuses what `read_json` refuses. The body must be an object. `ApiView` has checked its size."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        body = stream.read()
+        try:
+            found = read_json(body)
+        except InvalidInputError as error:
+            if error.field is None:  # of the text, not of a value in it
+                raise ParseError(str(error)) from None
+            error.field = (error.field or "").partition(".")[0] or None
+            raise
+        except ValueError as error:
+            raise ParseError(f"the body is not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise ParseError("the body must be a JSON object")
+        return found
+
 
 MAX_ACCEPTED = 50  # media types of the header Accept
 

@@ -1,4 +1,4 @@
-"""A run tree's events over HTTP: as a stream, or as pages."""
+"""A run tree's events over HTTP: as a stream, or as pages; and the tickets that open streams and sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from ravi_django import limits
 from ravi_django.api import auth, pagination, sse
-from ravi_django.api.base import ApiViewSet, non_atomic
+from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
@@ -25,7 +25,7 @@ from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, page, run_of_topic
 from ravi_django.services import shapes
-from ravi_django.services.openings import Opening, keep_tickets
+from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 FIRST_FRAMES = 20  # of a page, read before the others
@@ -177,3 +177,14 @@ def _after(request: Any) -> int:
             raise InvalidInputError(f"{name} must be the number of an event, from 0, not {given!r}", field=name)
         return int(given)
     return 0
+
+
+class TicketsView(ApiView):
+    limit = "tickets"
+
+    @documented("tickets_create", request=shapes.EmptySerializer, ok={201: shapes.TicketSerializer})
+    def post(self, request: Any) -> Response:
+        """Create a ticket, which opens one websocket, or the event stream of one run and that stream again."""
+        self.given(shapes.EmptySerializer)
+        ticket, expires_at = issue_ticket(request.user, auth.credential_of(request))
+        return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)

@@ -16,9 +16,8 @@ from rest_framework.negotiation import DefaultContentNegotiation
 
 from ravi_django import limits
 from ravi_django.api import sse
-from ravi_django.api.base import ApiView, non_atomic
+from ravi_django.api.base import ApiView, max_body, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
-from ravi_django.api.parsers import max_body
 from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.db.threads import readers

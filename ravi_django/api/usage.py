@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiView, ApiViewSet
 from ravi_django.api.filters import EPOCH, AddressFilter, Form, MomentFilter, choice
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.tree import BudgetAccountSerializer
+from ravi_django.api.runs import BudgetAccountSerializer
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, first_id_of
 from ravi_django.runtime.budgets import usage

@@ -2,20 +2,29 @@
 
 Every LOOK_S seconds one check renews their places in RAVI["LIMITS"]. It ends those whose credential was deleted, whose
 user is inactive, or whose user may no longer read the rows. It takes one query for each kind of credential and row.
+
+A program without cookies opens one websocket, or the event stream of one run, with a ticket. A socket uses its ticket
+up. An event stream keeps it: a browser's EventSource reconnects with the same address. It expires AGAIN_S after the
+stream's last connection ended (LOOK_S later if a process was killed), AGAIN_S after the first connection that got the
+stream's end, and MOST_S after its issue. A JSON page does not renew it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
+import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from django.apps import apps
@@ -24,18 +33,19 @@ from django.contrib.auth import get_user_model
 from django.contrib.sessions.backends import cache, db, signed_cookies
 from django.core.cache import caches
 from django.db import router
-from django.db.models import Model
+from django.db.models import Model, Q
 from django.db.models.functions import Least
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from ravi_django import limits
+from ravi_django.conf import conf
 from ravi_django.db import alias
 from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.sources.secrets import opened
+from ravi_django.runtime.sources.secrets import opened, seal
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, Only
 
@@ -44,6 +54,7 @@ log = logging.getLogger("ravi.openings")
 LOOK_S = 30.0
 SLOW_S = 30.0  # a client that takes no frame for so long is cut
 AGAIN_S = 60.0  # for this time after a stream's end, its ticket opens it again
+MOST_S = 24 * 3600.0  # a ticket's age
 LOGGED_OUT, NOT_ALLOWED = 4401, 4403  # close codes of sockets
 
 
@@ -235,3 +246,35 @@ def parts_of(origin: str) -> tuple[str, str, int]:
     if not parts.hostname or port is None or origin != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
         raise ValueError(f"{origin!r} is not an origin such as https://app.example.com")
     return parts.scheme, parts.hostname, port
+
+
+def issue_ticket(user: Any, credential: Credential | None = None) -> tuple[str, datetime]:
+    """A new ticket of `user` and its expiry, RAVI["TICKET_S"] from now. Only its hash is stored. What it opens
+    belongs to `credential`, which requested it and is stored encrypted."""
+    ticket = secrets.token_urlsafe(32)
+    times = {"expires_at": clock.after(conf.TICKET_S), "ends_at": clock.after(MOST_S)}
+    sealed = seal(json.dumps(credential)) if credential else None
+    row = Ticket(id=_hash(ticket), user=user, credential=sealed, **times)
+    row.save(force_insert=True)
+    row.refresh_from_db(fields=["expires_at"])
+    return ticket, row.expires_at
+
+
+def take_ticket(ticket: str, run: UUID | None = None) -> Ticket | None:
+    """Use a ticket for a socket, or for the event stream of `run`. Returns its row with the active user; None for an
+    unknown or expired one, and for one that was used for something else."""
+    valid = Ticket.objects.filter(expires_at__gt=clock.now(), ends_at__gt=clock.now())
+    row = valid.select_related("user").filter(id=_hash(ticket)).first()
+    if row is None:
+        return None
+    unused = Q(id=row.id, run=None)
+    if run is None:
+        used, _ = Ticket.objects.filter(unused).delete()  # of two concurrent calls, one deletes the row
+    else:
+        rows = Ticket.objects.filter(unused | Q(id=row.id, run=run))
+        used = rows.update(run=run)
+    return row if used and row.user.is_active and not is_gone(Credential.of_token(row), row.user) else None
+
+
+def _hash(ticket: str) -> str:
+    return hashlib.sha256(ticket.encode(errors="surrogatepass")).hexdigest()

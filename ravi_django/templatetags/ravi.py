@@ -7,16 +7,16 @@ from typing import Any
 from django import template
 from django.utils.safestring import SafeString
 
-from ravi_django.ui import widget
+from ravi_django.ui import chat
 
 register = template.Library()
 
 
 @register.simple_tag(takes_context=True)
 def ravi_chat(context: Any, agent: str = "") -> SafeString:
-    return widget.chat_panel(context.get("request"), agent)
+    return chat.chat_panel(context.get("request"), agent)
 
 
 @register.simple_tag(takes_context=True)
 def ravi_admin_chat(context: Any, agent: str = "") -> SafeString:
-    return widget.admin_panel(context, agent)
+    return chat.admin_panel(context, agent)

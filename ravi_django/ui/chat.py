@@ -1,21 +1,32 @@
-"""The chat page. It sends and follows runs by REST and the sockets, as other clients do."""
+"""The chat, as a page and as a panel in other pages. It sends and follows runs as other clients do.
+
+The page loads the panel when it is opened. `templatetags/ravi.py` has the panel's tags.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.urls import NoReverseMatch
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 
 from ravi_django import access
 from ravi_django.conf import conf
+from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
-from ravi_django.ui.access import Page, inbox_url, problem
+from ravi_django.runtime.people import links
+from ravi_django.ui.access import Page, inbox_url, login_url, problem
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
 
@@ -71,3 +82,78 @@ def agents_of(user: Any, chosen: str = "", only: str = "") -> list[dict[str, Any
         name = (row.name if row else "") or address
         found.append({"address": address, "name": name, "prompts": prompts, "chosen": address == chosen})
     return found
+
+
+MOST_FILTERS = 20
+MOST_CHARACTERS = 100  # of a value: a link to the page may have any text in it
+
+
+class PanelView(Page):
+    """The chat for an opened panel."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        mount = request.path.removesuffix("ui/panel/")
+        context = context_of(request.user, mount, only=request.GET.get("agent", ""))
+        more = {"layout": "ravi/ui/part.html", "is_panel": True}
+        return render(request, "ravi/ui/chat.html", {**context, **more})
+
+
+def chat_panel(request: HttpRequest | None, agent: str = "") -> SafeString:
+    """The chat with one agent, or with all that the user may run; a link to the login for an anonymous visitor."""
+    user = getattr(request, "user", None)
+    if request is None or user is None:
+        return SafeString()
+    if not user.is_authenticated:
+        address = f"{login_url()}?{urlencode({'next': request.get_full_path()})}"
+        return format_html('<p class="ravi-login"><a href="{}">{}</a></p>', address, _("Log in to chat"))
+    return _panel(request, agent, "site")
+
+
+def admin_panel(context: Any, agent: str = "") -> SafeString:
+    """As `chat_panel`, for active staff. A message tells the agent which page of the admin it was sent from."""
+    request = context.get("request")
+    user = getattr(request, "user", None)
+    if user is None or not (user.is_active and has(user, "is_staff")):
+        return SafeString()
+    return _panel(request, agent, "admin", _place(context, request))
+
+
+def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = None) -> SafeString:
+    if getattr(request, "ravi_panel", False):  # one button a page is enough
+        return SafeString()
+    agents = agents_of(request.user, only=agent)
+    if not agents:
+        return SafeString()
+    mount = links.path_to("run-list").removesuffix("runs/")
+    chat = f"{mount}ui/panel/?{urlencode({'agent': agent})}"
+    try:
+        home = links.path_to("chat")
+    except NoReverseMatch:  # the site has no pages
+        home = ""
+    request.ravi_panel = True
+    shown = {"mount": mount, "chat": chat, "title": agents[0]["name"], "home": home}
+    return render_to_string("ravi/ui/panel.html", {**shown, "place": place, "kept": f"{where}.{agent}"}, request)
+
+
+def _place(context: Any, request: Any) -> dict[str, Any] | None:
+    """The model of the page, with the row or the filters that the list has accepted, and the same as a text."""
+    opts = context.get("opts")
+    if opts is None:
+        return None
+    page: dict[str, Any] = {"model": opts.label_lower}
+    row, changelist = context.get("original"), context.get("cl")
+    label = str(opts.verbose_name_plural if row is None else opts.verbose_name)
+    if row is not None and _is_plain(pk := str(row.pk)):
+        page["pk"] = pk
+        label += f" {pk}"
+    elif row is None and changelist is not None:
+        accepted = changelist.get_filters_params(changelist.params).items()  # the list refuses a page with others
+        plain = [(name, str(value)) for name, value in accepted if _is_plain(name) and _is_plain(str(value))]
+        page["filters"] = dict(plain[:MOST_FILTERS])
+        label += "".join(f", {name}={value}" for name, value in page["filters"].items())
+    return {"json": json.dumps({"page": page}), "label": label}
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the chat can show all of it in a line."""
+    return len(text) <= MOST_CHARACTERS and "\n" not in text and not hides(text)

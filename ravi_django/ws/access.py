@@ -19,8 +19,7 @@ from django.utils.http import is_same_domain
 from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people.addressees import active_users
-from ravi_django.services import tickets
-from ravi_django.services.openings import Credential, is_gone, parts_of
+from ravi_django.services.openings import Credential, is_gone, parts_of, take_ticket
 
 BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
 
@@ -38,7 +37,7 @@ class Refused(Exception):
 async def user_of(scope: Mapping[str, Any]) -> tuple[Any, Credential]:
     """The user of a ticket, else of the session cookie, and the credential. Raises Refused."""
     if (ticket := query(scope, "ticket")) is not None:
-        found = await readers().call(tickets.take, ticket)
+        found = await readers().call(take_ticket, ticket)
         if found is None:
             raise Refused(UNKNOWN_USER, "the ticket was used, has expired or is unknown")
         return found.user, Credential.of_token(found)

@@ -11,17 +11,116 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
+from django.db.models import QuerySet
+
+from ravi_django.conf import conf
 from ravi_django.kernel import InvalidInputError
+from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.people import rights as people_rights
 from ravi_django.runtime.streams.buffer import REQUESTS, get_buffer
-from ravi_django.ws import inbox
-from ravi_django.ws.access import UNKNOWN_USER, Refused
+from ravi_django.runtime.streams.shown import name_of
+from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
+from ravi_django.ws.access import UNKNOWN_USER, Refused, active
 from ravi_django.ws.consumer import StreamConsumer
+
+PENDING = HumanRequest.Status.PENDING
+KNOWN = 1000  # the newest pending requests, whose changes a socket finds without a hint
+
+
+@dataclass(slots=True)
+class Look:
+    """The present state of some requests."""
+
+    open: list[tuple[UUID, int, dict[str, Any]]] = field(default_factory=list)  # pending: id, version, frame
+    closed: dict[UUID, dict[str, Any]] = field(default_factory=dict)  # closed, or no longer visible to this user
+    pending: int | None = None  # how many requests the user may answer; None: not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The rights of a user, kept for a short time: reading them takes a dozen queries."""
+
+    user: Any
+    visible: QuerySet[HumanRequest]
+    answerable: QuerySet[HumanRequest]
+
+
+def rights_of(user_id: Any) -> Rights | None:
+    """None for an inactive user."""
+    user = active(user_id)
+    if user is None:
+        return None
+    return Rights(
+        user,
+        people_rights.visible(user),
+        people_rights.answerable(user).filter(people_rights.in_time(), status=PENDING),
+    )
+
+
+def states_of(mine: Rights) -> dict[UUID, tuple[int, bool]]:
+    """The newest pending requests that the user may see, newest first: version, and whether the user may answer."""
+    rows = mine.visible.filter(status=PENDING).order_by("-id").values_list("id", "version")[:KNOWN]
+    theirs = set(mine.answerable.order_by("-id").values_list("id", flat=True)[:KNOWN])
+    return {id: (version, id in theirs) for id, version in rows}
+
+
+def look_at(mine: Rights, ids: Collection[UUID], shown: Collection[UUID], pending: int | None = None) -> Look:
+    """The present state of these requests, oldest first. Requests that the user may not see are left out, or withdrawn
+    if they are in `shown`. `pending` is the count of a recent look: counting thousands takes longer than all else."""
+    found = Look(pending=pending)
+    rows = mine.visible.filter(id__in=ids).select_related("run", "answered_by").order_by("id")
+    seen = list(rows.defer(*(f"run__{name}" for name in NOT_SHOWN)))
+    for row in _marked(mine, seen):
+        if row.status == PENDING:
+            fields = {**_of_run(row.run), **RequestSerializer(row).data}
+            found.open.append((row.id, row.version, {"type": "request", **fields}))
+        else:
+            found.closed[row.id] = _closed(row, row.status, name_of(row))
+    lost = set(ids).intersection(shown).difference(row.id for row in seen)
+    if lost:
+        known = {row.id: row for row in HumanRequest.objects.filter(id__in=lost).select_related("run")}
+        found.closed.update({id: _closed(known.get(id), "withdrawn", None, id) for id in sorted(lost)})
+    if found.open or found.closed:
+        if found.pending is None:
+            found.pending = mine.answerable.count()
+        for frame in (*(frame for _, _, frame in found.open), *found.closed.values()):
+            frame["pending"] = found.pending
+    return found
+
+
+def _marked(mine: Rights, rows: list[Any]) -> list[Any]:
+    """As REST marks them. Without RAVI["MAY_ANSWER"] the known rights are enough."""
+    if conf.MAY_ANSWER is not None:
+        marked(rows, mine.user)
+        return rows
+    pending = [row.id for row in rows if row.status == PENDING]
+    theirs = set(mine.answerable.filter(id__in=pending).values_list("id", flat=True)) if pending else set()
+    for row in rows:
+        mark(row, mine.user, row.id in theirs)
+    return rows
+
+
+def _of_run(run: Run | None) -> dict[str, Any]:
+    """The run's fields in a frame, as in the streams of runs."""
+    return {
+        "run": run and str(run.id),
+        "agent": run and run.agent,
+        "parent": str(run.parent_id) if run and run.parent_id else None,
+        "depth": run and run.depth,
+    }
+
+
+def _closed(row: HumanRequest | None, status: str, by: str | None, id: UUID | None = None) -> dict[str, Any]:
+    of = _of_run(row.run if row else None)
+    return {"type": "request.closed", **of, "id": str(row.id if row else id), "status": status, "answered_by": by}
+
 
 FIRST = 200  # sent on connecting
 PAGE = 20  # rows of one query: each may have large arguments
@@ -39,7 +138,7 @@ class RequestsConsumer(StreamConsumer):
 
     async def find(self) -> None:
         self._seq = 0
-        self._rights: inbox.Rights | None = None
+        self._rights: Rights | None = None
         self._asked_at = 0.0
         self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether the user may answer
         self._shown: set[UUID] = set()  # the known requests that the client has
@@ -61,14 +160,14 @@ class RequestsConsumer(StreamConsumer):
                 await asyncio.sleep(min(SHARE * (time.monotonic() - begun), REST_MAX_S))
 
     async def _begin(self) -> None:
-        states = await readers().call(inbox.states, await self._may())
+        states = await readers().call(states_of, await self._may())
         newest = list(states)[:FIRST]
         self._known = {id: states[id] for id in list(states)[FIRST:]}
         await self._show(newest)
 
     async def _compare(self) -> None:
         """Show the changes among the newest requests."""
-        states = await readers().call(inbox.states, await self._may())
+        states = await readers().call(states_of, await self._may())
         changed = {id for id, state in states.items() if self._known.get(id) != state}
         gone = self._shown - states.keys()
         for id in changed | (self._known.keys() - states.keys() - gone):
@@ -80,11 +179,11 @@ class RequestsConsumer(StreamConsumer):
             self._shown.discard(id)
             self._known.pop(id, None)
 
-    async def _may(self) -> inbox.Rights:
+    async def _may(self) -> Rights:
         """The user's rights, at most RIGHTS_S old. Raises Refused."""
         if self._rights is None or time.monotonic() - self._asked_at >= RIGHTS_S:
             self._asked_at = time.monotonic()
-            self._rights = await readers().call(inbox.rights, self.user.pk)
+            self._rights = await readers().call(rights_of, self.user.pk)
         if self._rights is None:
             raise Refused(UNKNOWN_USER, "your account is no longer active")
         return self._rights
@@ -96,7 +195,7 @@ class RequestsConsumer(StreamConsumer):
             page = ordered[place : place + PAGE]
             before, mine = mine, await self._may()
             counted = pending if mine is before else None
-            look = await readers().call(inbox.look, mine, page, self._shown.intersection(page), counted)
+            look = await readers().call(look_at, mine, page, self._shown.intersection(page), counted)
             pending = look.pending
             for id, version, frame in look.open:
                 known = self._known.get(id)

@@ -18,7 +18,7 @@ agents.memory.compaction.tokens: TOKENS_TURN_S=_TURN_S
 agents.memory.transcript: close_dangling DANGLING_INTERRUPTED=INTERRUPTED
 agents.messages: loop_deliver=deliver final_text message_to_chat summarize
 agents.news.personal_feed: PERSONAL_FEED_PREFER=_PREFER
-api.health: health_last=_last
+api.metrics: health_last=_last
 bytes_budget: BytesBudget process_bytes
 capabilities.feeds.adapter: adapters_by_kind=_adapters
 capabilities.feeds.fetch: fetch_max_age=_max_age fetch_retry_after=_retry_after
@@ -210,7 +210,7 @@ runtime.tools.results: is_small MAX_ITEMS result_of
 runtime.tools.running: tool_running_connections=connections GRACE_S
 runtime.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening
-services.tickets: tickets_issue=issue tickets_take=take
+    tickets_issue=issue_ticket tickets_take=take_ticket
 tasks: tasks_serves=_serves tasks_start=_start tasks_stop_claiming=_stop_claiming
 testing.running: running_time=time
 tools: TOOLS_EXPORTS=_EXPORTS

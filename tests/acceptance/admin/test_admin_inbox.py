@@ -12,9 +12,9 @@ from django.db import connection
 from django.test.utils import override_script_prefix
 from django.utils import timezone
 
-from ravi_django.admin import inbox as admin_inbox
+from ravi_django.admin import inbox
 from ravi_django.models import HumanRequest, Run
-from ravi_django.ws import inbox
+from ravi_django.ws import requests
 from tests.support import world
 from tests.support.inbox import INBOX, ask, html_of, logged_in, ours, page_of, person, words
 from tests.support.many_waiting import copy
@@ -84,7 +84,7 @@ def test_the_number_counts_what_can_be_answered_now_as_the_socket_does() -> None
     Run.objects.filter(pk=ended.run_id).update(status="completed")  # its requests are closed with it, or soon after
     client = logged_in(user)
 
-    assert inbox.rights(user.pk).answerable.count() == 1
+    assert requests.rights_of(user.pk).answerable.count() == 1
     assert "1 to answer" in words(html_of(client.get(INBOX)))
     assert "Approvals &amp; questions (1)" in words(html_of(client.get("/admin/")))
     assert listed(client, "?mine=yes") == [open_]
@@ -160,7 +160,7 @@ def test_a_page_of_ten_thousand_takes_under_ten_queries(django_assert_max_num_qu
 def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:
     ask()
     client = logged_in(person("root", superuser=True))
-    monkeypatch.setattr(admin_inbox, "pending", lambda request: 1 / 0)
+    monkeypatch.setattr(inbox, "pending", lambda request: 1 / 0)
 
     assert client.get("/admin/auth/group/").status_code == 200
     assert client.get("/admin/ravi/run/").status_code == 200
@@ -169,9 +169,9 @@ def test_pages_of_other_apps_count_nothing(monkeypatch: Any) -> None:
 def test_a_site_is_counted_once_however_often_it_is_told() -> None:
     site = AdminSite("other")
 
-    admin_inbox.add_to(site)
+    inbox.add_to(site)
     counted = site.get_app_list
-    admin_inbox.add_to(site)
+    inbox.add_to(site)
 
     assert site.get_app_list is counted
 

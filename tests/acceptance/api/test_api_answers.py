@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from ravi_django import register
-from ravi_django.api.parsers import max_body
+from ravi_django.api.base import max_body
 from ravi_django.conf import conf
 from ravi_django.models import AuditRecord, HumanRequest, Run, Status, StickyDecision
 from ravi_django.testing import run_until_idle

@@ -15,7 +15,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from rest_framework.test import APIClient
 
 from project.process import wait_until
-from ravi_django.api import health as view
+from ravi_django.api import metrics as view
 from ravi_django.management import diagnosis
 from ravi_django.models import Erasure, SweepState, WorkerProcess
 from ravi_django.testing import FakeClock

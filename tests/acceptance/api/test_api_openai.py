@@ -20,7 +20,7 @@ from rest_framework.authtoken.models import Token
 from project.process import wait_until
 from ravi_django import people
 from ravi_django.api import exchange, sse
-from ravi_django.api.parsers import max_body
+from ravi_django.api.base import max_body
 from ravi_django.models import HumanRequest, Run, Session, Turn
 from ravi_django.services import pieces
 from ravi_django.services.pieces import Ended

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from ravi_django.api.parsers import max_body
+from ravi_django.api.base import max_body
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Source, uuid7

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ravi_django.models import HumanRequest
 from ravi_django.signals import request_changed
-from ravi_django.ws import inbox, requests
+from ravi_django.ws import requests
 from tests.support import world
 from tests.support.world import records_notify
 
@@ -104,10 +104,8 @@ def test_the_newest_are_shown_first_when_there_are_many(opened, run, monkeypatch
 def test_what_is_pending_is_counted_once_for_several_pages(opened, run, monkeypatch) -> None:
     """Of thousands that takes longer than all the rest of a page."""
     counted: list[int | None] = []
-    look = inbox.look
-    monkeypatch.setattr(
-        inbox, "look", lambda mine, ids, shown, pending: counted.append(pending) or look(mine, ids, shown, pending)
-    )
+    look = requests.look_at
+    monkeypatch.setattr(requests, "look_at", lambda *given: counted.append(given[-1]) or look(*given))
     monkeypatch.setattr(requests, "PAGE", 2)
     for number in range(5):
         ask(run, f"q{number}")
@@ -272,8 +270,8 @@ def test_other_frames_are_refused(opened, run) -> None:
 
 def test_a_thousand_hints_are_a_few_looks(hints_alone, opened, run, monkeypatch) -> None:
     looks: list[int] = []
-    look = inbox.look
-    monkeypatch.setattr(inbox, "look", lambda user, ids, *more: looks.append(len(ids)) or look(user, ids, *more))
+    look = requests.look_at
+    monkeypatch.setattr(requests, "look_at", lambda user, ids, *more: looks.append(len(ids)) or look(user, ids, *more))
     with opened() as client:
         settled(client, run)
         request = ask(run, "often")

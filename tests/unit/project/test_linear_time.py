@@ -16,7 +16,7 @@ from ravi_django.agents.news.curation import match
 from ravi_django.agents.news.items import OUTSIDE, TEXT, Item
 from ravi_django.agents.news.personal_feed import LONGEST
 from ravi_django.agents.react.result import ResultType
-from ravi_django.api.parsers import StrictJSONParser
+from ravi_django.api.base import StrictJSONParser
 from ravi_django.capabilities.feeds import signatures
 from ravi_django.capabilities.feeds.parse import parse
 from ravi_django.capabilities.llm.collector import parse_arguments
