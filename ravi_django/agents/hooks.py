@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ravi_django.kernel.hooks import HookCall, HookEvent
+from ravi_django.kernel.middleware import HookCall, HookEvent
 
 log = logging.getLogger("ravi.hooks")
 

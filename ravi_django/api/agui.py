@@ -16,8 +16,8 @@ from pydantic_core import to_json
 from ravi_django.api.exchange import ExchangeView, Format, session_id
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, InputTooLargeError, InvalidInputError
-from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
+from ravi_django.kernel.json_values import digest_of
 from ravi_django.runtime.teams import board
 from ravi_django.services import exchanges
 from ravi_django.services.exchanges import Exchange, Input, Sent

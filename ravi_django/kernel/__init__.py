@@ -1,6 +1,5 @@
 """Identity, content, messages, contracts and errors. Knows neither Django nor any model provider."""
 
-from ravi_django.kernel.cancellation import CancellationToken as CancellationToken
 from ravi_django.kernel.chat import ChatMessage as ChatMessage, Role as Role, Usage as Usage
 from ravi_django.kernel.content import (
     AudioBlock as AudioBlock,
@@ -59,7 +58,7 @@ from ravi_django.kernel.errors import (
     TransientError as TransientError,
     UncertainEffectError as UncertainEffectError,
 )
-from ravi_django.kernel.events import (
+from ravi_django.kernel.event_types import (
     Event as Event,
     EventPublisher as EventPublisher,
     EventSubscriber as EventSubscriber,
@@ -70,7 +69,6 @@ from ravi_django.kernel.flow import (
     PauseForChildResult as PauseForChildResult,
     PauseForInputResult as PauseForInputResult,
 )
-from ravi_django.kernel.hooks import HookCall as HookCall, HookEvent as HookEvent
 from ravi_django.kernel.identity import AgentId as AgentId, TopicId as TopicId
 from ravi_django.kernel.llm import (
     ChatModel as ChatModel,
@@ -99,6 +97,8 @@ from ravi_django.kernel.middleware import (
     ChatMiddleware as ChatMiddleware,
     FunctionContext as FunctionContext,
     FunctionMiddleware as FunctionMiddleware,
+    HookCall as HookCall,
+    HookEvent as HookEvent,
     Middleware as Middleware,
 )
 from ravi_django.kernel.people import Addressees as Addressees, ApprovalDecision as ApprovalDecision, Step as Step
@@ -115,6 +115,7 @@ from ravi_django.kernel.stream import (
     stream_topic as stream_topic,
 )
 from ravi_django.kernel.supervision import (
+    CancellationToken as CancellationToken,
     ExecutionBudget as ExecutionBudget,
     HistoryRetention as HistoryRetention,
     Priority as Priority,

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ravi_django.kernel.canonical import canonical_json
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock, blocks_json, media_of, text_of
+from ravi_django.kernel.json_values import canonical_json
 
 
 class Role(StrEnum):

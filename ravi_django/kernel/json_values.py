@@ -6,6 +6,8 @@ another server sent is replaced instead (`storable`), so that the rest of it is 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from typing import Any
@@ -157,3 +159,16 @@ def check_json(field: str, value: Any, most: float = math.inf) -> Any:
     except ValueError as error:
         raise InvalidInputError(f"{field} is not JSON: {error}", field=field) from None
     raise InputTooLargeError(f"{field} has {len(body)} bytes, the limit is {most}", field=field)
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str).encode
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no spaces, UTF-8; values that are not JSON become text."""
+    return _encode(value).encode(errors="surrogatepass")
+
+
+def digest_of(value: Any) -> str:
+    """128 bits of SHA-256 over the canonical form, as hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""The three levels of interceptors, and the contexts that they get.
+"""The three levels of interceptors with the contexts that they get, and hooks, which see events and change nothing.
 
 The agent level wraps `agent.run` and runs in every lease, also in a replay: its effects go through `ctx`. The chat and
 function levels wrap the call itself, inside the journaled effect: they run only when the call is made, the journal
@@ -8,8 +8,9 @@ stores the chain's result, and a replay runs none of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from ravi_django.kernel.chat import ChatMessage
@@ -124,3 +125,36 @@ class AgentContextProtocol(Protocol):
 
     async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
         """The conversation for the model: the history after the compaction pipeline."""
+
+
+class HookEvent(StrEnum):
+    RUN_START = "run_start"
+    RUN_END = "run_end"  # status, output, error
+    STEP_START = "step_start"  # one iteration of the loop
+    STEP_END = "step_end"
+    LLM_START = "llm_start"  # model, messages (how many), path
+    LLM_END = "llm_end"  # model, usage, cost, error, path
+    TOOL_START = "tool_start"  # tool, arguments, path
+    TOOL_END = "tool_end"  # tool, is_error, path
+    FLOW_START = "flow_start"  # the handling of one message
+    FLOW_END = "flow_end"
+    HANDOFF = "handoff"  # target, run: a child was spawned
+    GUARDRAIL_TRIP = "guardrail_trip"  # guardrail, reason
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """The argument of a hook. The hook is called when the event happens, not when a replay passes it.
+
+    Starts and ends come in pairs, unless a lease ends in between: after a crash, or a transient failure of a tool, the
+    start comes again. A model call that is retried later ends with its error and starts again. A tool that waits (for a
+    person, a timer, a child) starts once and ends when it has a result, perhaps in another process. A run starts once,
+    `continue_as_new` included. It ends when its own code led to a final status: a run that is cancelled while it waits
+    has no end, and a retried run has two.
+    """
+
+    event: HookEvent
+    run_id: str
+    session_id: str
+    agent_id: AgentId
+    data: Mapping[str, Any] = field(default_factory=dict)  # by the event, see HookEvent

@@ -22,7 +22,6 @@ from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.content import TextBlock
 from ravi_django.kernel.contracts import RunContext
 from ravi_django.kernel.errors import message_of
-from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.llm import ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 from ravi_django.kernel.middleware import (
@@ -33,6 +32,7 @@ from ravi_django.kernel.middleware import (
     ChatMiddleware,
     FunctionContext,
     FunctionMiddleware,
+    HookEvent,
 )
 
 Check = Callable[..., Any]

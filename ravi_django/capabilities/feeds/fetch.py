@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ravi_django.capabilities.feeds.adapter import PollDelayed, SourceError
-from ravi_django.capabilities.net.addresses import networks
 from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
     Lookups,
@@ -23,6 +22,7 @@ from ravi_django.capabilities.net.outbound import (
     checked_address,
     failures_as,
     joined,
+    networks,
     parsed,
 )
 

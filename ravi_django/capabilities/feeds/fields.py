@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from ravi_django.capabilities.feeds.item import EXTRA_BYTES, Item
-from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
+from ravi_django.kernel.json_values import digest_of
 
 DEFAULTS: dict[str, tuple[str, ...]] = {  # without an option: the first of these fields that exists
     "id": ("id", "guid"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.json_values import digest_of
 
 ID_LENGTH = 500
 TITLE_LENGTH = 500

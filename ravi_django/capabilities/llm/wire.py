@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from ravi_django.capabilities.net.addresses import is_permitted
+from ravi_django.capabilities.net.outbound import is_permitted
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import (
     AudioBlock,

@@ -1,7 +1,8 @@
-"""The readable text of an HTML page, in bounded time."""
+"""The text of a web page: its bytes decoded, and what is readable of it, in bounded time."""
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 from html import unescape
@@ -83,3 +84,74 @@ class _Reader(HTMLParser):
         except ValueError:
             return ""
         return address if address.startswith(("http://", "https://")) else ""
+
+
+# Labels of encodings mean what https://encoding.spec.whatwg.org/#names-and-labels says, which is often more than
+# Python's codec of that name: gb2312 is GBK, shift_jis is Windows-31J, iso-8859-1 is windows-1252.
+_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+_HEAD = 4096  # bytes of a page that are searched for its encoding
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
+_DECLARATION = re.compile(rb"\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)")
+_META = re.compile(rb"<meta\s[^>]{0,500}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
+_ISO_8859 = re.compile(r"(?:cs)?iso[-_]?8859[-_]?(\d{1,2})(?:-?[ei])?\Z")
+_ODD_CODECS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem", "utf-7"}
+_WIDER = {  # Python's codec: the codec that the web uses for its labels
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874",
+    "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949",
+    "utf-16": "utf-16-le",
+}  # fmt: skip
+_LABELS = {  # that Python does not know, without x-
+    label: codec
+    for codec, labels in {
+        "utf-8": "unicode-1-1-utf-8 unicode11utf8 unicode20utf8",
+        "iso8859-7": "sun_eu_greek",
+        "iso8859-8": "visual logical",
+        "iso8859-15": "csisolatin9",
+        "koi8-r": "koi koi8",
+        "koi8-u": "koi8-ru",
+        "mac-roman": "mac csmacintosh",
+        "mac-cyrillic": "mac-ukrainian",
+        "cp874": "dos-874 windows-874",
+        "cp1252": "user-defined",
+        "gb18030": "csgb2312 gb_2312 gb_2312-80",
+        "big5hkscs": "cn-big5",
+        "euc_jp": "cseucpkdfmtjapanese",
+        "cp932": "windows-31j",
+        "cp949": "cseuckr csksc56011987 iso-ir-149 ks_c_5601-1989 ksc_5601 windows-949",
+        "utf-16-be": "unicodefffe",
+        "utf-16-le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff",
+    }.items()
+    for label in labels.split()
+}
+
+
+def decoded(body: bytes, kind: str = "") -> str:
+    """The text of a body. `kind` is its Content-Type. As in browsers a byte order mark counts first, then the label in
+    `kind`, then the one in the XML declaration or, in HTML, in `<meta>`. Without a known label it is UTF-8. Bytes that
+    the encoding does not have become U+FFFD."""
+    for mark, name in _BOMS:
+        if body.startswith(mark):
+            return body[len(mark) :].decode(name, errors="replace")
+    sent = _CHARSET.search(kind)
+    return body.decode((sent and _codec(sent[1])) or _declared(body, kind) or "utf-8", errors="replace")
+
+
+def _declared(body: bytes, kind: str) -> str:
+    found = _DECLARATION.match(body)
+    if not found and "html" in kind.lower():
+        found = _META.search(_COMMENT.sub(b"", body[:_HEAD]))
+    name = _codec(found[1].decode("ascii", errors="replace")) if found else ""
+    return "utf-8" if name.startswith("utf-16") else name  # a declaration in UTF-16 is not read as ASCII
+
+
+def _codec(label: str) -> str:
+    """Python's name of the encoding; empty when the label is unknown."""
+    label = re.sub(r"\A(?:x-)+", "", label.lower())
+    label = _LABELS.get(label) or _ISO_8859.sub(r"iso8859-\1", label)
+    try:
+        found = codecs.lookup(label)
+    except (LookupError, ValueError):
+        return ""
+    is_text = getattr(found, "_is_text_encoding", False) and found.name.replace("_", "-") not in _ODD_CODECS
+    return _WIDER.get(found.name, found.name) if is_text else ""

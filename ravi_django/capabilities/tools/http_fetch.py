@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ravi_django.agents.tools.function_tool import FunctionTool
-from ravi_django.capabilities.net.addresses import networks
-from ravi_django.capabilities.net.encodings import decoded
-from ravi_django.capabilities.net.html_text import readable
+from ravi_django.capabilities.net.html_text import decoded, readable
 from ravi_django.capabilities.net.outbound import (
     REDIRECTS,
     Resolver,
@@ -20,6 +18,7 @@ from ravi_django.capabilities.net.outbound import (
     checked_address,
     failures_as,
     joined,
+    networks,
     parsed,
     resolve,
 )

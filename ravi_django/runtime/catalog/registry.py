@@ -13,7 +13,7 @@ from ravi_django.agents.public_signals import checked_names
 from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
-from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.json_values import digest_of
 
 # Which users may run an agent: one of LEVELS, "perm:app.codename", or a function `(user, agent row) -> bool`.
 Access = str | Callable[[Any, Any], bool]

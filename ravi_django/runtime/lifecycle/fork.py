@@ -18,8 +18,8 @@ from django.db.models.functions import Cast, Coalesce
 from ravi_django import limits
 from ravi_django.db import connection, lock_rows, transaction
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
-from ravi_django.kernel.canonical import digest_of
 from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.json_values import digest_of
 from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run, Session, Status, Turn, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, postgres

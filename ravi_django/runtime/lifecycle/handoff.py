@@ -12,10 +12,10 @@ from typing import Any
 from ravi_django.agents.tools.delegate import INHERITED
 from ravi_django.conf import conf
 from ravi_django.kernel.errors import InvalidInputError, KernelError, PermanentError
-from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ControlPayload, Message
+from ravi_django.kernel.middleware import HookEvent
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.prompts import variables_of
 from ravi_django.runtime.journal.entries import Entry

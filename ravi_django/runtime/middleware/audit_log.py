@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from ravi_django.capabilities.llm.errors import error_text
-from ravi_django.kernel.canonical import canonical_json
 from ravi_django.kernel.errors import (
     CancellationError,
     GuardrailError,
@@ -23,7 +22,7 @@ from ravi_django.kernel.errors import (
     RateLimitedError,
     TransientError,
 )
-from ravi_django.kernel.json_values import storable
+from ravi_django.kernel.json_values import canonical_json, storable
 from ravi_django.kernel.middleware import (
     AgentMiddleware,
     AgentRunContext,

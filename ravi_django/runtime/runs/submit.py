@@ -19,7 +19,7 @@ from ravi_django.kernel import (
     Priority,
     ThreadBusyError,
 )
-from ravi_django.kernel.canonical import digest_of
+from ravi_django.kernel.json_values import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.files import files

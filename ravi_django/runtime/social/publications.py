@@ -16,8 +16,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ControlPayload, IdempotencyMismatchError, InvalidInputError, Message, TopicId
-from ravi_django.kernel.canonical import digest_of
-from ravi_django.kernel.json_values import check_json, is_storable
+from ravi_django.kernel.json_values import check_json, digest_of, is_storable
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runtime.db import clock

@@ -12,9 +12,9 @@ from uuid import UUID
 from ravi_django.conf import conf
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import AgentNotFoundError, CancellationError, InvalidInputError, SpawnDeniedError
-from ravi_django.kernel.hooks import HookEvent
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message
+from ravi_django.kernel.middleware import HookEvent
 from ravi_django.kernel.supervision import Priority, SpawnBudget
 from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
