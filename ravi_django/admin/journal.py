@@ -18,7 +18,7 @@ from ravi_django.runtime.journal.entries import blob_value, internalize
 TONES = {"llm": "model", "tool": "tool", "run": "life"}  # the bar's colour, by the first part of the entry's kind
 
 
-def lines(entries: Sequence[JournalEntry]) -> list[dict[str, Any]]:
+def timeline_of(entries: Sequence[JournalEntry]) -> list[dict[str, Any]]:
     """The bars' offset and width are percentages of the time span of these entries."""
     if not entries:
         return []
@@ -106,7 +106,7 @@ class JournalEntryAdmin(InspectAdmin):
         return {
             "title": gettext("Entry %(number)s: %(kind)s %(name)s") % said,
             "entry": entry,
-            "line": lines([entry])[0],
+            "line": timeline_of([entry])[0],
             "bodies": [(name, show.pretty(value, None)) for name, value in bodies if value is not None],
             "seen": _seen(entry),
             "previous": beside.get(entry.seq - 1),

@@ -123,7 +123,7 @@ class RunAdmin(InspectAdmin):
             "output": show.pretty(run.output, 20_000),
             "error": run.error if isinstance(run.error, dict) else None,
             "diff": _diff(run.error),
-            "lines": journal.lines(list(entries)),
+            "lines": journal.timeline_of(list(entries)),
             "page": page,
             "turns": [(turn, show.blocks(turn.blocks)) for turn in turns[:TURNS]],
             "more_turns": len(turns) > TURNS,
