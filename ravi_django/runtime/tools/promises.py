@@ -24,7 +24,7 @@ from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import uuid7
 from ravi_django.runtime.db.threads import may_pass, with_retry
-from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.entries import Entry, NotJson
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.appender import append_repeatable
 from ravi_django.runtime.lease.caps import KIND, timeout_of
@@ -90,6 +90,8 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
             return await execute(ctx, tool, ready, entry.path, attempt.running)
         except ToolRefused as error:
             return _error(message_of(error))
+        except NotJson as error:
+            return happened(tool.name, error)
         except NotRenewed:  # the fence refuses this row if another worker has the run
             return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
         except TimeoutError:
@@ -145,6 +147,9 @@ class Attempt:
         values: list[Any] = []
         try:
             yield values
+        except NotJson as error:  # an iterator cannot be read a second time
+            values[:] = [error]
+            raise
         finally:
             self._end([value for value in values if not (inspect.isawaitable(value) or is_pause(value))])
 

@@ -84,8 +84,10 @@ def result_of(value: Any) -> ToolExecutionResult:
 
 
 def happened(name: str, value: Any) -> ToolExecutionResult:
-    """The result of an effect that has happened, whatever was returned."""
+    """The result of an effect that has happened, whatever was returned. `value` may be the NotJson that says so."""
     try:
+        if isinstance(value, NotJson):
+            raise value
         return result_of(value)
     except NotJson as raised:
         log.error("%s has happened, but %s", name, raised, extra={"action": "tool.not_json"})

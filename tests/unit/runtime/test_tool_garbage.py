@@ -203,6 +203,20 @@ def test_rows_are_no_result(kind, effect, caplog):
     assert Group.objects.exists() == (effect == "idempotent")
 
 
+@pytest.mark.parametrize("make", [lambda: (Group() for _ in range(2)), lambda: {"groups": (Group() for _ in range(2))}])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.django_db(transaction=True)
+def test_a_generator_of_rows_that_an_at_most_once_tool_returns_is_not_an_empty_list(make, is_async, caplog):
+    def give():
+        """Give."""
+        return make()
+
+    code(calling("give"), tools=[tool(name="give", effect="at_most_once")(on_the_loop(give) if is_async else give)])
+    kind = type(make()).__name__
+    assert drive(make_run()).output == f"ok: done; the result of type {kind} is not JSON"
+    assert [record.levelname for record in caplog.records if record.name == "ravi.tools"] == ["ERROR"]
+
+
 @pytest.mark.parametrize("effect", [*PROMISES, "agent", "async"])
 @pytest.mark.django_db(transaction=True)
 def test_the_values_of_a_queryset_are_read(effect):
