@@ -76,7 +76,7 @@ runtime.events.valkey: ValkeyBus
 runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
 runtime.journal.entries: BLOB_KEY blob_value entries_encode=encode Entry make_blob make_text_blob NewTurn
-    ENTRIES_SCHEMA=SCHEMA NotJson
+    ENTRIES_SCHEMA=SCHEMA MAX_ITEMS NotJson
 runtime.journal.fence: fence_append=append append_statement fence_execute=_execute MAX_ROWS Statement
 runtime.journal.lease: Lease
 runtime.journal.outbox: outbox_body=body of_crash of_request TOP_UP OUTBOX_TOPIC=TOPIC outbox_write=write
@@ -206,7 +206,7 @@ runtime.tools.builtin.read_result: results_aligned=_aligned results_blob=_blob r
 runtime.tools.call: may_be_late=_may_be_late
 runtime.tools.pauses: MAX_PAUSES
 runtime.tools.promises: tool_promises_on_a_thread=on_a_thread
-runtime.tools.results: is_small MAX_ITEMS result_of
+runtime.tools.results: is_small result_of
 runtime.tools.running: tool_running_connections=connections GRACE_S
 runtime.tools.threads: tool_threads_hanging=hanging LOST_PER_THREAD ToolThreads
 services.openings: Credential openings_look=look openings_lost=lost openings_open=_open Opening

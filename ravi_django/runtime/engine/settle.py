@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from ravi_django.agents.react.result import ResultText
 from ravi_django.capabilities.llm.errors import redact
@@ -331,14 +331,14 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
 
 def as_output(value: Any) -> str:
     """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON. Raises NotJson."""
-    value = storable(value)
+    try:
+        output = storable(to_jsonable_python(value, fallback=plain))
+    except Exception as error:
+        raise NotJson(value, error) from error
     if value is None:
         return ""
     if isinstance(value, str):
-        return value
+        return str(output)
     if isinstance(value, dict) and set(value) == {"text"} and isinstance(value["text"], str):
-        return value["text"]
-    try:
-        return to_json(value, fallback=plain).decode()
-    except Exception as error:
-        raise NotJson(value, error) from error
+        return str(output["text"])
+    return to_json(output).decode()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
+from collections import UserString
+from collections.abc import Iterable, Mapping, Sequence, Set, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from itertools import islice
+from numbers import Integral, Real
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +30,7 @@ from ravi_django.models.session import blocks_of
 
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
 SCHEMA = 1  # version of the stored values' format
-MAX_ROWS = 10_000  # read from a queryset that was returned
+MAX_ITEMS = 10_000  # read from a queryset or an iterator, which may never end
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
@@ -120,14 +123,14 @@ def dumps(value: Any) -> str | None:
     return None if value is None else encode(value).decode()
 
 
-def encode(value: Any, fallback: Callable[[Any], Any] = str) -> bytes:
-    """JSON that every database can store. A value that is not JSON becomes what `fallback` returns. Raises ValueError
-    for a value that is nested too deep to be read back."""
+def encode(value: Any) -> bytes:
+    """JSON that every database can store. A value that is not JSON becomes text. Raises ValueError for a value that is
+    nested too deep to be read back."""
     body = b""
     with suppress(ValueError):  # half a surrogate pair
-        body = to_json(value, fallback=fallback)
+        body = to_json(value, fallback=str)
     if not body or is_suspect(body):
-        body = to_json(storable(value), fallback=fallback)
+        body = to_json(storable(value), fallback=str)
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         parsed(body)  # raises if they are within each other
     return body
@@ -137,23 +140,44 @@ class NotJson(InvalidInputError):
     """A result or an output has no form as JSON; `raised` says why."""
 
     def __init__(self, value: Any, raised: Exception) -> None:
-        self.kind = type(value).__name__
+        reason, too_long = error_text(raised), f"has more than {MAX_ITEMS} items"
+        self.fault = f"the result of type {type(value).__name__} {too_long if too_long in reason else 'is not JSON'}"
         super().__init__(
-            f"the result of type {self.kind} is not JSON ({error_text(raised)}). Return text, numbers, lists and "
-            "dicts; of a queryset return queryset.values()",
+            f"{self.fault} ({reason}). Return text, numbers, lists and dicts; of a queryset return queryset.values()"
+            f"[:{MAX_ITEMS}]",
             field="result",
         )
 
 
 def plain(value: Any) -> Any:
-    """For `encode`: what stands for a returned value that is not JSON. Raises TypeError."""
-    if isinstance(value, Promise):  # a lazy translation
-        return str(value)
-    if isinstance(value, KeysView | ValuesView | ItemsView):
-        return list(value)
-    if isinstance(value, QuerySet) and not issubclass(value._iterable_class, ModelIterable):
-        return list(value[:MAX_ROWS])
+    """A `fallback` of pydantic for a returned value. Raises TypeError for one that has no form as JSON, ValueError for
+    too many items."""
+    match value:
+        case Promise() | UserString():  # a lazy translation
+            return str(value)
+        case BaseException():
+            return error_text(value)
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value)
+        case memoryview():
+            return bytes(value)
+        case Mapping():
+            return dict(value)
+        case QuerySet() if not issubclass(value._iterable_class, ModelIterable):
+            return listed(value[: MAX_ITEMS + 1])
+        case Sequence() | Set() | ValuesView():
+            return listed(value)
     raise TypeError(f"there is a value of type {type(value).__name__}")
+
+
+def listed(values: Iterable[Any]) -> list[Any]:
+    """The items of what was returned. Raises ValueError: the first of them alone would pass for all."""
+    items = list(islice(values, MAX_ITEMS + 1))
+    if len(items) > MAX_ITEMS:
+        raise ValueError(f"a value of type {type(values).__name__} has more than {MAX_ITEMS} items")
+    return items
 
 
 def as_recorded(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

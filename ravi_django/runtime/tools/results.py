@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from ravi_django.agents.react.calls import asks_for
 from ravi_django.capabilities.llm.errors import redact
@@ -37,9 +36,8 @@ from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
-from ravi_django.runtime.journal.entries import Entry, NotJson, encode, make_text_blob, plain
+from ravi_django.runtime.journal.entries import Entry, NotJson, encode, listed, make_text_blob, plain
 
-MAX_ITEMS = 10_000  # read from an iterator, which may never end
 MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
@@ -91,7 +89,7 @@ def happened(name: str, value: Any) -> ToolExecutionResult:
         return result_of(value)
     except NotJson as raised:
         log.error("%s has happened, but %s", name, raised, extra={"action": "tool.not_json"})
-        return ToolExecutionResult(content=[TextBlock(text=f"done; the result of type {raised.kind} is not JSON")])
+        return ToolExecutionResult(content=[TextBlock(text=f"done; {raised.fault}")])
 
 
 def _result_of(value: Any) -> ToolExecutionResult:
@@ -161,8 +159,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes_text(bytes(value))
     if isinstance(value, Iterator):
-        value = list(islice(value, MAX_ITEMS))
-    return encode(value, plain).decode()
+        value = listed(value)
+    return encode(to_jsonable_python(value, fallback=plain)).decode()  # the copy reads each iterator inside once
 
 
 def _bytes_text(body: bytes) -> str:

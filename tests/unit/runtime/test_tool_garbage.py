@@ -1,14 +1,17 @@
 """A tool that raises, hangs, returns garbage, 50 MB or what is no JSON never kills a run or a worker."""
 
 import asyncio
+import collections
 import enum
 import itertools
 import json
 import math
 import time
+import types
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from numbers import Integral, Real
 
 import pytest
 from django.contrib.auth.models import Group
@@ -76,6 +79,22 @@ class Faceless:
     pass
 
 
+class Count:
+    """A number of a library, as numpy has them."""
+
+    def __int__(self):
+        return 4
+
+
+class Share:
+    def __float__(self):
+        return 0.5
+
+
+Integral.register(Count)
+Real.register(Share)
+
+
 def nested(depth, kind=list):
     value = "deep"
     for _ in range(depth):
@@ -94,11 +113,10 @@ ODD = {
     "NUL": lambda: "a\0b",
     "bytes that are no text": lambda: b"\xff\xfe",
     "nan": lambda: {"x": math.nan, "y": -math.inf},
-    "huge int": lambda: 10**5000,
+    "exception": lambda: [ValueError("as a value")],
     "nan block": lambda: DataBlock(data={"x": [math.nan, math.inf]}),
     "bytes block": lambda: DataBlock(data=b"\xff"),
     "generator": lambda: (number for number in range(3)),
-    "endless": lambda: itertools.count(),
     "enum": lambda: Colour.RED,
     "set": lambda: {1},
     "values": lambda: {"a": 1}.values(),
@@ -109,6 +127,7 @@ ODD = {
     "many": lambda: [TextBlock(text="x")] * 20_000,
 }
 NOT_JSON = {
+    "endless": lambda: itertools.count(),
     "bytes inside": lambda: {"x": [b"\xff"]},
     "huge int inside": lambda: DataBlock(data={"x": 10**5000}),
     "circular": circular,
@@ -125,7 +144,6 @@ NOT_JSON = {
     "faceless": Faceless,
     "function": lambda: len,
     "class": lambda: Model,
-    "exception": lambda: ValueError("as a value"),
     "made without anything": lambda: TextBlock.model_construct(),
     "no result": lambda: ToolExecutionResult.model_construct(content=None),
     "a future of another loop": lambda: NotImplemented,
@@ -135,7 +153,7 @@ GARBAGE = {**ODD, **NOT_JSON}
 
 # One of each way through a run; `test_garbage_makes_a_message_that_a_model_can_be_sent` takes all of them.
 DRIVEN = [
-    *("half a surrogate pair", "nan", "huge int", "circular", "deep", "evil", "endless", "no result", "many"),
+    *("half a surrogate pair", "nan", "half a result", "circular", "deep", "evil", "endless", "no result", "many"),
     "a future of another loop",
 ]
 
@@ -160,7 +178,7 @@ def test_garbage_is_told_and_recorded_and_the_run_goes_on(name, effect, clock):
 
 def test_garbage_makes_a_message_that_a_model_can_be_sent():
     for name, make in NOT_JSON.items():
-        with case(name), pytest.raises(NotJson, match="is not JSON"):
+        with case(name), pytest.raises(NotJson, match=r"is not JSON|has more than 10000 items"):
             result_of(make())
     for name, make in ODD.items():
         with case(name):
@@ -172,7 +190,7 @@ def test_garbage_makes_a_message_that_a_model_can_be_sent():
             assert found.content
 
 
-ROWS = {"QuerySet": lambda: Group.objects.all(), "Group": Group, "dict": lambda: {"group": Group()}}
+ROWS = {"QuerySet": lambda: Group.objects.all(), "Group": Group, "dict": circular}
 
 
 @pytest.mark.parametrize("effect", [*PROMISES, "agent"])
@@ -234,6 +252,36 @@ def test_the_values_of_a_queryset_are_read(effect):
     assert drive(make_run()).output == (rows if effect == "agent" else f'ok: {{"groups":{rows}}}')
 
 
+@pytest.mark.parametrize("effect", [*PROMISES, "agent"])
+@pytest.mark.parametrize(
+    "make", [lambda rows: {"rows": rows}, lambda rows: rows.iterator()], ids=["inside", "iterator"]
+)
+@pytest.mark.django_db(transaction=True)
+def test_too_many_rows_are_refused_and_not_cut(effect, make, monkeypatch, clock):
+    """The first rows alone would pass for all."""
+    world.patch(monkeypatch, "MAX_ITEMS", 2)
+
+    def give():
+        """Give."""
+        return make(Group.objects.values("name"))
+
+    async def story(ctx, inbox):
+        return {"rows": Group.objects.values("name")}
+
+    code(
+        story if effect == "agent" else calling("give"), tools=[] if effect == "agent" else [tool(effect=effect)(give)]
+    )
+    Group.objects.bulk_create(Group(name=name) for name in "abc")
+    run = drive(make_run())
+    kind = type(make(Group.objects.values())).__name__
+    if effect == "at_most_once":
+        assert run.output == f"ok: done; the result of type {kind} has more than 2 items"
+        return
+    assert run.status == (Status.FAILED if effect == "agent" else Status.COMPLETED)
+    text = run.error["message"] if effect == "agent" else run.output
+    assert "has more than 2 items" in text and "return queryset.values()[:2]" in text
+
+
 AS_THEY_ARE = [
     *(TextBlock(text="t"), CodeBlock(code="c", language="py"), DataBlock(data={"a": None}), ErrorBlock(message="m")),
     *(ImageBlock(data="QUJD", mime_type="image/png"), AudioBlock(url="https://a"), VideoBlock(url="https://v")),
@@ -260,7 +308,7 @@ def test_each_kind_of_value_has_its_content(value, content):
     assert result_of(value).content == content
 
 
-def test_any_return_value_becomes_text(monkeypatch):
+def test_any_return_value_becomes_text():
     for value, text in (
         ("text", "text"), (None, ""), (0, "0"), (False, "false"), ([1, "a", None], '[1,"a",null]'),
         ({"b": 1, "a": [2.5]}, '{"b":1,"a":[2.5]}'),
@@ -269,6 +317,13 @@ def test_any_return_value_becomes_text(monkeypatch):
         (ToolExecutionResult(content=[TextBlock(text="result")]), "result"), (Decimal("1.50"), '"1.50"'),
         (Model(name="n", inner={"a": 1}), '{"name":"n","inner":{"a":1}}'),
         ([Model(name="n", inner={})], '[{"name":"n","inner":{}}]'), ((number for number in range(3)), "[0,1,2]"),
+        (collections.UserList([range(2), {3}]), "[[0,1],[3]]"), ((Count(), Share()), "[4,0.5]"),
+        (types.MappingProxyType({"a": collections.UserDict(b=1)}), '{"a":{"b":1}}'),
+        (collections.ChainMap({"a": 1}, {"b": {}.items()}), '{"b":[],"a":1}'), (collections.UserString("b"), '"b"'),
+        ({"raw": [memoryview(b"c"), bytearray(b"d")]}, '{"raw":["c","d"]}'),
+        ({"failed": KeyError("password=hush")}, '{"failed":"KeyError: \'password=[key]\'"}'),
+        (({"name": name} for name in ["a\0", "b\ud800"]), '[{"name":"a\ufffd"},{"name":"b?"}]'),
+        ({"names": (name for name in ["a\0", "b\ud800"])}, '{"names":["a\ufffd","b?"]}'),
         (Data("n", datetime(2026, 1, 2, tzinfo=UTC)), '{"name":"n","when":"2026-01-02T00:00:00Z"}'),
         (b"\xff", "[1 bytes that are no text]"),
     ):  # fmt: skip
@@ -276,8 +331,6 @@ def test_any_return_value_becomes_text(monkeypatch):
     for block in (ErrorBlock(message="m"), ToolResultBlock(call_id="1", is_error=True)):
         assert result_of(block).is_error and result_of(["x", block]).is_error
     assert not result_of(TextBlock(text="fine")).is_error
-    world.patch(monkeypatch, "MAX_ITEMS", 3)
-    assert result_of(itertools.count()).text == "[0,1,2]", "nothing is taken of what never ends"
 
 
 values = st.recursive(
