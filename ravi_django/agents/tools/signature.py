@@ -130,7 +130,8 @@ def _has_rows(annotation: Any) -> bool:
     if isinstance(annotation, str):
         return re.search(r"\bQuerySet\b", annotation) is not None
     bases = {(base.__module__[:17], base.__name__) for base in getattr(annotation, "__mro__", ())}
-    parts = [part for part in (get_origin(annotation), *get_args(annotation)) if part is not None]
+    of_variable = (getattr(annotation, "__bound__", None), *getattr(annotation, "__constraints__", ()))
+    parts = [part for part in (get_origin(annotation), *get_args(annotation), *of_variable) if part is not None]
     return not _ROWS.isdisjoint(bases) or any(map(_has_rows, parts))
 
 

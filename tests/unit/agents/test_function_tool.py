@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional, TypeVar
 
 import pytest
 from django.db.models import QuerySet
@@ -334,6 +334,7 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
         (no_schema, "types that JSON can carry"), (method, "bound method"), (field_default, "Annotated"),
         (Address, "takes a function"), (functools.partial(Address, zip=1), "takes a function"),
         (gives_rows, "list[dict]"), (gives_a_row, "list[dict]"), (gives_unimported_rows, "list[dict]"),
+        (gives_bound_rows, "list[dict]"), (gives_one_of, "list[dict]"),
         (functools.singledispatch(plain), "by its first positional argument"),
         ("greet", "write @tool(name='greet')"), (lambda a: a, "with @tool(name=…)"),
     ]:  # fmt: skip
@@ -343,9 +344,14 @@ def test_what_cannot_be_a_tool_is_refused_with_the_mend() -> None:
             assert words in str(caught.value)
 
 
+Row, Choice = TypeVar("Row", bound=Session), TypeVar("Choice", Session, str)
+
+
 def gives_rows() -> QuerySet[Session]: ...
 def gives_a_row() -> "dict[str, Session | None]": ...
 def gives_unimported_rows() -> "QuerySet[Nowhere]": ...  # noqa: F821
+def gives_bound_rows() -> list[Row]: ...
+def gives_one_of() -> Choice: ...
 def rest(*names: str) -> None: ...
 def keywords(**names: str) -> None: ...
 def positional(a: int, /) -> None: ...
