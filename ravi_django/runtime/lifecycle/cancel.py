@@ -98,7 +98,7 @@ def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
 
 def to_cancel(run_id: UUID) -> set[UUID]:
     """The runs to lock for the cancellation of one: its parent, which reads the outcome, and all below it."""
-    parent_id = Run.objects.values_list("parent_id", flat=True).get(id=run_id)
+    parent_id = Run.objects.filter(id=run_id).values_list("parent_id", flat=True).first()
     return concerned(run_id) | ({parent_id} if parent_id is not None else set())
 
 

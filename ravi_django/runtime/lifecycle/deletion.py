@@ -55,7 +55,7 @@ def _cancel(user: Any) -> None:
         live = _live(user)
         disown(user, live)
         for run_id in live:
-            with suppress(IllegalTransitionError):  # it has ended meanwhile
+            with suppress(IllegalTransitionError, Run.DoesNotExist):  # it has ended or was deleted meanwhile
                 cancel(run_id, OWNER_DELETED)
 
 

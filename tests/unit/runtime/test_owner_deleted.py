@@ -114,6 +114,22 @@ def test_a_run_that_is_made_behind_the_first_look_is_cancelled_too(ada: Any, mon
 
 
 @on_postgresql
+def test_a_run_that_is_deleted_behind_the_look_does_not_keep_its_owner(ada: Any, monkeypatch: Any) -> None:
+    deleted, stays = make_run(owner=ada), make_run(owner=ada)
+    live = world.owners_live
+
+    def look(user: Any) -> Any:
+        runs = live(user)
+        in_background(Run.objects.filter(id=deleted.id).delete).result(BOUND_S)
+        return runs
+
+    world.patch(monkeypatch, "owners_live", look)
+    ada.delete()
+    run = Run.objects.get()
+    assert (run.id, run.status, run.owner_id) == (stays.id, Status.CANCELLED, None)
+
+
+@on_postgresql
 def test_a_run_that_is_made_behind_the_last_look_is_never_there(ada: Any) -> None:
     key = ada.pk
     with transaction.atomic():
