@@ -42,16 +42,26 @@ def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any]) ->
         **asked,
         **detail,
     }
+    key = f"request:{request.id}:{event}:{request.version}"
+    return _audit(key, request, run, event="request", name=event, detail=known)
+
+
+def record_late(run: Run, place: dict[str, Any], tool: str, answer: dict[str, Any]) -> None:
+    """Record the late result of a tool's call whose run has ended."""
+    key = ":".join(["late", str(run.id), *map(str, place.values())])
+    detail = {**place, "outcome": "late", "answer": answer}
+    write_audit(_audit(key, run, run, event="tool", name=tool, detail=detail))
+
+
+def _audit(key: str, owned: HumanRequest | Run, run: Run, **more: Any) -> AuditRecord:
     return AuditRecord(
-        key=hashlib.sha256(f"request:{request.id}:{event}:{request.version}".encode()).hexdigest(),
-        event="request",
-        name=event,
-        owner_id=request.owner_id,
-        tenant=request.tenant,
+        key=hashlib.sha256(key.encode()).hexdigest(),
+        owner_id=owned.owner_id,
+        tenant=owned.tenant,
         agent=run.agent,
         run_id=run.id,
         session_id=run.session_id,
-        detail=known,
+        **more,
     )
 
 

@@ -20,7 +20,7 @@ from ravi_django.runtime.lease.caps import timeout_of
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rows as people_rows
-from ravi_django.runtime.people.records import record
+from ravi_django.runtime.people.records import record, record_late
 from ravi_django.runtime.runs import hints, workers
 from ravi_django.runtime.runs.waking import touch
 from ravi_django.runtime.runs.workers import RunningCode
@@ -130,14 +130,19 @@ def _resolved(answer: dict[str, Any]) -> dict[str, Any]:
 
 def end_late(run: Run, entry: Entry, worker: str, content: list[Any] | None) -> None:
     """The code of an attempt has ended after its call was given up; `content` is its result, None if it has none. The
-    result is an answer like a person's: the first one counts. Where nobody was asked, it is the result of the check."""
+    result is an answer like a person's: the first one counts. Where nobody was asked, it is the result of the check, or
+    of a run that has ended a record of the audit log."""
     answer = {"outcome": "happened", "result": content, "by": f"worker {worker}"}
     place = {"generation": run.generation, "path": entry.path, "attempt": entry.attempt}
     asked = HumanRequest.objects.filter(run_id=run.id, kind=HumanRequest.Kind.UNCERTAIN, **place)
     with transaction.atomic():
         held = Run.objects.select_for_update(no_key=True).filter(id=run.id).first()
         request = asked.order_by("-id").first()
-        if held is None or held.generation != run.generation or (request is None and held.status in TERMINAL):
+        if held is None:
+            return
+        if held.generation != run.generation or (request is None and held.status in TERMINAL):
+            if content is not None:
+                record_late(held, place, entry.name, answer)
             return
         if content is not None and request is None:
             result = {**answer, **hidden.of_call(entry.request)}

@@ -135,6 +135,19 @@ def test_a_persons_answer_that_was_first_stays_and_the_audit_has_the_late_result
     assert HumanRequest.objects.get().answer["result"] == "payment 7"
 
 
+def test_the_audit_has_the_late_result_of_a_run_that_was_cancelled(clock, provider):
+    run = drive(pay_with(provider.pay, provider.find))
+    world.cancel(run.id, "not needed")
+    assert not HumanRequest.objects.exists()
+
+    provider.answers.set()
+
+    until(lambda: AuditRecord.objects.exists())
+    late = AuditRecord.objects.get()
+    assert (late.event, late.name, late.detail["outcome"], late.run_id) == ("tool", "pay", "late", run.id)
+    assert late.detail["answer"]["result"] == [{"type": "text", "text": "payment 1"}]
+
+
 @on_postgresql
 def test_a_result_that_is_written_while_the_question_is_opened_is_its_answer(monkeypatch, provider):
     make, late = world.requests_new, JournalEntry.objects.filter(kind="effect.checked")
