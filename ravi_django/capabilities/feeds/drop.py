@@ -16,11 +16,10 @@ from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from ravi_django.capabilities.feeds.fields import items_in
 from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
 from ravi_django.kernel.errors import InvalidInputError
+from ravi_django.kernel.json_values import read_json, storable
 
 DONE, FAILED = "done", "failed"
 SETTLED_S = 2.0  # without a change, until a file counts as complete; a moved file keeps its time of writing
@@ -150,7 +149,7 @@ def _items(name: str, body: bytes, digest: str, options: Mapping[str, Any], most
     if len(body) > most_text:
         raise ValueError(f"{len(body)} bytes of text, the limit is {most_text}")
     if kind == ".json":
-        return items_in(from_json(body, allow_inf_nan=False), options)
+        return items_in(storable(read_json(body, texts=False)), options)
     text = body.decode("utf-8-sig", errors="replace")
     return [Item(id=identity, title=name, text=text, extra={**about, "cut": len(text.strip()) > TEXT_LENGTH})]
 

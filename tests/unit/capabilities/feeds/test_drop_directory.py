@@ -143,8 +143,8 @@ def test_what_cannot_be_taken_is_said(root, inside):
         ("a.txt", "x" * 1001, "1001 bytes of text, the limit is 1000"),
         ("a.pdf", "x" * 10_001, "10001 bytes, the limit is 10000"), ("a.json", "{", "a.json: EOF"),
         ("a.json", "7", "a.json, body: the body must be"),
-        ("a.json", '[{"title": {}}]', "a.json, 0.title: must be a text"), ("a.json", "[" * 999, "recursion"),
-        ("a.json", "NaN", "a.json"),
+        ("a.json", '[{"title": {}}]', "a.json, 0.title: must be a text"), ("a.json", "[" * 999, "more than 200 levels"),
+        ("a.json", "NaN", "a.json"), ("a.json", '[{"n": 1e999}]', "a.json, 0.n: the number is too large"),
     ]:  # fmt: skip
         with case(name, body, words):
             put(inside, name, body)
