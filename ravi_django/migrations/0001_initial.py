@@ -51,6 +51,7 @@ class Migration(migrations.Migration):
                 ('keeps', models.BooleanField(default=False, help_text='Anonymize: the rows stay, without the user')),
                 ('position', models.CharField(blank=True, default='', help_text='Progress of the deletion of names', max_length=100)),
                 ('runs', models.JSONField(help_text='Live runs that have the name in their journals until they end', null=True)),
+                ('after', models.UUIDField(help_text='The last session that a sweep tried: the next one begins behind it', null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
             ],
             options={

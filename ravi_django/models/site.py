@@ -102,6 +102,7 @@ class Erasure(models.Model):
     keeps = models.BooleanField(default=False, help_text="Anonymize: the rows stay, without the user")
     position = models.CharField(max_length=100, blank=True, default="", help_text="Progress of the deletion of names")
     runs = models.JSONField(null=True, help_text="Live runs that have the name in their journals until they end")
+    after = models.UUIDField(null=True, help_text="The last session that a sweep tried: the next one begins behind it")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -79,14 +79,16 @@ def sweep() -> None:
 def _work_off(erasure: Erasure, most: float) -> int:
     """Erase at most so many sessions and runs, then the rest; returns how many there were. A session that cannot be
     deleted stops no other, and does not count."""
-    used, failed, last = 0, 0, None
-    while failed < FAILED and (ids := erasure_rows.sessions_of(erasure, last, int(min(SESSIONS, most - used)))):
+    used, failed, last = 0, 0, erasure.after
+    while failed < FAILED and (ids := erasure_rows.sessions_of(erasure, last, min(SESSIONS, most - used))):
         last = ids[-1]
         done = workers.apart(partial(_erase, most=most - used - len(ids), audits=not erasure.keeps), ids)
         failed += len(ids) - sum(sessions for sessions, _ in done)
         used += sum(map(sum, done))
     if not erasure_rows.sessions_of(erasure, None, 1):
         erasure_rows.finish(erasure)
+    else:  # sessions that cannot be deleted must not hide those behind them from every sweep
+        Erasure.objects.filter(id=erasure.id).update(after=last if failed >= FAILED else None)
     return used
 
 

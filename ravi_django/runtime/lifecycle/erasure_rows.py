@@ -113,9 +113,9 @@ def _family(ids: Sequence[UUID]) -> set[UUID]:
 # -------------------------------------------------------------------------------------------------- working it off
 
 
-def sessions_of(erasure: Erasure, after: UUID | None, limit: int) -> list[UUID]:
-    rows = Session.objects.filter(erasure=erasure).order_by("id")
-    return list((rows if after is None else rows.filter(id__gt=after)).values_list("id", flat=True)[:limit])
+def sessions_of(erasure: Erasure, after: UUID | None, limit: float) -> list[UUID]:
+    rows = Session.objects.filter(erasure=erasure).order_by("id").values_list("id", flat=True)
+    return list((rows if after is None else rows.filter(id__gt=after))[: max(0, int(limit))])
 
 
 def live_in(roots: Collection[UUID]) -> list[UUID]:

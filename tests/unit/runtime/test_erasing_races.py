@@ -159,3 +159,22 @@ def test_a_row_that_cannot_be_erased_stops_no_other(ada: Any, clock: FakeClock, 
     world.erasing_sweep()
     assert not (left.all() or Erasure.objects.exists())
     assert all("user:deleted-" in request.to for request in HumanRequest.objects.all())
+
+
+def test_more_refused_sessions_than_a_sweep_tries_hide_no_other(ada: Any) -> None:
+    ids = sorted(Session.objects.create(owner=ada).pk for _ in range(102))
+    refused = set(ids[:101])
+
+    def refuse(sender: Any, instance: Any, **more: Any) -> None:
+        if instance.pk in refused:
+            raise ValueError(f"{instance.pk} stays")
+
+    pre_delete.connect(refuse, sender=Session)
+    ada.delete()
+    for _ in range(2):
+        world.erasing_sweep()
+    assert set(Session.objects.values_list("pk", flat=True)) == refused
+    refused.clear()  # the next sweeps begin with the first again
+    for _ in range(2):
+        world.erasing_sweep()
+    assert not (Session.objects.exists() or Erasure.objects.exists())
