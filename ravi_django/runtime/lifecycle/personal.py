@@ -83,14 +83,16 @@ class Table:
     stays: bool = False  # reduced to the audit's needs, not deleted
     exported: bool = True  # tickets are not: they have credentials, and live for a minute
     made: str = ""  # the column of the creation time; empty: a run that is being cancelled may still write rows
+    late: Q = NONE  # rows that the user's erased runs made later
 
     def rows(self, scope: Scope) -> QuerySet[Any]:
         rows = self.model._default_manager.filter(self.where(scope))
         if not (self.made and scope.until):
             return rows
-        reduced = Q(detail__erased=True) if self.stays else NONE  # by the erasure of its run, which may end later
-        return rows.filter(Q(**{f"{self.made}__lte": scope.until}) | reduced)
+        return rows.filter(Q(**{f"{self.made}__lte": scope.until}) | self.late)
 
+
+_REDUCED = Q(detail__erased=True)
 
 # In this order: a row goes before the rows that it refers to.
 TABLES = (
@@ -117,9 +119,9 @@ TABLES = (
     Table(DailyBudget, _user("owner")),
     Table(Ticket, _user("user"), exported=False),
     Table(Delegation, _user("user", "delegate"), made="created_at"),
-    Table(Publication, _delivered),
+    Table(Publication, _delivered, made="created_at", late=Q(run=None) & ~Q(body__sender=None)),
     Table(RaviFile, _user("owner"), made="created_at"),
-    Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True, made="created_at"),
+    Table(AuditRecord, _either(_user("owner"), _run("run_id")), stays=True, made="created_at", late=_REDUCED),
     Table(Run, _run("pk")),
     Table(Session, _session("pk")),
 )

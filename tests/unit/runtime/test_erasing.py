@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
+from ravi_django import emit
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import (
     AuditRecord,
@@ -303,6 +304,9 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     source = Source.objects.create(name="n", location="https://example.com/feed", agent="a/b", owner=owner)
     SourceItem.objects.create(source=source, identity="i", digest="d")
     file = RaviFile.objects.create(owner=owner, size=1)
+    emitted = emit("news/z", "later", user=owner, id="once")
+    sent_by = {"done_at": timezone.now(), "digest": "d", "body": {"sender": {"type": "a", "key": "b"}}}
+    Publication.objects.create(topic="news/z", scope="late", owner=owner, run_id=lease.run_id, **sent_by)
     run, at = make_run(), timezone.now()
     audit = AuditRecord.objects.create(owner=owner, run_id=run.id, session_id=run.session_id, detail={"text": "later"})
     answered = HumanRequest.objects.create(run=run, answered_by=owner, answered_at=at)
@@ -313,6 +317,8 @@ def test_what_the_user_makes_behind_an_unfinished_erasure_stays() -> None:
     assert list(AuditRecord.objects.filter(owner=owner).values_list("detail", flat=True)) == [audit.detail]
     assert (Follow.objects.get(), Schedule.objects.get(), Source.objects.get()) == (follow, schedule, source)
     assert (ScheduleTick.objects.count(), SourceItem.objects.count()) == (1, 1)
+    assert emit("news/z", "later", user=owner, id="once") == emitted
+    assert not Publication.objects.filter(scope="late").exists()
 
 
 def test_the_command_says_what_still_runs(ada: Any) -> None:
