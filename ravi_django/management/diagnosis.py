@@ -270,10 +270,12 @@ def services() -> Iterator[Finding]:
 def streams() -> Iterator[Finding]:
     """What a full server of the streams deletes."""
     buffer = get_buffer()
-    memory = buffer.memory() if isinstance(buffer, ValkeyBuffer) else {}
-    if (policy := memory.get("maxmemory-policy", "noeviction")) != "noeviction":
-        limit = "" if memory.get("maxmemory", "0") != "0" else "; now it has no maxmemory"
-        what = f"streams: maxmemory-policy is {policy}: a full server deletes parts of streams{limit}"
+    if not isinstance(buffer, ValkeyBuffer):
+        return
+    memory = buffer.memory()
+    if (policy := memory.get("maxmemory_policy", "unknown")) != "noeviction":
+        limit = "" if memory.get("maxmemory") != 0 else "; now it has no maxmemory"
+        what = f"streams: maxmemory-policy is {policy}: a full server may delete parts of streams{limit}"
         yield Finding("warning", what, "set maxmemory-policy noeviction in the Redis or Valkey of the streams")
 
 

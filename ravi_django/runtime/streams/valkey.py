@@ -151,10 +151,10 @@ class ValkeyBuffer:
     def ping(self) -> None:
         self._client.ping()
 
-    def memory(self) -> dict[str, str]:
-        """Settings of the server's memory; none where it is away or forbids CONFIG."""
+    def memory(self) -> dict[str, Any]:
+        """The state of the server's memory; empty where it cannot be read. Hosted servers forbid CONFIG."""
         try:
-            return dict(self._client.config_get("maxmemory*"))
+            return dict(self._client.info("memory"))
         except (redis.RedisError, OSError):
             return {}
 
