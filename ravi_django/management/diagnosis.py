@@ -27,6 +27,7 @@ from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import own_settings
 from ravi_django.runtime.people import addressees
+from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
 
@@ -192,11 +193,12 @@ def agents() -> Iterator[Finding]:
         yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
     if not _has_table(Run):
         return
-    waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=addresses)
+    live = {agent for worker in workers.alive() for agent in worker.agents} or set(addresses)
+    waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=live)
     for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:
-        what = f"agents: {agent} is not in this code, and {count} unfinished runs wait for a process that has it"
+        what = f"agents: no live worker has {agent}, and {count} unfinished runs wait for one that has it"
         yield Finding("warning", what, "register an agent of this address again, or cancel these runs in the admin")
-    ticking = Schedule.objects.filter(enabled=True).exclude(agent__in=specs.known_agents())
+    ticking = Schedule.objects.filter(enabled=True).exclude(agent__in=live | (specs.known_agents() - set(addresses)))
     for agent in ticking.values_list("agent", flat=True).distinct().order_by("agent")[:SHOWN]:
         what = f"agents: {agent} cannot be run, and enabled schedules submit to it"
         yield Finding("warning", what, "register an agent of this address again, or disable these schedules")

@@ -114,6 +114,7 @@ class Migration(migrations.Migration):
                 ('started_at', models.DateTimeField()),
                 ('seen_at', models.DateTimeField()),
                 ('code', models.JSONField(default=dict, help_text='At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds')),
+                ('agents', models.JSONField(default=list, help_text='Addresses of the agents in its code')),
             ],
             options={
                 'verbose_name_plural': 'worker processes',

@@ -20,6 +20,7 @@ class WorkerProcess(models.Model):
     code = models.JSONField(
         default=dict, help_text="At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds"
     )
+    agents = models.JSONField(default=list, help_text="Addresses of the agents in its code")
 
     class Meta:
         verbose_name_plural = "worker processes"

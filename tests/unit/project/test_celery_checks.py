@@ -15,8 +15,8 @@ from project.settings import database
 from ravi_django.checks import check_source_places
 from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
-from ravi_django.models import Run, Schedule, Source
-from tests.support import forks
+from ravi_django.models import Run, Schedule, Source, WorkerProcess
+from tests.support import forks, world
 from tests.support.cases import case
 from tests.support.runs import make_run
 
@@ -159,14 +159,24 @@ def test_the_doctor_names_agents_that_no_code_has_and_that_have_work() -> None:
         return [finding.what for finding in diagnosis.agents() if finding.level == "warning"]
 
     assert faults() == []
+    world.worker_seen("this", 0)
+    WorkerProcess.objects.create(name="other", seen_at=world.now(), started_at=world.now(), agents=["react/elsewhere"])
+    make_run("react/elsewhere")
     for status in ("suspended", "pending", "completed"):
         Run.objects.filter(id=make_run("react/old-name").id).update(status=status)
     make_run("react/assistant")
     for name, agent, enabled in (("a", "react/gone", True), ("b", "react/off", False), ("c", "react/assistant", True)):
         Schedule.objects.create(name=name, agent=agent, enabled=enabled, input="hi", every_s=60)
     assert faults() == [
-        "agents: react/old-name is not in this code, and 2 unfinished runs wait for a process that has it",
+        "agents: no live worker has react/old-name, and 2 unfinished runs wait for one that has it",
         "agents: react/gone cannot be run, and enabled schedules submit to it",
+    ]
+    WorkerProcess.objects.filter(name="this").delete()
+    assert [fault.split(",")[0] for fault in faults()] == [
+        "agents: no live worker has react/assistant",
+        "agents: no live worker has react/old-name",
+        "agents: react/assistant cannot be run",
+        "agents: react/gone cannot be run",
     ]
 
 
