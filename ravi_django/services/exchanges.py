@@ -133,9 +133,6 @@ def _name_files(blocks: list[dict[str, Any]]) -> None:
     """Set the type of the blocks that name a file."""
     checks.check_size(blocks)
     given = [block for block in blocks if block["type"] == "file"]
-    if len(given) > checks.MESSAGE_MEDIA:
-        text = f"input has {len(given)} files; a message may have {checks.MESSAGE_MEDIA} of media"
-        raise InvalidInputError(text, field="input")
     kinds = files.kinds(block["file"] for block in given)
     for block in given:
         block["type"] = kinds.get(block["file"], "document")

@@ -210,7 +210,8 @@ def answers(count: int, ids: int) -> list[Any]:
 
 CONVERSATIONS = {  # of new messages: over a bound, or the dearest within all
     "files": (413, files(20_000)), "messages": (413, texts(20_000)), "answers": (413, answers(5_000, 51)),
-    "20 files more": (400, files(21)), "1,000 texts": (404, texts(1000)), "500 equal answers": (404, answers(500, 1)),
+    "20 files more": (400, files(21)), "1,000 files": (400, files(1000)), "1,000 texts": (404, texts(1000)),
+    "500 equal answers": (404, answers(500, 1)),
 }  # fmt: skip
 
 
