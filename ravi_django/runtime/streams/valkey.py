@@ -31,6 +31,7 @@ log = logging.getLogger("ravi.streams")
 # KEYS: meta hash, stream of frames, set of durable keys and an empty one. The hash has n: last number; began: the last
 # number before its first; server: the run_id of its server then; gen: the root's generation; cut: the last number
 # before that; e:<run>: newest epoch seen; end: the root's epoch of its end; w:<writer>: how many frames it has sent.
+# These stay until the hash expires: an e: for each run of the tree, a w: for each process that has streamed for it.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, its frames
 # before this batch, its last number, server, generation, then run, epoch, key, body for each frame.
 # It is lost if one of the keys was evicted, if another server process began it (after a restart or a failover an older
