@@ -154,7 +154,7 @@ runtime.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED grace
     SCHEDULER_RETRY_S=RETRY_S see_to=handle scheduler_take=handle_row scheduler_tick=tick WITHIN_S
 runtime.schedules.timetable: check_cron Timetable zone_of TicksZoneInfo=ZoneInfo
 runtime.social.backlog: BACKLOG_MOST=MOST
-runtime.social.deliveries: DELIVERIES_APART=APART homes_look=_look deliveries_targets=_targets
+runtime.social.deliveries: homes_look=_look deliveries_targets=_targets
 runtime.social.delivery_rows: to_live_runs to_new_runs
 runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle DIGESTS_TRIES=TRIES
 runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES deliver_batch deliver_due

@@ -25,7 +25,6 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.social import delivery_rows
 from ravi_django.runtime.social.delivery_rows import SIGNAL, Letter, ToLive, ToNew
 
-APART = 64  # followers of one delivery that are tried alone to find those that fail
 REST_S = 300.0  # from a failure of the follower's run until it gets another
 
 
@@ -65,7 +64,7 @@ class Delivered:
 
 
 def deliver(dues: Sequence[Due]) -> Delivered:
-    """Deliver to all of them. Rows that make an error are found by halving, so that the others are delivered."""
+    """Deliver to all of them at once; after an error to each alone, so that the others are delivered."""
     found, parts = Delivered(), [dues] if dues else []
     while parts:
         part = parts.pop()
@@ -77,11 +76,10 @@ def deliver(dues: Sequence[Due]) -> Delivered:
         except OperationalError:
             raise  # of the database, not of these rows
         except DatabaseError as error:
-            if len(part) == 1 or len(found.failed) >= APART:
-                found.failed |= dict.fromkeys((due.follower.id for due in part), error)
+            if len(part) == 1:
+                found.failed[part[0].follower.id] = error
             else:
-                half = len(part) // 2
-                parts += [part[half:], part[:half]]
+                parts = [[due] for due in reversed(part)]
         else:
             found.given += done.given
             found.busy += done.busy

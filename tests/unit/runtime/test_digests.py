@@ -251,14 +251,6 @@ def test_a_follower_whose_rows_make_an_error_is_set_aside_and_the_others_have_th
     assert Publication.objects.get().done_at is not None
 
 
-def test_of_many_that_fail_not_each_is_looked_for(refuse, monkeypatch):
-    world.patch(monkeypatch, "DELIVERIES_APART", 2)
-    follows = followers(16)
-    refuse.update(follow.id for follow in follows[8:])
-    emit("hello")
-    assert (Run.objects.count(), FeedItem.objects.count()) == (8, 8)
-
-
 def test_it_is_tried_again_and_given_up_after_some_tries_for_all_to_see(clock, refuse, caplog):
     late, never = followers(2)
     refuse.update([late.id, never.id])
