@@ -21,7 +21,7 @@ from ravi_django.events import enqueue, get_bus
 from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.events import outbox_rows, relay
-from ravi_django.runtime.events.site import forget_buses
+from ravi_django.runtime.events.relay import forget_buses
 from ravi_django.runtime.journal import outbox
 
 TOPIC = "bench"

@@ -261,7 +261,7 @@ def _is_site(address: str) -> bool:
 
 @register("ravi")
 def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    from ravi_django.runtime.events import site
+    from ravi_django.runtime.events import relay
 
     given = conf.EVENT_BUS
     found: list[CheckMessage] = []
@@ -271,7 +271,7 @@ def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
         return [_wrong("EVENT_BUS", f"{hint} redis://host:6379/0", "ravi.E020")]
     if not _is_above_0(conf.EVENT_MAXLEN, int):
         found.append(_wrong("EVENT_MAXLEN", "The number of events that a topic keeps, above 0.", "ravi.E020"))
-    if given is not None and conf.ENGINE == "celery" and site.address() == site.MEMORY:
+    if given is not None and conf.ENGINE == "celery" and relay.address() == relay.MEMORY:
         text = "The event bus is in this process only: events of other processes are not received here."
         hint = 'RAVI[\'EVENT_BUS\'] = "redis://host:6379/0", or "auto" if the streams have a Redis.'
         found.append(Warning(text, hint=hint, id="ravi.W020"))

@@ -5,8 +5,7 @@ The bus has the events of all owners and tenants: trust its readers like readers
 
 from ravi_django.runtime.events.bus import Bus, Delivered
 from ravi_django.runtime.events.memory import MemoryBus
-from ravi_django.runtime.events.relay import enqueue
-from ravi_django.runtime.events.site import get_bus
+from ravi_django.runtime.events.relay import enqueue, get_bus
 from ravi_django.runtime.events.valkey import ValkeyBus
 
 __all__ = ["Bus", "Delivered", "MemoryBus", "ValkeyBus", "enqueue", "get_bus"]

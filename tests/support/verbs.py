@@ -71,7 +71,7 @@ runtime.events.outbox_rows: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=
 runtime.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue relay_event=_event courier_hint=hint
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
     relay_rests_until=_rests_until courier_send=_send courier_thread=_thread courier_time=time courier_wake=_wake
-runtime.events.site: forget_buses get_bus
+runtime.events.relay: forget_buses get_bus
 runtime.events.valkey: ValkeyBus
 runtime.journal.append: append save_blobs store_big_values
 runtime.journal.bodies: bodies_keep=keep
@@ -146,7 +146,7 @@ runtime.tools.call: QUICK_S
 runtime.runs.waking: touching_lock=lock touch
 runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept
     worker_gone worker_seen
-runtime.schedules.rows: schedules_advance=advance schedules_due=due store_schedules_due=_due
+runtime.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=recorded
 runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save_checked next_ticks
     schedules_remove=remove run_now schedules_submit_once=submit_once

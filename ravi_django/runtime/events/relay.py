@@ -1,4 +1,4 @@
-"""The relay: from the outbox to the event bus, in the outbox's order, soon after a commit.
+"""The bus of the site, and its relay: from the outbox to the bus, in the outbox's order, soon after a commit.
 
 One relay at a time. When one dies in the middle, the next sends its batch again.
 """
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from pydantic import ValidationError
 
@@ -23,9 +24,40 @@ from ravi_django.kernel import Event, InputTooLargeError
 from ravi_django.kernel.secrets import refuse_secrets
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.events import outbox_rows
-from ravi_django.runtime.events.bus import EVENTS, check_topic
-from ravi_django.runtime.events.site import get_bus
+from ravi_django.runtime.events.bus import EVENTS, Bus, check_topic
+from ravi_django.runtime.events.memory import MemoryBus
+from ravi_django.runtime.events.valkey import ValkeyBus
 from ravi_django.runtime.journal import outbox
+from ravi_django.runtime.streams.buffer import stream_url
+
+MEMORY = "memory"
+
+_buses: dict[tuple[int, str], Bus] = {}
+
+
+def address() -> str | None:
+    """The URL of the bus's server, or "memory"; None when the site has no bus. "auto" is the Redis of the streams, or
+    "memory" without one."""
+    given = conf.EVENT_BUS
+    return (stream_url() or MEMORY) if given == "auto" else given
+
+
+def get_bus() -> Bus:
+    """The bus of this site; one object a process. Raises ImproperlyConfigured when RAVI["EVENT_BUS"] is None."""
+    where = address()
+    if where is None:
+        raise ImproperlyConfigured(
+            'this site has no event bus: set RAVI[\'EVENT_BUS\'] to "auto", "memory" or a redis:// address'
+        )
+    key = (os.getpid(), where)  # after a fork the parent's connections are not ours
+    if key not in _buses:
+        _buses[key] = MemoryBus() if where == MEMORY else ValkeyBus(where)
+    return _buses[key]
+
+
+def forget_buses() -> None:
+    """For tests: the next test begins without subscriptions."""
+    _buses.clear()
 
 
 def enqueue(event: Event, topic: str = EVENTS) -> bool:
@@ -185,12 +217,11 @@ def _carry() -> None:
 
 
 def _send() -> None:
-    from ravi_django.runtime.events import site
     from ravi_django.runtime.runs import background
 
     try:
-        where = site.address()
-        if where == site.MEMORY or (where is not None and conf.ENGINE == "inline"):
+        where = address()
+        if where == MEMORY or (where is not None and conf.ENGINE == "inline"):
             relay_safely()  # its readers may be in this process alone
         elif where is not None:
             background.hint("ravi.relay_events")

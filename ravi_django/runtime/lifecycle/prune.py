@@ -21,7 +21,7 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
 from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.runs import workers
-from ravi_django.runtime.schedules import rows as schedule_rows
+from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import publications
 from ravi_django.runtime.sources import items
 from ravi_django.runtime.streams.buffer import get_buffer
@@ -160,7 +160,7 @@ _OTHERS: dict[str, Callable[[float, bool], int]] = {
     "runs": _prune_runs,
     "requests": lambda age, dry_run: _prune(prune_rows.old_requests(age), dry_run, cascades=True),
     "audit": lambda age, dry_run: _prune(prune_rows.old_audits(age), dry_run),
-    "ticks": lambda age, dry_run: _prune(schedule_rows.old_ticks(age), dry_run),
+    "ticks": lambda age, dry_run: _prune(ticking.old_ticks(age), dry_run),
     "publications": lambda age, dry_run: _prune(publications.old_publications(age), dry_run),
     "source_items": lambda age, dry_run: (items.count_old_items if dry_run else items.prune_items)(age),
     "outbox": _prune_outbox,

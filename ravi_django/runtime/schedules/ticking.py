@@ -12,17 +12,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db import InterfaceError, OperationalError
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Coalesce, Greatest
 
 from ravi_django.conf import conf
-from ravi_django.db import transaction
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.errors import message_of
 from ravi_django.models import Run, Schedule, ScheduleTick
 from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.schedules import rows as schedule_rows
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.schedules.schedules import submit_for, timetable
 from ravi_django.runtime.schedules.timetable import MOMENT, Timetable
 
@@ -54,12 +57,12 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
     hinted: list[UUID] = []
     seen: set[UUID] = set()
     agents: Agents = {}
-    begun, page = None, schedule_rows.due(min(BATCH, limit))
+    begun, page = None, due(min(BATCH, limit))
     while page:
         begun = begun or page[0][2]
         for _, schedule_id, _ in page:
             if left <= 0 or time.monotonic() >= ends:
-                schedule_rows.mark_seen(begun)
+                mark_seen(begun)
                 return hinted
             if schedule_id in seen:  # it has more ticks to catch up with, in the next sweep
                 continue
@@ -72,9 +75,9 @@ def tick(limit: int = LIMIT, within_s: float = WITHIN_S) -> list[UUID]:
                 continue
             hinted += [run.id for run in taken if run.status == "pending"]
             left -= max(len(taken), 1)
-        page = schedule_rows.due(BATCH, page[-1]) if len(page) >= min(BATCH, limit) else []
+        page = due(BATCH, page[-1]) if len(page) >= min(BATCH, limit) else []
     if not is_all and begun is not None:
-        schedule_rows.mark_seen(begun)
+        mark_seen(begun)
     return hinted
 
 
@@ -85,7 +88,7 @@ Agents = dict[str, specs.Found]
 def handle(schedule_id: UUID, room: int, begun: datetime, agents: Agents) -> list[Run]:
     """Submit the due ticks of one schedule, at most `room` runs. The sweep has `begun` then. Returns the new runs."""
     with transaction.atomic():
-        found = schedule_rows.read_due(schedule_id)
+        found = read_due(schedule_id)
         return [] if found is None else handle_row(*found, room, begun, agents)
 
 
@@ -97,14 +100,14 @@ def handle_row(row: Schedule, present: datetime, room: int, begun: datetime, age
         part = _choose(row, times, present, min(room, PER_SCHEDULE), seen_at)
     except InvalidInputError as error:
         log.warning("schedule %s: %s", row.id, error, extra={"action": "tick.put_off"})
-        schedule_rows.postpone(row, message_of(error)[:ERROR], RETRY_S, seen_at)
+        postpone(row, message_of(error)[:ERROR], RETRY_S, seen_at)
         return []
     due_at = None if part.following is None else times.due(part.following)
-    if not schedule_rows.advance(row, part.following, due_at, part.last):
+    if not advance(row, part.following, due_at, part.last):
         return []
-    before = schedule_rows.recorded(row, [*part.ticks, *(tick.at for tick in part.skipped)])
+    before = recorded(row, [*part.ticks, *(tick.at for tick in part.skipped)])
     made = [_submit(row, at, part.missed, agents) for at in part.ticks if at not in before]
-    schedule_rows.record(row, [*(tick for tick in part.skipped if tick.at not in before), *(done for done, _ in made)])
+    record(row, [*(tick for tick in part.skipped if tick.at not in before), *(done for done, _ in made)])
     return [run for _, run in made if run is not None]
 
 
@@ -163,3 +166,83 @@ def _submit(row: Schedule, at: datetime, missed: int, agents: Agents) -> tuple[S
         log.warning("schedule %s, %s: no run: %s", row.id, at, message_of(error), extra={"action": "tick.refused"})
         done.error = f"{type(error).__name__}: {message_of(error)}"[:ERROR].replace("\0", "\N{REPLACEMENT CHARACTER}")
         return done, None
+
+
+ROWS = 5_000  # changed by one statement, at most
+Due = tuple[datetime, UUID, datetime]  # when a schedule was due, its id, the present time
+
+
+def due(limit: int, behind: Due | None = None) -> list[Due]:
+    """The due schedules, the longest overdue first, starting after `behind`. A partial index on enabled rows serves
+    this query."""
+    rows = _due()
+    if behind is not None:
+        at, last, _ = behind
+        rows = rows.filter(Q(due_at__gt=at) | Q(id__gt=last), due_at__gte=at)
+    found: QuerySet[Any, Any] = rows.annotate(present=clock.now()).order_by("due_at", "id")
+    return list(found.values_list("due_at", "id", "present")[:limit])
+
+
+def read_due(schedule_id: UUID) -> tuple[Schedule, datetime] | None:
+    """The locked schedule with its owner and session, and the present time. None when another scheduler has locked it,
+    or it is not due any more."""
+    rows = _due().filter(id=schedule_id).annotate(present=clock.now())
+    row = _lock_unlocked(rows).select_related("owner", "session").first()
+    return None if row is None else (row, vars(row)["present"])
+
+
+def _due() -> QuerySet[Schedule]:
+    return Schedule.objects.filter(enabled=True, due_at__lte=clock.now())
+
+
+def advance(row: Schedule, next_at: datetime | None, due_at: datetime | None, last_at: datetime) -> bool:
+    """Move the schedule to its next tick. False when it has changed since it was read, or is disabled."""
+    rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
+    return bool(rows.update(next_at=next_at, due_at=due_at, seen_at=None, last_at=last_at))
+
+
+def postpone(row: Schedule, error: str, seconds: float, seen_at: datetime) -> None:
+    """Try the schedule again after `seconds`, here or on another host: its rule is invalid on this one."""
+    rows = Schedule.objects.filter(id=row.id, next_at=row.next_at, enabled=True)
+    rows.update(due_at=clock.after(seconds), seen_at=Coalesce("seen_at", Value(seen_at)), error=error)
+
+
+def mark_seen(begun: datetime) -> None:
+    """Mark the remaining due schedules as seen by a sweep, so that their wait for the next sweep is not counted as
+    downtime. Skips rows that are locked where the database supports it; elsewhere all lock in one order."""
+    can_tell = connection.features.has_select_for_update_skip_locked
+    while True:
+        with transaction.atomic():
+            rows = _due().filter(seen_at=None)
+            found = _lock_unlocked(rows.order_by("due_at")) if can_tell else rows.order_by("id").select_for_update()
+            ids = list(found.values_list("id", flat=True)[:ROWS])
+            Schedule.objects.filter(id__in=ids).update(seen_at=Greatest("due_at", Value(begun)))
+        if len(ids) < ROWS:
+            break
+
+
+def _lock_unlocked(rows: QuerySet[Schedule]) -> QuerySet[Schedule]:
+    """Lock the rows and skip those that others have locked."""
+    if not connection.features.has_select_for_update_skip_locked:
+        return rows
+    return rows.select_for_update(skip_locked=True, of=("self",), no_key=True)
+
+
+def recorded(row: Schedule, ticks: Sequence[datetime]) -> set[datetime]:
+    """Which of these ticks are recorded already."""
+    return set(ScheduleTick.objects.filter(schedule=row, at__in=ticks).order_by().values_list("at", flat=True))
+
+
+def record(row: Schedule, ticks: Sequence[ScheduleTick]) -> None:
+    """Write the ticks; the last one's error becomes the schedule's. Raises IntegrityError when one is recorded."""
+    present = clock.fixed()
+    for tick in ticks:
+        if present is not None:
+            tick.created_at = present
+    ScheduleTick.objects.bulk_create(ticks)
+    if ticks and ticks[-1].error != row.error:
+        Schedule.objects.filter(id=row.id).update(error=ticks[-1].error)
+
+
+def old_ticks(older_than_s: float) -> QuerySet[ScheduleTick]:
+    return ScheduleTick.objects.filter(created_at__lt=clock.after(-older_than_s))

@@ -12,7 +12,7 @@ from django.db import close_old_connections
 from ravi_django.kernel import Event, IllegalTransitionError
 from ravi_django.models import Run
 from ravi_django.runtime.events.bus import EVENTS, NotYet
-from ravi_django.runtime.events.site import get_bus
+from ravi_django.runtime.events.relay import get_bus
 from ravi_django.runtime.runs import signals
 from ravi_django.runtime.sources import unread
 
