@@ -35,8 +35,11 @@ _NAME = re.compile(r"[\w.:@+~/-]+")
 def check(names: Sequence[str]) -> None:
     """`names` are the model and its fallbacks. Raises InvalidInputError for one that a row may not use."""
     for number, name in enumerate(names, -1):
+        field = "model" if number < 0 else f"fallbacks.{number}"
+        if name and not _NAME.fullmatch(name.strip()):
+            allowed = "a name has only letters, digits and . : @ + ~ / - _"
+            raise InvalidInputError(f"{field}: {name!r} is not a name of a model: {allowed}", field=field)
         if name and (reason := _refusal(name.strip())):
-            field = "model" if number < 0 else f"fallbacks.{number}"
             raise InvalidInputError(
                 f"{field}: {name!r} is not allowed here: {reason}. A developer can allow it in the settings: "
                 f"RAVI = {{'MODELS': [{name!r}, …]}}",
@@ -65,8 +68,6 @@ def _refusal(name: str) -> str:
         return "an ARN can choose the host of the call"
     if provider and provider not in HOSTED:
         return f"the host of the provider {provider!r} is not known"
-    if not _NAME.fullmatch(name):
-        return "a name has only letters, digits and . : @ + ~ / - _"
     if "projects" in parts:
         return "it names a resource of a project"
     unknown = [part for part in parts if provider in _AWS and not _AWS_PARTS.fullmatch(part)]
