@@ -38,7 +38,8 @@ def retry() -> bytes:
 
 def _event(opening: Opening, frame: dict[str, Any]) -> bytes:
     opening.ended = frame["type"] == "stream.done"
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (frame["seq"], frame["type"].encode(), to_json(frame))
+    number = frame.get("end", frame["seq"])
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, frame["type"].encode(), to_json(frame))
 
 
 async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:

@@ -88,16 +88,17 @@ def _lost(root: Run, start: int, to: int) -> dict[str, Any]:
 
 
 def has_ended(tree: UUID | str, after: int) -> bool:
-    """Whether the stream has ended with the number `after` or a lower one."""
-    return _page(tree, after, 1) == ([], True)
+    """Whether the stream has ended with the number `after`."""
+    return page(tree, after, 1) == ([], True)
 
 
 def _again(tree: UUID | str, after: int) -> list[dict[str, Any]]:
-    """A gap and the end again, for a client with a number above the end: the buffer had lost what the client has."""
+    """A gap and the end again, for a client with a number above the end: the buffer had lost what the client has. An
+    EventSource continues with the true number of the `end`, and so stops."""
     end = stored(tree)[-1:]
-    if not end or after <= end[0]["seq"]:
+    if not end or after <= (number := end[0]["seq"]):
         return []
-    return [_lost(Run.objects.get(id=tree), end[0]["seq"] + 1, after), {**end[0], "seq": after + 2}]
+    return [_lost(Run.objects.get(id=tree), number + 1, after), {**end[0], "seq": after + 2, "end": number}]
 
 
 def _first(frame: dict[str, Any]) -> int:
