@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
+from django.db.models import BigIntegerField, Func, QuerySet
 from django.db.transaction import Atomic, on_commit as _on_commit
 
 from ravi_django.conf import conf
@@ -31,6 +31,16 @@ def is_shared(wrapper: Any) -> bool:
                 found = raw.info.backend_pid != pid
         raw.ravi_shared = found
     return bool(found)
+
+
+class Bytes(Func):
+    """The bytes of a column as text, counted by the server: no more than a batch is read."""
+
+    template = "octet_length((%(expressions)s)::text)"
+    output_field = BigIntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="length(CAST(%(expressions)s AS BLOB))", **extra)
 
 
 MODE = "ISOLATION LEVEL READ COMMITTED READ WRITE"

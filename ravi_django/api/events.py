@@ -9,7 +9,6 @@ from uuid import UUID
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from django.http import HttpResponse, StreamingHttpResponse
-from pydantic_core import to_json
 from rest_framework.exceptions import NotAcceptable
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
@@ -28,7 +27,6 @@ from ravi_django.services import shapes
 from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
 
 SEQ = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
-FIRST_FRAMES = 20  # of a page, read before the others
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RUNSERVER = "WSGIServer/"  # Django's development server, the only WSGI server with a thread for each request
 PAGING = [
@@ -100,28 +98,11 @@ class EventViewSet(ApiViewSet):
         self.kwargs["id"] = self.run_id
         run = self.get_object()
         if isinstance(request.accepted_renderer, JSONRenderer):
-            frames, done = _page(run.tree_id, after, limit, whole=hidden.sees(request.user))
+            whole = hidden.sees(request.user)
+            frames, done = page(run.tree_id, after, limit, whole=whole, room=pagination.MAX_BYTES)
             upto = frames[-1]["seq"] if frames else after
             return Response({"results": [*filter(only, frames)], "next_after": upto, "done": done})
         return _stream(request, run, after, only)
-
-
-def _page(tree: UUID, after: int, limit: int, *, whole: bool) -> tuple[list[dict[str, Any]], bool]:
-    """As `page`, and at most MAX_BYTES bytes: the first frames show how many more of them fit."""
-    frames: list[dict[str, Any]] = []
-    room, wanted = pagination.MAX_BYTES, min(limit, FIRST_FRAMES)
-    while True:
-        found, done = page(tree, after, wanted, whole=whole)
-        for frame in found:
-            room -= len(to_json(frame))
-            if frames and room < 0:
-                return frames, False
-            frames.append(frame)
-        if done or len(found) < wanted or len(frames) == limit:
-            return frames, done
-        after = found[-1]["seq"]
-        average = (pagination.MAX_BYTES - room) // len(frames)
-        wanted = max(1, min(limit - len(frames), room // max(average, 1)))
 
 
 def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:

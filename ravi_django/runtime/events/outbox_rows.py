@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from django.db.models import BigIntegerField, Func, Q, QuerySet, TextField
-from django.db.models.functions import Cast
+from django.db.models import Q, QuerySet
 
-from ravi_django.db import connection
+from ravi_django.db import Bytes, connection
 from ravi_django.models import OutboxEvent
 from ravi_django.runtime.db import clock
 
@@ -26,16 +24,6 @@ def alone() -> bool:
     return is_alone
 
 
-class Bytes(Func):
-    """The bytes of a text, counted by the server: no more than a batch is read."""
-
-    function = "octet_length"
-    output_field = BigIntegerField()
-
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="length(CAST(%(expressions)s AS BLOB))", **extra)
-
-
 def _due() -> QuerySet[OutboxEvent]:
     """The rows to relay now. A refused one waits for its time and holds up no other."""
     return OutboxEvent.objects.filter(Q(again_at__isnull=True) | Q(again_at__lte=clock.now())).order_by("id")
@@ -45,7 +33,7 @@ def waiting(limit: int, most: int) -> list[OutboxEvent]:
     """The next rows to relay, in order: at most `limit` rows and `most` bytes of bodies, but always one row."""
     ids: list[int] = []
     total = 0
-    for id, size in _due().values_list("id", Bytes(Cast("body", TextField())))[:limit]:
+    for id, size in _due().values_list("id", Bytes("body"))[:limit]:
         total += size
         if ids and total > most:
             break

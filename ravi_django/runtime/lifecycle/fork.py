@@ -16,7 +16,7 @@ from django.db.models import Max, Min, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from ravi_django import limits
-from ravi_django.db import connection, lock_rows, transaction
+from ravi_django.db import Bytes, connection, lock_rows, transaction
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.json_values import digest_of
@@ -24,7 +24,6 @@ from ravi_django.models import TERMINAL, InboxMessage, JournalEntry, Phase, Run,
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, postgres
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.events.outbox_rows import Bytes
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
@@ -264,7 +263,7 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
     copied.append((past.order_by("seq"), ("request", "result")))
     total = 0
     for rows, columns in copied:
-        size = reduce(add, (Coalesce(Bytes(Cast(column, TextField())), 0) for column in columns))
+        size = reduce(add, (Coalesce(Bytes(column), 0) for column in columns))
         for (read,) in rows.values_list(size).iterator(chunk_size=100):  # the server measures none behind these
             total += read
             if total > most:

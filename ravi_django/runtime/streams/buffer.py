@@ -59,8 +59,9 @@ class EventBuffer(Protocol):
     def append(self, batches: list[Batch]) -> list[list[int] | Exception]:
         """For each batch its numbers (0: a copy of a durable frame, -1: refused), or Lost, MarkReached or Locked."""
 
-    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
-        """Frames with a number above `after`, in order; None when the buffer does not have the tree as a whole."""
+    def read(self, tree: str, after: int, limit: int, room: int | None = None) -> list[dict[str, Any]] | None:
+        """Frames with a number above `after`, in order; None when the buffer does not have the tree as a whole. The
+        server sends at most `room` bytes of frames, but always one frame."""
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         """The first frames of each tree, in one round trip; none when the buffer does not have it."""

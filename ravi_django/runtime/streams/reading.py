@@ -8,9 +8,11 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 from uuid import UUID
+
+from pydantic_core import to_json
 
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId, stream_topic
 from ravi_django.models import JournalEntry, Run
@@ -30,14 +32,19 @@ _asked: dict[tuple[Any, ...], asyncio.Task[tuple[list[dict[str, Any]], bool]]] =
 
 
 def page(
-    tree: UUID | str, after: int = 0, limit: int = PAGE, *, whole: bool = False
+    tree: UUID | str, after: int = 0, limit: int = PAGE, *, whole: bool = False, room: int | None = None
 ) -> tuple[list[dict[str, Any]], bool]:
     """Frames above `after`, in order, and whether they end the stream. Reads the buffer, then the archive. `whole`:
-    with values that are hidden from owners, see `hidden.sees`."""
-    found, done = _page(tree, after, limit)
+    with values that are hidden from owners, see `hidden.sees`. At most `room` bytes, but always one frame."""
+    found, done = _page(tree, after, limit, room)
     if done and not found:
         found = _again(tree, after)
-    return _shown(found, whole=whole), done
+    shown = _shown(found, whole=whole)
+    if room is None:
+        return shown, done
+    totals = accumulate(len(to_json(frame)) for frame in shown)
+    kept = shown[: max(1, sum(total <= room for total in totals))]
+    return kept, done and len(kept) == len(shown)
 
 
 def _shown(found: list[dict[str, Any]], *, whole: bool) -> list[dict[str, Any]]:
@@ -51,17 +58,17 @@ def _gap(frame: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     return {**frame, "snapshot": {**snapshot, "frames": _shown(snapshot["frames"], whole=whole)}}
 
 
-def _page(tree: UUID | str, after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    found = _read(tree, after, limit)
+def _page(tree: UUID | str, after: int, limit: int, room: int | None = None) -> tuple[list[dict[str, Any]], bool]:
+    found = _read(tree, after, limit, room)
     done = _is_end(tree, found, limit)
     if done and not found:  # the last frames may have come between the two reads
-        found = _read(tree, after, limit)
+        found = _read(tree, after, limit, room)
         done = not found or _is_end(tree, found, limit)
     return found, done
 
 
-def _read(tree: UUID | str, after: int, limit: int) -> list[dict[str, Any]]:
-    found = get_buffer().read(str(tree), after, limit)
+def _read(tree: UUID | str, after: int, limit: int, room: int | None = None) -> list[dict[str, Any]]:
+    found = get_buffer().read(str(tree), after, limit, room)
     if found is None:
         found = archived(tree, after, limit)
     elif found and _first(found[0]) > after + 1:  # frames from before a retry may be in the archive alone

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
 from django.db.models import Exists, Max, OuterRef
 
-from ravi_django.db import connection, transaction
+from ravi_django.db import Bytes, connection, transaction
 from ravi_django.models import Run, StreamFrame
 from ravi_django.runtime.streams.buffer import POLL_S, REQUESTS, Batch, Locked, ticking
 
@@ -75,9 +76,12 @@ class DatabaseBuffer:
         if begun is not None:
             frames.filter(seq__lt=begun.seq).delete()
 
-    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
-        rows = StreamFrame.objects.filter(tree_id=UUID(tree), seq__gt=after).order_by("seq").values_list("seq", "body")
-        return [{"seq": seq, **body} for seq, body in rows[:limit]]
+    def read(self, tree: str, after: int, limit: int, room: int | None = None) -> list[dict[str, Any]] | None:
+        rows = StreamFrame.objects.filter(tree_id=UUID(tree), seq__gt=after).order_by("seq")
+        if room is not None:
+            sizes = rows.values_list(Bytes("body"), flat=True)[:limit]
+            limit = max(1, sum(total <= room for total in accumulate(sizes)))
+        return [{"seq": seq, **body} for seq, body in rows.values_list("seq", "body")[:limit]]
 
     def read_many(self, trees: Sequence[str], limit: int) -> list[list[dict[str, Any]]]:
         return [self.read(tree, 0, limit) or [] for tree in trees]

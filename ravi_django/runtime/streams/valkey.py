@@ -96,6 +96,19 @@ if n > before then redis.call('PUBLISH', ARGV[4], n) end
 return out
 """
 
+# ARGV: first number, how many frames, how many bytes. One frame at a time: the server holds no more than it sends.
+_READ = """#!lua flags=no-writes
+if redis.call('EXISTS', unpack(KEYS)) < 3 then return false end
+local out, from, room = {}, ARGV[1], tonumber(ARGV[3])
+for k = 1, tonumber(ARGV[2]) do
+  local row = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', 1)[1]
+  room = row and room - #row[2][2]
+  if not row or room < 0 and k > 1 then break end
+  out[k], from = {row[1], row[2][2]}, '(' .. row[1]
+end
+return out
+"""
+
 
 class ValkeyBuffer:
     def __init__(self, url: str) -> None:
@@ -105,6 +118,7 @@ class ValkeyBuffer:
         # A retry would send the run_id of one server to another.
         once = {"retry": Retry(NoBackoff(), 0), "redis_connect_func": _connected}
         self._appending = redis.Redis.from_url(url, **timeouts, **once)
+        self._reading = self._client.register_script(_READ)
         self._script = self._appending.register_script(_APPEND)
         self._hints = redis.Redis.from_url(url, socket_timeout=HINT_S, socket_connect_timeout=HINT_S)
         self._no_hint_before = 0.0
@@ -125,10 +139,14 @@ class ValkeyBuffer:
                 pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
             return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
-    def read(self, tree: str, after: int, limit: int) -> list[dict[str, Any]] | None:
+    def read(self, tree: str, after: int, limit: int, room: int | None = None) -> list[dict[str, Any]] | None:
+        start = f"({after}-0" if after > 0 else "-"
+        if room is not None:
+            sent = self._reading(_keys(tree), [start, limit, room])
+            return None if sent is None else _frames((number, {b"f": body}) for number, body in sent)
         pipe = self._client.pipeline(transaction=False)
         pipe.exists(*_keys(tree))
-        pipe.xrange(_keys(tree)[1], min=f"({after}-0" if after > 0 else "-", count=limit)
+        pipe.xrange(_keys(tree)[1], min=start, count=limit)
         there, rows = pipe.execute()
         return _frames(rows) if there == 3 else None
 

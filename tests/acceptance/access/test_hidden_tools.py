@@ -204,7 +204,7 @@ def test_it_stays_hidden_where_the_tool_is_unknown_and_in_a_fork(owner: Any, bos
 def test_it_is_hidden_in_the_snapshot_of_a_gap(owner: Any, boss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ended(started(owner), boss)
     gap = {"type": "stream.gap", "seq": 1, "from": 1, "to": 1, "snapshot": world.snapshot(str(run.id))}
-    monkeypatch.setattr(get_buffer(), "read", lambda tree, after, limit: [gap])
+    monkeypatch.setattr(get_buffer(), "read", lambda *_: [gap])
 
     assert leaks({"events": world.events_page(run.id)}) == []
     assert leaks({"events": world.events_page(run.id, whole=True)})

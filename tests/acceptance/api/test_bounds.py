@@ -18,12 +18,13 @@ from django.test import Client
 from ravi_django.api.base import max_body
 from ravi_django.capabilities.feeds.signatures import sign
 from ravi_django.kernel import InvalidInputError
-from ravi_django.models import Source, uuid7
+from ravi_django.models import Run, Source, uuid7
 from ravi_django.services.problems import problem_of
 from ravi_django.ws import commands
 from tests.acceptance.api.api_support import AGENT
 from tests.support import world
 from tests.support.asked import approval_of
+from tests.support.world import Batch, DatabaseBuffer, Frame, Source as Author, ValkeyBuffer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -236,20 +237,31 @@ def test_a_process_without_room_for_a_body_asks_to_send_it_again(client: Any, se
     assert [one.status_code for one in taken] == [201, 201]  # given back at the end of each
 
 
-def test_a_page_of_events_has_a_bound_of_bytes(client: Any, run: Any, monkeypatch: Any) -> None:
-    frames = [{"seq": n, "type": "completion", "text": "é" * 1000} for n in range(1, 41)]
-    monkeypatch.setattr(
-        "ravi_django.api.events.page", lambda tree, after, limit, whole: (frames[after:][:limit], after + limit > 40)
-    )
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 10_000)
+@pytest.mark.parametrize("kind", [ValkeyBuffer, DatabaseBuffer, "archive"])
+def test_a_page_of_events_has_a_bound_of_bytes(
+    client: Any, run: Any, valkey_url: str, monkeypatch: Any, kind: Any
+) -> None:
+    buffer: Any = DatabaseBuffer() if kind is DatabaseBuffer else ValkeyBuffer(valkey_url)
+    world.patch(monkeypatch, "get_buffer", lambda: buffer)
+    lengths = [100] * 30 + [5 * MB] + [MB] * 60  # of texts
+    for fresh, some in ((True, lengths[:31]), *((False, [one]) for one in lengths[31:])):
+        frames = [Frame(Author.of(run), "completion", {"content": "x" * length}) for length in some]
+        buffer.append([Batch(str(run.id), frames, 1000, fresh=fresh)])
+    if kind == "archive":
+        blob = world.make_blob(json.dumps(buffer.read(str(run.id), 0, 100)).encode(), compress=True)
+        world.save_blobs([blob])
+        Run.objects.filter(id=run.id).update(archive=blob)
+        buffer.forget([str(run.id)])
 
-    seen, after, pages = [], 0, 0
-    while True:
-        page = client.get(f"/ravi/runs/{run.id}/events/?after={after}", HTTP_ACCEPT="application/json")
-        assert len(page.content) < 10_300
-        seen += [frame["seq"] for frame in page.json()["results"]]
-        after, pages = page.json()["next_after"], pages + 1
-        if page.json()["done"]:
-            break
+    def read(after: int) -> Any:
+        return client.get(f"/ravi/runs/{run.id}/events/?after={after}", HTTP_ACCEPT="application/json")
 
-    assert (seen, pages) == ([*range(1, 41)], 10)
+    read(len(lengths))  # imports
+    _, cpu_s, mb = cost_of(lambda body: read(0).status_code, b"")
+    seen: list[int] = []
+    while rows := (answer := read(seen[-1] if seen else 0)).json()["results"]:
+        assert len(answer.content) < 4.1 * MB or len(rows) == 1
+        seen += [row["seq"] for row in rows]
+
+    assert seen == [*range(1, len(lengths) + 1)]
+    assert cpu_s < 2 and (mb < 8 * 4 or kind == "archive"), (cpu_s, mb)  # an archive is decoded as a whole
