@@ -227,6 +227,24 @@ def test_new_messages_are_counted_before_they_are_read(doors: dict[str, Door], n
         assert cpu_s < (0.3 if expected in (400, 413) else 2) and mb < max(FLOOR_MB, 8 * len(body) / MB), case
 
 
+@pytest.mark.parametrize(("length", "kept"), [(1, 1000), (10_000, 105)])
+def test_a_snapshot_of_agui_has_the_newest_messages_of_the_client(client: Any, length: int, kept: int) -> None:
+    thread_id = str(uuid7())
+    old = [{"id": str(n), "role": "assistant", "content": "x" * length} for n in range(1200)]
+    sent = [*old, {"id": "new", "role": "user", "content": "hi"}]
+
+    def call(messages: list[Any]) -> Any:
+        body = thread(messages, threadId=thread_id)
+        return client.post(f"/ravi/agui/{AGENT}/", body, format="json", SERVER_SOFTWARE="WSGIServer/0.2")
+
+    call(sent).close()
+    again = call([*sent, {"id": "part", "role": "assistant", "content": "Hel"}])
+    snapshot = next(piece for piece in again.streaming_content if b"MESSAGES_SNAPSHOT" in piece)
+    again.close()
+
+    assert json.loads(snapshot.removeprefix(b"data: "))["messages"] == sent[-kept:]
+
+
 def test_a_process_without_room_for_a_body_asks_to_send_it_again(client: Any, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "PROCESS_BYTES": 1000}
 
