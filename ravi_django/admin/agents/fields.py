@@ -23,6 +23,7 @@ from ravi_django.runtime.people import addressees
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
+MAX_LINES = 65_536  # characters of all lines of a list
 
 
 def text_line(**attributes: str) -> forms.TextInput:
@@ -48,7 +49,8 @@ class LinesField(forms.CharField):
     """A list of texts, one a line. Never required."""
 
     def __init__(self, *, rows: int = 4, **options: Any) -> None:
-        super().__init__(widget=forms.Textarea(attrs={"rows": rows}), required=False, **options)
+        area = forms.Textarea(attrs={"rows": rows})
+        super().__init__(widget=area, required=False, max_length=MAX_LINES, **options)
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, list) else value
@@ -236,7 +238,7 @@ class ApproversField(forms.CharField):
     """A spec's `approvers`: an address, or JSON: addresses with times, or either by tool name, risk or "*"."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(widget=code_area(3), required=False, **options)
+        super().__init__(widget=code_area(3), required=False, max_length=MAX_LINES, **options)
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 
 from ravi_django.api.base import max_body
 from ravi_django.capabilities.feeds.signatures import sign
@@ -21,6 +22,7 @@ from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, Source, uuid7
 from ravi_django.services.problems import problem_of
 from ravi_django.ws import commands
+from tests.acceptance.admin.agent_support import FORM
 from tests.acceptance.api.api_support import AGENT
 from tests.support import world
 from tests.support.asked import approval_of
@@ -243,6 +245,45 @@ def test_a_snapshot_of_agui_has_the_newest_messages_of_the_client(client: Any, l
     again.close()
 
     assert json.loads(snapshot.removeprefix(b"data: "))["messages"] == sent[-kept:]
+
+
+ADMIN_FORM = 2_500_000  # bytes: Django's DATA_UPLOAD_MAX_MEMORY_SIZE is 2.5 MiB
+FORMS: dict[str, Callable[[], dict[str, str]]] = {
+    "text": lambda: {"system_instructions": "x" * ADMIN_FORM},
+    "templates": lambda: {"system_instructions": "{{v}}" * (ADMIN_FORM // 5)},
+    "braces": lambda: {"system_instructions": "{{" * (ADMIN_FORM // 2)},
+    "objects": lambda: {"options_extra": '{"a":[' + "{}," * 95_000 + "0]}"},
+    "numbers": lambda: {"options_extra": '{"a":[' + "0," * 290_000 + "0]}"},
+    "schema": lambda: {"result_schema": '{"type":"object","properties":{' + '"a":{},' * 90_000 + '"b":{}}}'},
+    "too many models": lambda: {"fallbacks": "openai/x\n" * (ADMIN_FORM // 9)},
+    "models": lambda: {"fallbacks": "openai/x\n" * 7_000},
+    "lines": lambda: {"starter_prompts": "x\n" * 32_000},
+    "approvers": lambda: {"approvers": "staff\n" * (ADMIN_FORM // 6)},
+    "variables": lambda: {
+        **{f"variables-{n}-name": f"v{n}" for n in range(190)},
+        **{f"variables-{n}-default": "x" * 12_000 for n in range(190)},
+    },
+}
+
+
+def test_the_dearest_form_of_the_admin_is_bearable(client: Any, user: Any) -> None:
+    user.is_staff = user.is_superuser = True
+    user.save()
+    site = Client(raise_request_exception=False)
+    site.force_login(user)
+
+    def door(body: bytes) -> int:
+        return site.generic("POST", "/admin/ravi/agent/add/", body, MULTIPART_CONTENT).status_code
+
+    assert door(encode_multipart(BOUNDARY, FORM)) == 302  # imports
+    too_long = cost_of(door, encode_multipart(BOUNDARY, {**FORM, "name": "x" * 2_700_000}))
+    assert too_long[0] == 400 and too_long[1] < 0.3 and too_long[2] < 50, too_long
+    for case, fields in FORMS.items():
+        body = encode_multipart(BOUNDARY, {**FORM, "address": f"support/{case.split()[0]}", **fields()})
+        assert len(body) < 2.5 * MB
+        status, cpu_s, mb = cost_of(door, body)
+        assert status in (200, 302, 400), (case, status)
+        assert cpu_s < 2 and mb < max(FLOOR_MB, 8 * len(body) / MB), (case, status, cpu_s, mb)
 
 
 def test_a_process_without_room_for_a_body_asks_to_send_it_again(client: Any, settings: Any) -> None:
