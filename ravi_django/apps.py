@@ -3,10 +3,8 @@ from django.core.signals import setting_changed
 from django.db import router
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_save
-from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
-from ravi_django.conf import conf
 from ravi_django.db import Router
 
 
@@ -23,6 +21,7 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.catalog import registry
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
         from ravi_django.runtime.db.connections import limit_new_connection
+        from ravi_django.runtime.engine.server import start_with_server
         from ravi_django.runtime.events.relay import on_events_written
         from ravi_django.runtime.files import files
         from ravi_django.runtime.journal.outbox import events_written
@@ -46,4 +45,5 @@ class RaviConfig(AppConfig):
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
         registry.register_built_in(tools.built_in)
-        autodiscover_modules(conf.AGENTS_MODULE)
+        registry.autodiscover()
+        start_with_server()

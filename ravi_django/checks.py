@@ -161,6 +161,17 @@ def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
 
 
 @register("ravi")
+def check_agents_modules(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Python imports the package, and ignores a module of the same name without a word."""
+    if conf.AGENTS_MODULE is None:
+        return []
+    paths = [Path(app.path) / str(conf.AGENTS_MODULE) for app in apps.get_app_configs()]
+    both = [path for path in paths if path.with_suffix(".py").exists() and (path / "__init__.py").exists()]
+    hint = "Move its agents to a module of the package, for example {0}/helper.py."
+    return [Warning(f"{path}.py is not imported: {path}/ is.", hint=hint.format(path), id="ravi.W009") for path in both]
+
+
+@register("ravi")
 def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Settings that ask owners to approve calls that they may not read: staff are asked instead."""
     from ravi_django.agents.tools.approvers import approvers_of, refuse_owner

@@ -17,7 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "DATABASE": "default",
     # An alias that reaches the same database without the pooler, for the workers' connections. None: DATABASE.
     "DATABASE_DIRECT": None,
-    # The module of each installed app that registers agents.
+    # The module or package of each installed app that registers agents: imported at startup. None: nothing is imported.
     "AGENTS_MODULE": "agents",
     # The version of this deployment's code: stored with its runs and its worker processes.
     "RELEASE": "",

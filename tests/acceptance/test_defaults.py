@@ -17,7 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "shop/__init__.py": "",
     "shop/agents.py": "raise RuntimeError('the people of an estate office')",
-    "shop/assistants.py": """
+    "shop/assistants.py": "raise RuntimeError('the package of this name is imported')",
+    "shop/assistants/__init__.py": "",
+    "shop/assistants/test_helper.py": "raise RuntimeError('a test is not imported')",
+    "shop/assistants/helper.py": """
 from ravi_django import register
 from ravi_django.agents import ReActAgent
 from ravi_django.testing import ScriptedModel
@@ -31,9 +34,9 @@ RAVI = {"AGENTS_MODULE": "assistants"}
 """
 
 
-def test_agents_are_found_in_the_module_of_the_settings(tmp_path: Path) -> None:
+def test_agents_are_registered_by_the_modules_of_the_package_of_the_settings(tmp_path: Path) -> None:
     call_command("startproject", "mysite", tmp_path)
-    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "assistants").mkdir(parents=True)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     with (tmp_path / "mysite/settings.py").open("a") as settings:
@@ -48,3 +51,4 @@ def test_agents_are_found_in_the_module_of_the_settings(tmp_path: Path) -> None:
 
     assert ran.returncode == 0, ran.stderr
     assert "It left this morning." in ran.stdout
+    assert "shop/assistants.py is not imported" in ran.stderr

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,7 +48,7 @@ class Reader:
     """Follows the README in an empty folder."""
 
     def __init__(self, folder: Path, model: OpenAIServer) -> None:
-        self.folder, self.flows = folder, model.flows
+        self.folder, self.model, self.flows = folder, model, model.flows
         self.port = free_port()
         kept = {key: value for key, value in os.environ.items() if key in ("HOME", "LANG", "VIRTUAL_ENV")}
         self.env = kept | {
@@ -63,12 +66,15 @@ class Reader:
             with path.open("a") as opened:
                 opened.write(f"\n{text}")
         elif text.endswith(" runserver"):
-            key, *command = [*text.split(), "--noreload", f"127.0.0.1:{self.port}"]
+            key, *command = [*text.split(), f"127.0.0.1:{self.port}"]
             name, _, value = key.partition("=")
             assert value == "…"
             self.env[name] = "key-of-the-test"
             with (self.folder / "server.log").open("wb") as log:
-                self.server = subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=log, stderr=log)
+                self.server = subprocess.Popen(
+                    command, cwd=self.folder, env=self.env, stdout=log, stderr=log, start_new_session=True
+                )
+            assert wait_until(lambda: not port_is_free("127.0.0.1", self.port), seconds(30))
         elif text != "pip install ravi-django":  # it is installed
             self._runs(text)
 
@@ -82,9 +88,21 @@ class Reader:
         assert ran.returncode == 0, f"{text}\n{ran.stdout}{ran.stderr}"
         self.folder /= folder
 
+    def submits(self, text: str) -> None:
+        """In `manage.py shell`, which ends at once."""
+        code = f"from ravi_django import submit; submit('react/helper', {text!r}); import os; os._exit(0)"
+        self._runs(f'python manage.py shell -v 0 -c "{code}"')
+
+    def run(self) -> tuple[str, str, str]:
+        """The newest run's status, worker and output."""
+        with closing(sqlite3.connect(self.folder / "db.sqlite3")) as connection:
+            row = "SELECT status, lease_owner, output FROM ravi_run ORDER BY created_at DESC LIMIT 1"
+            status, worker, output = connection.execute(row).fetchone()
+        return status, worker, output or ""
+
     def close(self) -> None:
-        if self.server is not None:
-            self.server.terminate()
+        if self.server is not None and self.server.poll() is None:
+            os.killpg(self.server.pid, signal.SIGINT)
             self.server.wait(seconds(20))
 
 
@@ -106,7 +124,6 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(rea
 
     for step in steps:
         reader.does(*step)
-    assert wait_until(lambda: not port_is_free("127.0.0.1", reader.port), seconds(30))
     with chromium() as running:
         page = browser.new_page(running, f"http://127.0.0.1:{reader.port}")
         page.goto("/ravi/")
@@ -127,6 +144,29 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(rea
         page.locator("#banner").wait_for(state="hidden")
         errors = page.errors
     assert errors == []
+
+
+@pytest.mark.timeout(240)
+def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_and_after_ctrl_c(reader) -> None:
+    for step in actions(SECTION):
+        reader.does(*step)
+    reader.flows.clear()
+
+    reader.submits("Where is order 7?")
+
+    assert wait_until(lambda: reader.run()[0] == "running", BOUND_S)
+    assert wait_until(lambda: reader.model.requests, BOUND_S)  # the answer has begun
+    first = reader.run()[1]
+    os.utime(reader.folder / "shop" / "agents.py")  # the server reloads
+    assert wait_until(lambda: reader.run()[1] != first, seconds(5)), "the lease is released, and does not expire"
+    assert wait_until(lambda: reader.run()[0] == "running", BOUND_S)
+    os.killpg(reader.server.pid, signal.SIGINT)
+    reader.server.wait(seconds(5))
+    assert reader.run()[:2] == ("pending", "")
+    reader.does("", "OPENAI_API_KEY=… python manage.py runserver")
+    reader.flows.set()
+    assert wait_until(lambda: reader.run()[0] == "completed", BOUND_S)
+    assert ANSWER in reader.run()[2]
 
 
 def test_the_readme_says_of_sqlite_what_the_check_says() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
+
+from django.apps import apps
+from django.utils.module_loading import autodiscover_modules
 
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.public_signals import checked_names
 from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
+from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
 from ravi_django.kernel.json_values import digest_of
 
@@ -187,3 +194,15 @@ def spec_of(agent: Agent) -> dict[str, Any]:
     describe = getattr(agent, "spec", None)
     spec: dict[str, Any] = describe() if callable(describe) else {}
     return {"class": type(agent).__name__, **spec}
+
+
+def autodiscover() -> None:
+    """Import RAVI["AGENTS_MODULE"] of each installed app; of a package also its modules, but for `_…` and `test…`."""
+    if conf.AGENTS_MODULE is None:
+        return
+    autodiscover_modules(conf.AGENTS_MODULE)
+    for app in apps.get_app_configs():
+        package = sys.modules.get(f"{app.name}.{conf.AGENTS_MODULE}")
+        for module in iter_modules(getattr(package, "__path__", [])):
+            if not module.name.startswith(("_", "test")):
+                import_module(f"{app.name}.{conf.AGENTS_MODULE}.{module.name}")

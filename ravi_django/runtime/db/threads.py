@@ -133,6 +133,13 @@ class Call:
             self.future.set_exception(error)
 
 
+async def on_thread(function: Callable[[], Any]) -> None:
+    """`asyncio.to_thread`, which works also while the interpreter ends."""
+    call = Call(function)
+    threading.Thread(target=call.perform, name="ravi-end", daemon=True).start()
+    await call.future
+
+
 class Thread(threading.Thread):
     def __init__(self, pool: Threads, name: str, first: Call) -> None:
         super().__init__(name=name, daemon=True)

@@ -21,7 +21,7 @@ from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import close_clients
 from ravi_django.conf import conf
 from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.db.threads import CLOSE_S, DatabaseThreads
+from ravi_django.runtime.db.threads import CLOSE_S, DatabaseThreads, on_thread
 from ravi_django.runtime.engine.drive import Driver
 from ravi_django.runtime.engine.heartbeat import Heartbeat
 from ravi_django.runtime.journal.lease import Lease
@@ -247,7 +247,7 @@ class Engine(Driver):
         if self._owns_database:
             self.appender.close()
         await close_clients()
-        await asyncio.to_thread(self._close_threads)
+        await on_thread(self._close_threads)
         try:
             if self.publisher.has_ended:
                 async with asyncio.timeout(CLOSE_S):
@@ -256,7 +256,7 @@ class Engine(Driver):
             log.warning("ended streams are left to the sweep", extra={"action": "publish.archive"})
         finally:
             if self._owns_database:
-                await asyncio.to_thread(self.database.close)
+                await on_thread(self.database.close)
 
     def _close_threads(self) -> None:
         self.heartbeat.stop()

@@ -81,14 +81,15 @@ class Worker:
     def stop_claiming(self) -> None:
         self.engine.draining = True
 
-    def close(self) -> None:
-        """Drain, then end the loop and the thread."""
+    def close(self, drain_s: float | None = None, timeout_s: float | None = None) -> None:
+        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread. Raises TimeoutError after
+        `timeout_s`."""
         if not self._thread.is_alive():
             return
         if self._keeper is not None:
             self._keeper.cancel()
         background.stop()
-        asyncio.run_coroutine_threadsafe(self.engine.close(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
@@ -109,14 +110,14 @@ def get_worker() -> Worker:
         return _worker
 
 
-def close_worker() -> None:
-    """Drain this process's worker, if it has one."""
+def close_worker(drain_s: float | None = None, timeout_s: float | None = None) -> None:
+    """Drain this process's worker, if it has one; see `Worker.close`."""
     global _worker
     with _lock:
         worker, _worker = _worker, None
         hints.register_cancel(None)
     if worker is not None:
-        worker.close()
+        worker.close(drain_s, timeout_s)
 
 
 def _after_fork() -> None:

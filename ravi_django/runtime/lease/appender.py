@@ -20,10 +20,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, NotSupportedError, connections
+from django.db import IntegrityError, connections
 
 from ravi_django.conf import conf
-from ravi_django.db import MODE, alias
+from ravi_django.db import MODE, alias, connection
 from ravi_django.kernel import LeaseLostError
 from ravi_django.models import JournalEntry
 from ravi_django.runtime.budgets import ledger
@@ -62,7 +62,7 @@ class Appender:
 
     def __init__(self, database: DatabaseThreads, size: int = 1) -> None:
         self.database = database
-        self.connections = [LoopConnection() for _ in range(size)]
+        self.connections = [LoopConnection() for _ in range(size if connection.vendor == "postgresql" else 0)]
         self._writing: set[asyncio.Task[None]] = set()
         self._groups: dict[Key, list[Part]] = {}  # the parts that wait for a running commit
 
@@ -228,8 +228,6 @@ class LoopConnection:
         """On a database thread: connect like the thread's own connection, with the same limits."""
         own = connections[alias()]
         own.ensure_connection()
-        if own.vendor != "postgresql":
-            raise NotSupportedError("only PostgreSQL has a connection of the loop")
         wrapper = own.copy()
         wrapper.inc_thread_sharing()
         wrapper.connect()

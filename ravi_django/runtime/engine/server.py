@@ -1,0 +1,87 @@
+"""Without a broker, the engine runs inside the site's server: `runserver` starts it with the process, another server
+with its first request. Must survive: a reload or Ctrl-C in the middle of a run, and a site that is not migrated yet.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from django.apps import apps
+from django.core import mail
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_started
+from django.db import DatabaseError, connections
+
+from ravi_django.capabilities.llm import warm
+from ravi_django.conf import conf
+from ravi_django.models import Run
+from ravi_django.runtime.catalog.specs import uses_litellm
+from ravi_django.runtime.engine.worker import close_worker, get_worker
+
+LOOK_S = 1.0  # between two looks for the tables
+QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
+RELEASE_S = 1.0  # for leases to be released when the process ends
+
+_lock = threading.Lock()
+_begun = False
+
+
+def start_with_server() -> None:
+    """Call it from AppConfig.ready."""
+    if is_runserver():
+        threading.Thread(target=_start_when_ready, name="ravi-start", daemon=True).start()
+    elif sys.argv[1:2] != ["runserver"]:  # not the parent of autoreload, which serves nothing
+        request_started.connect(_on_request, dispatch_uid="ravi.start")
+
+
+def is_runserver() -> bool:
+    """Whether this process serves pages by `manage.py runserver`."""
+    reloads = os.environ.get("RUN_MAIN") != "true" and "--noreload" not in sys.argv
+    return sys.argv[1:2] == ["runserver"] and not reloads
+
+
+def _on_request(sender: Any, **kwargs: Any) -> None:
+    is_server = isinstance(sender, type) and issubclass(sender, WSGIHandler | ASGIHandler)  # not a test client
+    if is_server and not hasattr(mail, "outbox"):  # which Django's tests set
+        request_started.disconnect(dispatch_uid="ravi.start")
+        if conf.ENGINE == "inline":
+            threading.Thread(target=_start_when_ready, name="ravi-start", daemon=True).start()
+
+
+def _start_when_ready() -> None:
+    """Start the worker once the apps are loaded and the tables exist."""
+    global _begun
+    apps.ready_event.wait()
+    if conf.ENGINE != "inline":
+        return
+    with _lock:
+        if _begun:
+            return
+        _begun = True
+    while not _has_tables():
+        time.sleep(LOOK_S)
+    get_worker()
+    atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+    if os.environ.get("RUN_MAIN") == "true":
+        time.sleep(QUIET_S)
+    try:
+        if uses_litellm():
+            warm()
+    finally:
+        connections.close_all()  # this thread's
+
+
+def _has_tables() -> bool:
+    try:
+        Run.objects.exists()
+    except DatabaseError:  # not migrated, or away
+        return False
+    finally:
+        connections.close_all()
+    return True
