@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.kernel import AgentId, GenerationOptions, InvalidInputError, RunContext, TextBlock, TopicId
+from ravi_django.kernel import AgentId, ChatModel, GenerationOptions, InvalidInputError, RunContext, TextBlock, TopicId
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.messages import ChatPayload, DataPayload, Message, ToolExecutionResult
 
@@ -54,7 +54,16 @@ def with_options(base: GenerationOptions, **changes: Any) -> GenerationOptions:
 
 
 def model_name(model: Any) -> str | None:
-    return None if model is None else str(getattr(model, "name", type(model).__name__))
+    return model if model is None or isinstance(model, str) else str(getattr(model, "name", type(model).__name__))
+
+
+def checked_model(model: ChatModel | str) -> Any:
+    """The model, or the name of one, which `register` builds. Raises TypeError."""
+    if (isinstance(model, str) and model.strip()) or (
+        callable(getattr(model, "stream", None)) and not isinstance(model, type)
+    ):
+        return model
+    raise TypeError(f"model must be a model's name as 'gpt-4o-mini', or a ChatModel, not {model!r}")
 
 
 def message_to_chat(msg: Message) -> ChatMessage:

@@ -75,7 +75,17 @@ class RunContext(Protocol):
     def agent_id(self) -> AgentId: ...
 
     @property
-    def user_id(self) -> str | None: ...
+    def user_id(self) -> str | None:
+        """The primary key of the run's owner, as text; None for nobody."""
+
+    @property
+    def user(self) -> Any:
+        """The owner as the site's user object, read now, for a tool that is a plain `def`. None for nobody, or a
+        deleted user. In async code: `await ctx.auser()`. It is not recorded: an agent's code decides on it inside a
+        tool or by `ctx.pin`."""
+
+    async def auser(self) -> Any:
+        """`user` for async tools and agents."""
 
     @property
     def tenant_id(self) -> str: ...
@@ -100,7 +110,7 @@ class RunContext(Protocol):
         """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
 
     async def spawn(
-        self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
+        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
     ) -> RunHandle:
         """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
         budgets, and by default its priority.
@@ -133,13 +143,14 @@ class RunContext(Protocol):
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
 
     async def ask(
-        self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
-    ) -> AskOutcome: ...
+        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
+    ) -> AskOutcome:
+        """Send a message and wait for its reply: to a run, or to an agent's address, for which a child run starts."""
 
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""
 
-    async def send(self, target: AgentId | RunHandle, message: Message | str) -> None: ...
+    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None: ...
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         """Publish to the present followers of `topic`, in the run's tenant: a text, or JSON; of a Message its payload.
@@ -169,6 +180,9 @@ class RunContext(Protocol):
     async def update_follows(self, metadata: Mapping[str, Any]) -> None:
         """Put `metadata` (JSON) over that of this agent's follows: those of the run's owner, in this conversation and
         in general. Runs that deliveries start get it from now on. This run keeps its own."""
+
+    async def sleep(self, duration: float | timedelta) -> None:
+        """Wait for seconds or a timedelta. A waiting run is only a row."""
 
     async def sleep_until(self, when: datetime | timedelta) -> None: ...
 

@@ -46,6 +46,15 @@ class GenerationOptions(BaseModel):
     response_format: dict[str, Any] | None = None
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
+    @classmethod
+    def of(cls, options: GenerationOptions | dict[str, Any] | None) -> GenerationOptions | None:
+        """From a dict too. Raises TypeError, and pydantic's ValidationError for an unknown field."""
+        if options is None or isinstance(options, cls):
+            return options
+        if isinstance(options, dict):
+            return cls(**options)
+        raise TypeError(f"base_options must be GenerationOptions or a dict of them, not {options!r}")
+
     def model_post_init(self, context: Any) -> None:
         """Raises SecretRefusedError for a key among the extras: options are digested, shown and stored."""
         if self.extra:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from ravi_django.agents.hooks import Hooks
-from ravi_django.agents.messages import Instructions, instructions_text, model_name, shown
+from ravi_django.agents.messages import Instructions, checked_model, instructions_text, model_name, shown
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
 from ravi_django.agents.public_signals import names_of
-from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, InvalidInputError, Message
+from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, Message
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.contracts import RunContext
 
@@ -27,7 +27,7 @@ class NewsAgent:
 
     id: another address than `<kind>/<key>`.
     items_per_generation: after this many items the run continues as new with an empty journal, which bounds a replay.
-    base_options: GenerationOptions of the model's calls.
+    base_options: GenerationOptions, or a dict of them, of the model's calls.
     middleware, hooks: see AgentMiddleware, ChatMiddleware and Hooks.
     public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
     """
@@ -41,9 +41,9 @@ class NewsAgent:
         instructions: Instructions,
         about: str,
         *,
-        model: ChatModel | None = None,
+        model: ChatModel | str | None = None,
         items_per_generation: int = PER_GENERATION,
-        base_options: GenerationOptions | None = None,
+        base_options: GenerationOptions | dict[str, Any] | None = None,
         id: AgentId | str | None = None,
         name: str = "",
         description: str = "",
@@ -51,14 +51,12 @@ class NewsAgent:
         hooks: Any = None,
         public_signals: Iterable[str] | None = None,
     ) -> None:
-        if model is not None and not callable(getattr(model, "stream", None)):
-            raise InvalidInputError(f"model must be a ChatModel, not {model!r}", field="model")
         self.id = address_of(kind, key, id)
-        self.model = model
+        self.model = None if model is None else checked_model(model)
         self.instructions = instructions
         self.items_per_generation = check_whole("items_per_generation", items_per_generation, 1)
         self.inbox_limit = self.items_per_generation  # later messages belong to the next generation
-        self.base_options = base_options
+        self.base_options = GenerationOptions.of(base_options)
         self.name = name or self.id.key
         self.description = description or about
         self.middleware = MiddlewarePipeline.of(middleware)

@@ -14,6 +14,7 @@ from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
     Instructions,
+    checked_model,
     deliver,
     instructions_text,
     message_to_chat,
@@ -59,7 +60,7 @@ class BaseAgentProxy:
         welcome: str = "",
         prompts: Mapping[str, str] | None = None,
         description: str = "",
-        model: ChatModel | None = None,
+        model: ChatModel | str | None = None,
         tools: ToolRegistry | Iterable[Any] | None = None,
         result_model: Any = None,
         context: ContextConfig | None = None,
@@ -68,15 +69,13 @@ class BaseAgentProxy:
         hooks: Any = None,
         id: AgentId | str | None = None,
     ) -> None:
-        if model is not None and not callable(getattr(model, "stream", None)):
-            raise TypeError(f"model must be a ChatModel, not {model!r}; build one with LLMFactory(name).build()")
         self.id = _address(name) if id is None else AgentId.parse(str(id))
         self.name = name
         self.instructions = instructions
         self.welcome = welcome
         self.prompts = dict(prompts or {})
         self.description = description
-        self.model = model
+        self.model = None if model is None else checked_model(model)
         self.tools = Toolbox.of(tools)
         self.result = ResultType.of(result_model)
         self.output_topic = output_topic

@@ -11,7 +11,14 @@ from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
 from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
-from ravi_django.agents.messages import Instructions, deliver, final_text, instructions_text, message_to_chat
+from ravi_django.agents.messages import (
+    Instructions,
+    checked_model,
+    deliver,
+    final_text,
+    instructions_text,
+    message_to_chat,
+)
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
@@ -50,6 +57,7 @@ class _Run:
 class ReActAgent:
     """The default agent: a chatbot or task-doer that uses tools. Serves concurrent runs.
 
+    model: a ChatModel, or a model's name as "gpt-4o-mini", which `register` builds with LLMFactory.
     tools: a ToolRegistry or a list of tools and functions. Their schemas are read once, here.
     context: the memory (ContextConfig); None keeps nothing.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
@@ -58,7 +66,7 @@ class ReActAgent:
     tool name, risk or "*". Without either the calls are denied.
     budget: an ExecutionBudget (or a tracker of one) for each run of this agent.
     initial_tool_choice: "required" or a tool's name, only for the first model call of a message.
-    base_options: GenerationOptions for every call; its `tools`, if any, are offered instead of all tools.
+    base_options: GenerationOptions, or a dict of them, for every call; its `tools`, if any, replace all tools.
     output_topic: where answers go if nobody asked for a reply.
     max_parallel_tools: how many tool calls of one turn run at once; calls of other agents only wait and do not count.
     system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
@@ -74,7 +82,7 @@ class ReActAgent:
         self,
         key: str,
         *,
-        model: ChatModel,
+        model: ChatModel | str,
         tools: ToolRegistry | Iterable[Any] | None = None,
         context: ContextConfig | None = None,
         system_instructions: Instructions = "",
@@ -84,7 +92,7 @@ class ReActAgent:
         approvers: Any = None,
         budget: ExecutionBudget | ExecutionTracker | None = None,
         initial_tool_choice: str | None = None,
-        base_options: GenerationOptions | None = None,
+        base_options: GenerationOptions | dict[str, Any] | None = None,
         output_topic: TopicId | None = None,
         name: str | None = None,
         id: AgentId | str | None = None,
@@ -95,11 +103,9 @@ class ReActAgent:
         hooks: Any = None,
         public_signals: Iterable[str] | None = None,
     ) -> None:
-        if not callable(getattr(model, "stream", None)):
-            raise TypeError(f"model must be a ChatModel, not {model!r}; build one with LLMFactory(name).build()")
         self.id = AgentId("react", key) if id is None else AgentId.parse(str(id))
         self.name = name or self.id.key
-        self.model = model
+        self.model = checked_model(model)
         self.tools = Toolbox.of(tools)
         self.system_instructions = system_instructions
         self.max_iterations = check_whole("max_iterations", max_iterations, 1)
@@ -114,7 +120,9 @@ class ReActAgent:
         self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
         self.result_retries = check_whole("result_retries", result_retries, 0)
-        self._offers = Offers.of(self.id, base_options, self.tools, initial_tool_choice, self.result)
+        self._offers = Offers.of(
+            self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
+        )
         self._system = None if callable(system_instructions) else _system(system_instructions)
         self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
 

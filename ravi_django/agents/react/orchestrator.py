@@ -76,7 +76,7 @@ class OrchestratorAgent(ReActAgent):
         sub_agents: Iterable[SubAgentConfig],
         spawn_budget: SpawnBudget | None = None,
         tools: ToolRegistry | Iterable[Any] | None = None,
-        base_options: GenerationOptions | None = None,
+        base_options: GenerationOptions | dict[str, Any] | None = None,
         id: AgentId | str | None = None,
         **options: Any,
     ) -> None:
@@ -85,6 +85,7 @@ class OrchestratorAgent(ReActAgent):
         self.spawn_budget = spawn_budget
         self._configs = _by_tool_name(self.sub_agents, own)
         delegates = [DelegateTool(config.agent, _description(config)) for config in self.sub_agents]
+        base_options = GenerationOptions.of(base_options)
         if base_options is not None and base_options.tools:
             base_options = with_options(base_options, tools=[*base_options.tools, *specs_of(delegates)])
         super().__init__(

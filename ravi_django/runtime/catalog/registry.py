@@ -93,6 +93,12 @@ def _check(agent: Agent) -> None:
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
+    if isinstance(name := getattr(agent, "model", None), str):
+        from ravi_django.capabilities.llm import LLMFactory
+
+        agent.model = LLMFactory(name).build()  # type: ignore[attr-defined]
+        if (context := getattr(agent, "context", None)) is not None:
+            context.model = agent.model  # type: ignore[attr-defined]
     checked_names(getattr(agent, "public_signals", ()))
 
 

@@ -52,6 +52,10 @@ log = logging.getLogger("ravi.context")
 MAX_NAME = 200  # characters, as the journal's columns
 
 
+def _address(target: RunHandle | AgentId | str) -> RunHandle | AgentId:
+    return AgentId.parse(target) if isinstance(target, str) else target
+
+
 class DurableContext(RunState):
     """The RunContext of one lease. `kernel/contracts.py` documents the methods."""
 
@@ -87,23 +91,27 @@ class DurableContext(RunState):
             await asks.reply(self, message, result)
 
     async def spawn(
-        self, target: AgentId, boot: Message | str | None = None, *, priority: Priority | None = None
+        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
     ) -> RunHandle:
-        return await children.spawn(self, target, boot, priority)
+        return await children.spawn(self, AgentId.parse(str(target)), boot, priority)
 
     async def ask(
-        self, target: RunHandle | AgentId, message: Message | str, *, timeout: float | timedelta | None = None
+        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
     ) -> AskOutcome:
-        return await asks.ask(self, target, message, timeout)
+        return await asks.ask(self, _address(target), message, timeout)
 
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
         return await asks.ask(self, handle, None, timeout)
 
-    async def send(self, target: AgentId | RunHandle, message: Message | str) -> None:
+    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None:
+        target = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
             await cancel.control(self, target, message, message.payload)
         else:
             await asks.send(self, target, message)
+
+    async def sleep(self, duration: float | timedelta) -> None:
+        await waits.sleep_until(self, duration if isinstance(duration, timedelta) else timedelta(seconds=duration))
 
     async def sleep_until(self, when: datetime | timedelta) -> None:
         await waits.sleep_until(self, when)

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
+from django.contrib.auth import get_user_model
+
 from ravi_django.agents.hooks import Hooks, frozen
 from ravi_django.agents.memory.transcript import keeps_of
 from ravi_django.agents.middleware import MiddlewarePipeline
@@ -91,6 +93,13 @@ class RunState:
             return
         with paths.entered(None):  # a hook is not part of the run
             await self.hooks.fire(HookCall(event, self.run_id, self.session_id, self.agent_id, frozen(data)))
+
+    @property
+    def user(self) -> Any:
+        return None if self.user_id is None else get_user_model()._default_manager.filter(pk=self.user_id).first()
+
+    async def auser(self) -> Any:
+        return await self.effects.database.call(lambda: self.user)
 
     @property
     def idempotency_key(self) -> str:

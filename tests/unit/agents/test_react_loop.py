@@ -167,7 +167,8 @@ async def test_an_agent_is_an_agent() -> None:
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"model": None}, "LLMFactory"), ({"model": "gpt-4o"}, "must be a ChatModel"),
+    ({"model": None}, "a ChatModel, not None"), ({"model": " "}, "must be a model's name"),
+    ({"model": dict}, "must be a model's name"), ({"base_options": "low"}, "or a dict of them, not 'low'"),
     ({"max_iterations": 0}, "max_iterations is a whole number from 1"),
     ({"max_iterations": "3"}, "max_iterations is a whole number from 1"),
     ({"max_parallel_tools": 0}, "max_parallel_tools is a whole number from 1"),

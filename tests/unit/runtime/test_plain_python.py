@@ -1,0 +1,68 @@
+"""What a Django developer writes without looking it up: names of models, users, seconds, addresses as texts."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import models
+
+from ravi_django import register, tool
+from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
+from ravi_django.integrations.llm import LiteLLMModel
+from ravi_django.kernel import RunContext
+from ravi_django.testing import FakeClock, run_until_idle
+from tests.support.runs import CodeAgent, code, drive, make_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_models_name_is_enough_also_for_a_member_of_a_team() -> None:
+    member = ReActAgent("member", model="gpt-4o-mini", base_options={"reasoning_effort": "low"})
+    team = register(OrchestratorAgent("lead", model="gpt-4o", sub_agents=[SubAgentConfig(member, "Helps.")]))
+
+    assert isinstance(team.model, LiteLLMModel) and isinstance(member.model, LiteLLMModel)
+    assert (team.model.name, member.model.name) == ("gpt-4o", "gpt-4o-mini")
+    assert member.context.model is member.model
+
+
+def test_a_tool_and_an_agent_read_the_runs_user_as_the_site_has_it() -> None:
+    user = User.objects.create(username="ada")
+    seen: list[models.Model | None] = []
+
+    @tool
+    def whose(ctx: RunContext) -> str:
+        """Say whose run it is."""
+        seen.append(ctx.user)
+        return "read"
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        await ctx.tool("whose")
+        seen.append(await ctx.auser())
+        return "read"
+
+    code(story, tools=[whose])
+    drive(make_run(owner=user))
+    drive(make_run())
+
+    assert seen == [user, user, None, None]
+
+
+def test_seconds_and_an_address_as_text(clock: FakeClock) -> None:
+    async def echo(ctx: Any, inbox: Any) -> str:
+        return "here"
+
+    async def story(ctx: Any, inbox: Any) -> list[str]:
+        await ctx.sleep(5)
+        child = await ctx.spawn("test/echo", "are you there?")
+        await ctx.send("test/echo", "one more")
+        asked = await ctx.ask("test/echo", "are you there?", timeout=60)
+        return [str((await ctx.join(child)).result), str(asked.result)]
+
+    register(CodeAgent(echo, key="echo"))
+    code(story)
+    run = make_run()
+    run_until_idle()
+    clock.advance(6)
+    run_until_idle()
+    run.refresh_from_db()
+    assert run.output == '["here","here"]', run.error
