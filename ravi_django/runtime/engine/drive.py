@@ -48,7 +48,7 @@ from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
 from ravi_django.runtime.lease.inbox import noted
 from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel, generations
 from ravi_django.runtime.lifecycle.endings import Unseen
-from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs import failures, hints
 from ravi_django.runtime.streams import frames, republish
 from ravi_django.runtime.streams.archive import archived_at
 from ravi_django.runtime.streams.publisher import Publisher
@@ -301,6 +301,8 @@ class Driver:
             self.publisher.emit(*await self.database.call(republish.ended_with, lease.run, effects.present()))
         if settled.status in TERMINAL and lease.run.parent_id is None:
             self.publisher.emit(frames.stream_done(effects.outlet.source, settled.status))
+        if settled.status in (Status.FAILED, Status.BLOCKED):
+            failures.run_ended(lease.run, lease.epoch, settled.status, outcome.error, outcome.raised)
         self._forget(lease)  # the next hint may claim it again
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)
@@ -342,6 +344,8 @@ class Driver:
         """Release a run that cannot be driven here for another worker, or block it."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
         settled, entries = await self.database.call(settle.set_aside, lease, error)
+        if settled.status in (Status.FAILED, Status.BLOCKED):
+            failures.run_ended(lease.run, lease.epoch, settled.status, settle.error_of(error.cause), error.cause)
         self.publisher.open(lease.run)
         source = frames.Source.of(lease.run, lease.epoch)
         for seq, entry in enumerate(entries, settled.first):

@@ -56,6 +56,7 @@ class Outcome:
     wait_s: float | None = None  # seconds until `wake_at`
     successor: Stop | None = None  # the run continues as its next generation or as another agent
     for_release: str = ""  # a worker of this release should try before the run is blocked
+    raised: BaseException | None = field(default=None, compare=False)  # by the agent's code, for the log
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
@@ -85,7 +86,7 @@ class Outcome:
             case Stop.Kind.BLOCK:
                 return cls.of_block(stop.error, effects.lease)
             case Stop.Kind.FAIL:
-                return cls(Status.FAILED, error=error_of(stop.error))
+                return cls(Status.FAILED, error=error_of(stop.error), raised=stop.error)
             case Stop.Kind.LOST:
                 assert stop.error is not None
                 raise stop.error
@@ -104,13 +105,13 @@ class Outcome:
         wanted = lease.run.release
         if isinstance(error, DeterminismError) and wanted not in ("", conf.RELEASE) and not lease.run.for_release:
             return cls(Status.PENDING, error=error_of(error), for_release=wanted)
-        return cls(Status.BLOCKED, error=error_of(error))
+        return cls(Status.BLOCKED, error=error_of(error), raised=error)
 
     @classmethod
     def of_error(cls, error: BaseException, lease: Lease) -> Outcome:
         if isinstance(error, DeterminismError | UncertainEffectError):
             return cls.of_block(error, lease)
-        return cls(Status.FAILED, error=error_of(error))
+        return cls(Status.FAILED, error=error_of(error), raised=error)
 
     @property
     def handoff(self) -> Handoff | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections
 
 from ravi_django.capabilities.llm.errors import error_text
@@ -32,7 +33,7 @@ from ravi_django.runtime.lease.gate import NotRenewed
 from ravi_django.runtime.lease.order import Commit
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import uncertain
-from ravi_django.runtime.runs import workers
+from ravi_django.runtime.runs import failures, workers
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.tools.pauses import PauseRefused
 from ravi_django.runtime.tools.results import error as _error, fit, happened, limit_of, result_of
@@ -63,16 +64,23 @@ async def _idempotent(ctx: RunState, tool: Tool, ready: dict[str, Any], entry: E
     except NoThreadLeft as error:
         raise _elsewhere(ctx, error) from error
     except (ToolRefused, ToolEndedOddly) as error:
+        if isinstance(error, ToolEndedOddly):
+            _log(ctx, tool, entry, error)
         return _error(message_of(error))
     except (TransientError, CancellationError, LeaseLostError) as error:
-        if isinstance(error, TransientError) and ctx.effects.last_attempt:
-            return _error(f"{error.type}: {message_of(error)}")
+        if isinstance(error, TransientError):
+            is_last = ctx.effects.last_attempt
+            _log(ctx, tool, entry, error, logging.ERROR if is_last else logging.WARNING)
+            if is_last:
+                return _error(f"{error.type}: {message_of(error)}")
         hidden.drop_words(error, tool)
         raise
-    except TimeoutError:
+    except TimeoutError as error:
         await _not_ours(ctx)
+        _log(ctx, tool, entry, error)
         return _error(f"{tool.name} did not finish within {timeout_of(tool):g} s")
     except Exception as error:
+        _log(ctx, tool, entry, error)
         return _error(error_text(error))
 
 
@@ -92,12 +100,15 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
             return happened(tool.name, error)
         except NotRenewed:  # the fence refuses this row if another worker has the run
             return _error(f"{tool.name} was not run: this worker could not renew its lease in time")
-        except TimeoutError:
+        except TimeoutError as error:
             await _not_ours(ctx)
+            _log(ctx, tool, entry, error)
             why = f"it did not finish within {timeout_of(tool):g} s"
         except ToolEndedOddly as error:
+            _log(ctx, tool, entry, error)
             why = f"it raised {error}"
         except Exception as error:
+            _log(ctx, tool, entry, error)
             why = f"it raised {error_text(error)}"
         finally:
             attempt.give_up()
@@ -106,6 +117,11 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
         decided = await decide(ctx, entry, why, None)
         if decided is not None:
             return decided
+
+
+def _log(ctx: RunState, tool: Tool, entry: Entry, error: BaseException, level: int = logging.ERROR) -> None:
+    level = logging.INFO if isinstance(error, PermissionDenied) else level
+    failures.tool_failed(ctx.effects.lease.run, tool.name, error, attempt=entry.attempt, level=level)
 
 
 def _elsewhere(ctx: RunState, error: NoThreadLeft) -> TransientError:
@@ -230,6 +246,8 @@ async def _transactional(
         effects.turns[:0] = turns
         if not isinstance(error, Exception):
             raise
+        if not isinstance(error, NoThreadLeft | ToolRefused):
+            _log(ctx, tool, entry, error)
         return _rolled_back(ctx, tool, error, last)
     effects.outlet.published(entries, first)
     await effects.turnstile.through(first, len(entries))

@@ -1,0 +1,56 @@
+"""What fails says so: a log line with its traceback, and the Django signal `run_failed`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from ravi_django.models import Run
+from ravi_django.signals import run_failed
+
+runs_log = logging.getLogger("ravi.runs")
+tools_log = logging.getLogger("ravi.tools")
+
+A_MINUTE = 10  # lines of one tool and exception; then their number
+
+_lock = threading.Lock()
+_lines: dict[tuple[str, str], tuple[float, int]] = {}  # begin of the minute, and lines of it
+
+
+def run_ended(
+    run: Run, epoch: int, status: str, error: dict[str, Any] | None, raised: BaseException | None = None
+) -> None:
+    """A run failed or is blocked: call it once its row is committed. `epoch`: of the lease that ended so."""
+    kind, message = (error or {}).get("type", ""), (error or {}).get("message", "")
+    extra = {"action": f"run.{status}", "run": str(run.id), "agent": run.agent, "attempt": epoch}
+    runs_log.error("run %s of %s is %s: %s: %s", run.id, run.agent, status, kind, message, exc_info=raised, extra=extra)
+    if run_failed.has_listeners(Run):
+        threading.Thread(target=_send, args=(run.id, status), name="ravi-run-failed", daemon=True).start()
+
+
+def _send(run_id: UUID, status: str) -> None:
+    try:
+        if (run := Run.objects.filter(id=run_id).first()) is not None:
+            run_failed.send_robust(Run, run=run, status=status)
+    finally:
+        connections.close_all()  # this thread's
+
+
+def tool_failed(run: Run, tool: str, error: BaseException, *, attempt: int = 1, level: int = logging.ERROR) -> None:
+    """A tool raised; at most A_MINUTE lines a minute for the same tool and type of exception."""
+    key, now = (tool, type(error).__name__), time.monotonic()
+    with _lock:
+        begun, count = _lines.get(key, (now, 0))
+        is_over = now - begun >= 60
+        _lines[key] = (now, 1) if is_over else (begun, count + 1)
+    extra = {"action": "tool.failed", "run": str(run.id), "agent": run.agent, "tool": tool, "attempt": attempt}
+    if is_over and count > A_MINUTE:
+        tools_log.log(level, "%s: %d more lines of %s were left out", tool, count - A_MINUTE, key[1], extra=extra)
+    if is_over or count < A_MINUTE:
+        words = "tool %s of run %s raised %s"
+        tools_log.log(level, words, tool, run.id, key[1], exc_info=error, extra=extra)
