@@ -1,8 +1,9 @@
 """Django signals about requests to people and failed runs, sent after the commit by the process that made the change.
 
 Receivers of a request's signal get `request`, the current HumanRequest. An exception of a receiver is logged and has no
-other effect. A slow receiver of a request's signal blocks a database thread of a worker: start a task instead. A process
-that dies between its commit and the signal sends none: read the rows or the audit log where no change may be missed.
+other effect. A slow receiver of a request's signal blocks a database thread of a worker: start a task instead. A
+process that dies between its commit and the signal sends none: read the rows or the audit log where no change may be
+missed.
 """
 
 from django.dispatch import Signal
