@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "PRIORITY_HEAD_START_S": 60.0,
     # A run with more open runs of its "owner", or of its "tenant", is claimed later. None: not.
     "FAIR_BY": "owner",
-    # A message while the agent is at work: "enqueue", "steer", "interrupt" or "reject"; see docs/inbox.md.
+    # A message while the agent is at work: "enqueue", "steer", "interrupt" or "reject"; see docs/how-it-works.md.
     "ON_BUSY": "enqueue",
     "DB_THREADS": 4,
     "TOOL_THREADS": 32,

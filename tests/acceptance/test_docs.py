@@ -40,15 +40,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings.write_text(
         settings.read_text()
         + snippet("shop/settings.py")
+        + "SQLITE = DATABASES\n"
         + snippet("settings.py")
-        + 'import os\nif os.environ.get("SMALL_SITE"):\n    RAVI = {"ENGINE": "inline"}\n    CHANNEL_LAYERS = {}\n'
+        + "DATABASES = SQLITE\n"
+        + 'if os.environ.get("SMALL_SITE"):\n    RAVI = {"ENGINE": "inline"}\n    CHANNEL_LAYERS = {}\n'
     )
     urls = folder / "shop/urls.py"
     urls.write_text(urls.read_text() + snippet("shop/urls.py"))
-    (folder / "shop/asgi.py").write_text(
-        'import os\nos.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")\n' + snippet("asgi.py")
-    )
-    for name in ("__init__", "agents", "celery", "news", "refunds"):
+    (folder / "shop/asgi.py").write_text(snippet("asgi.py"))
+    (folder / "shop/agents").mkdir()
+    for name in ("__init__", "agents/__init__", "agents/news", "agents/people", "agents/refunds", "celery"):
         (folder / f"shop/{name}.py").write_text(snippet(f"shop/{name}.py"))
     return folder
 
@@ -120,13 +121,13 @@ from ravi_django.testing import run_until_idle
 world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
 """
 WAITING = """
-import shop.refunds
+from shop.agents import refunds
 run = submit("shop/refunds", "Order 7")
 run_until_idle()
 run.refresh_from_db()
 print(run.status)
-shop.refunds.parcel_returned(run.id, 7)
-shop.refunds.parcel_returned(run.id, 7)
+refunds.parcel_returned(run.id, 7)
+refunds.parcel_returned(run.id, 7)
 run_until_idle()
 run.refresh_from_db()
 print(run.status, run.output)
@@ -140,16 +141,16 @@ def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
 
 
 NEWS = """
-import shop.news
+from shop.agents import news
 from django.contrib.auth.models import User
 from ravi_django.models import JournalEntry, Publication
 world.replace("background_hint", lambda task, *args: None)
 eve = User.objects.create_user("eve")
-shop.news.subscribe(eve)
-shop.news.subscribe(eve)
-shop.news.announce("Ferries are back")
-shop.news.announce("Ferries are back")
-shop.news.announce("Ferries have delays")
+news.subscribe(eve)
+news.subscribe(eve)
+news.announce("Ferries are back")
+news.announce("Ferries are back")
+news.announce("Ferries have delays")
 submit("information/harbour", "A long story of a bridge")
 run_until_idle()
 for publication in Publication.objects.order_by("id"):
@@ -171,7 +172,7 @@ def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
 
 
 PEOPLE = """
-import shop.people
+import shop.agents.people
 from django.contrib.auth.models import Group, User
 from ravi_django import answer
 from ravi_django.models import HumanRequest
@@ -197,8 +198,6 @@ print(question.output)
 
 
 def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
-    (site / "shop/people.py").write_text(snippet("shop/people.py"))
-
     def script(body: Body) -> Reply:
         if not tool_results(body):
             return Reply(tool_calls=(("refund", {"order_id": 7, "amount": 50}),))

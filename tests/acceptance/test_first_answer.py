@@ -62,7 +62,7 @@ class Reader:
     def does(self, file: str, text: str) -> None:
         if file:
             path = self.folder / file
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as opened:
                 opened.write(f"\n{text}")
         elif text.endswith(" runserver"):
@@ -157,7 +157,7 @@ def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_
     assert wait_until(lambda: reader.run()[0] == "running", BOUND_S)
     assert wait_until(lambda: reader.model.requests, BOUND_S)  # the answer has begun
     first = reader.run()[1]
-    os.utime(reader.folder / "shop" / "agents.py")  # the server reloads
+    os.utime(reader.folder / "shop" / "agents" / "__init__.py")  # the server reloads
     assert wait_until(lambda: reader.run()[1] != first, seconds(5)), "the lease is released, and does not expire"
     assert wait_until(lambda: reader.run()[0] == "running", BOUND_S)
     os.killpg(reader.server.pid, signal.SIGINT)

@@ -48,6 +48,13 @@ class ContextConfig:
         )
         self.retention = HistoryRetention(retention)
 
+    @classmethod
+    def of(cls, context: ContextConfig | None) -> ContextConfig:
+        """Without one, a memory that keeps nothing. Raises TypeError."""
+        if context is not None and not isinstance(context, ContextConfig):
+            raise TypeError(f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it")
+        return context or cls()
+
     @property
     def stores(self) -> HistoryProvider | None:
         """The history that stores new turns; None if they are not stored."""

@@ -81,7 +81,7 @@ class BaseAgentProxy:
         self.output_topic = output_topic
         self.middleware = MiddlewarePipeline.of(middleware)
         self.hooks = Hooks.of(hooks)
-        self.context = (context or ContextConfig()).bind(self.id, model=model)
+        self.context = ContextConfig.of(context).bind(self.id, model=model)
         self._ctx: RunContext | None = None
         self._thread: Thread | None = None
 

@@ -124,7 +124,7 @@ class ReActAgent:
             self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
         )
         self._system = None if callable(system_instructions) else _system(system_instructions)
-        self.context = (context or ContextConfig()).bind(self.id, instructions=self._system or (), model=model)
+        self.context = ContextConfig.of(context).bind(self.id, instructions=self._system or (), model=model)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid

@@ -59,6 +59,8 @@ class FunctionTool(Tool):
         self.input_parameter = signature.input_parameter
         self.risk, self.compute_risk = _checked_risk(risk)
         self.effect = None if effect is None else _choice(Effect, "effect", effect)
+        if self.effect is Effect.TRANSACTIONAL and inspect.iscoroutinefunction(inspect.unwrap(called)):
+            raise ValueError(f'{self.name}: effect="transactional" needs a plain def, run inside the transaction')
         self.check = check
         if check is not None and (not callable(check) or self.promised_effect is not Effect.AT_MOST_ONCE):
             raise ValueError(f'{self.name}: check= must be a function, and needs effect="at_most_once"')

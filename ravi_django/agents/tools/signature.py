@@ -96,6 +96,8 @@ def read_signature(function: Callable[..., Any], descriptions: dict[str, str]) -
         if parameter.name in bound:
             continue
         _refuse_kind(owner, parameter)
+        if parameter.name == "ctx" and parameter.annotation is parameter.empty:
+            raise TypeError(f"tool {owner}: ctx has no type, so the model would fill it in; write ctx: RunContext")
         annotation = _resolve(owner, function, parameter.name, parameter.annotation)
         if (kind := _hidden_kind(annotation)) is not None:
             if kind in hidden:

@@ -96,7 +96,9 @@ def _check_media(blocks: list[Any]) -> None:
 
 
 def owner_of(user: Any) -> Any:
-    """The user that a run belongs to; None for an anonymous one."""
+    """The user that a run belongs to; None for an anonymous one. Raises InvalidInputError for anything else."""
+    if user is not None and not hasattr(user, "is_authenticated"):
+        raise InvalidInputError(f"user must be a user object or None, not {user!r}", field="user")
     return user if user is not None and user.is_authenticated else None
 
 

@@ -25,6 +25,7 @@ from ravi_django.runtime.runs.checks import (
     message_of,
     metadata_of,
     moment_of,
+    owner_of,
     priority_of,
     session_of,
     tenant_of,
@@ -128,7 +129,7 @@ def schedule(
 
     Raises InvalidInputError (with `field`), AgentNotFoundError and SessionNotFoundError; then nothing is written.
     """
-    owner = user if user is not None and user.is_authenticated else None
+    owner = owner_of(user)
     fields = {
         "agent": str(address_of(agent)),
         "input": input,

@@ -11,7 +11,7 @@ from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError
 from ravi_django.kernel.checks import check_whole
 from ravi_django.models import Follow, Session, uuid7
 from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.runs.checks import address_of, metadata_of, session_of, tenant_of
+from ravi_django.runtime.runs.checks import address_of, metadata_of, owner_of as checked_owner, session_of, tenant_of
 from ravi_django.runtime.social import follow_rows
 
 MAX_EVERY_S = 366 * 24 * 3600
@@ -126,6 +126,6 @@ def topic_of(given: TopicId | str) -> TopicId:
 
 def owner_of(user: Any) -> Any:
     """None is the site itself. Raises ForbiddenError for an anonymous user."""
-    if user is not None and not user.is_authenticated:
+    if user is not None and checked_owner(user) is None:
         raise ForbiddenError("an anonymous user may neither follow nor emit")
     return user

@@ -20,6 +20,7 @@ from ravi_django.models import Session, Source
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
+from ravi_django.runtime.runs.checks import owner_of
 from ravi_django.runtime.sources import saves, secrets
 from ravi_django.runtime.sources.items import TODAY
 from ravi_django.runtime.sources.rows import MOVED, STATE
@@ -202,7 +203,7 @@ def add_source(
         kind=kind,
         location=location,
         agent=str(agent),
-        owner=user if user is not None and user.is_authenticated else None,
+        owner=owner_of(user),
         tenant=tenant,
         name=(name or location or str(agent))[:200],
         signal=signal,
