@@ -41,7 +41,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a sync run": (lambda: register(Sync()), "needs a method: async def run(self, ctx, inbox)"),
     "a name as user": (lambda: submit("test/code", "hi", user="ada"), "user must be a user object or None, not 'ada'"),
     "a key as user": (
-        lambda: schedule("test/code", "hi", cron="0 9 * * *", user=1),
+        lambda: schedule("test/code", "hi", name="daily", cron="0 9 * * *", user=1),
         "user must be a user object or None, not 1",
     ),
     "ctx without type": (lambda: tool(unannotated), "write ctx: RunContext"),
