@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from django.db import models
 from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.supervision import Priority
@@ -191,6 +192,23 @@ class Run(Owned):
 
     def __str__(self) -> str:
         return f"{self.agent} {self.id}"
+
+    def cancel(self, reason: str = "cancelled by the site's code") -> None:
+        """Cancel the run and those below it. Raises IllegalTransitionError when it has ended."""
+        import_string("ravi_django.runtime.lifecycle.cancel.cancel")(self.id, reason)
+
+    def retry(self) -> Self:
+        """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""
+        return cast(Self, import_string("ravi_django.runtime.lifecycle.retry.retry")(self.id))
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` seconds, and
+        RuntimeError inside a transaction and on an event loop."""
+        return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
+
+    def result(self, timeout: float | None = None) -> str:
+        """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
+        return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
 
     @property
     def tree_id(self) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from ravi_django.conf import conf
-from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RunFailedError
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import threads
@@ -27,6 +27,7 @@ from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.drive import Ending
 from ravi_django.runtime.engine.engine import Engine
 from ravi_django.runtime.runs import background, hints
+from ravi_django.runtime.runs.results import output_of
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
@@ -214,7 +215,7 @@ class Runtime:
                 if looks and (row := await self.engine.database.call(_end_of, key)) is None:
                     raise NotFoundError(f"there is no run {run_id}")
                 if row is not None and row[0] in (*TERMINAL, Status.BLOCKED):
-                    return _output_of(*row)
+                    return output_of(*row)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:
                     raise TimeoutError(f"run {run_id} is {row and row[0]} after {timeout:g} s")
@@ -227,10 +228,3 @@ class Runtime:
 
 def _end_of(run_id: UUID) -> Ending | None:
     return Run.objects.filter(id=run_id).values_list("status", "output", "error").first()
-
-
-def _output_of(status: str, output: str | None, error: dict[str, Any] | None) -> str:
-    if status == Status.COMPLETED:
-        return output or ""
-    found = error or {}
-    raise RunFailedError(found.get("message", status), type=found.get("type", status), status=str(status))

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import models
+from django.db import models, transaction
 
 from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.integrations.llm import LiteLLMModel
-from ravi_django.kernel import RunContext
+from ravi_django.kernel import IllegalTransitionError, RunContext, RunFailedError
+from ravi_django.models import Run
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support.runs import CodeAgent, code, drive, make_run
 
@@ -66,3 +67,34 @@ def test_seconds_and_an_address_as_text(clock: FakeClock) -> None:
     run_until_idle()
     run.refresh_from_db()
     assert run.output == '["here","here"]', run.error
+
+
+async def test_a_wait_on_an_event_loop_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="to_thread"):
+        Run().wait()
+
+
+def test_a_run_is_awaited_cancelled_and_retried_by_its_row() -> None:
+    async def story(ctx: Any, inbox: Any) -> str:
+        if not heals:
+            raise LookupError("no order")
+        return "read"
+
+    heals: list[bool] = []
+    code(story)
+    run = make_run()
+    with pytest.raises(TimeoutError, match="is pending after 0 s"):
+        run.wait(0)
+    with transaction.atomic(), pytest.raises(RuntimeError, match="inside a transaction"):
+        run.wait()
+    drive(run)
+    with pytest.raises(RunFailedError, match="no order"):
+        run.result()
+    heals.append(True)
+    drive(run.retry())
+    assert (run.result(), run.wait().status) == ("read", "completed")
+    with pytest.raises(IllegalTransitionError):
+        run.cancel()
+    other = make_run()
+    other.cancel("not needed")
+    assert other.wait().error == {"type": "Cancelled", "message": "not needed"}
