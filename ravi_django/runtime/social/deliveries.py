@@ -15,14 +15,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, OperationalError
-from django.db.models import Count, OuterRef, QuerySet, Subquery, TextField, UUIDField
+from django.db.models import Count, Exists, OuterRef, QuerySet, Subquery, TextField, UUIDField
 from django.db.models.functions import Cast
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
 from ravi_django.models import ACTIVE, Follow, Run, Session, Signal, Status, uuid7
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.social import delivery_rows
 from ravi_django.runtime.social.delivery_rows import SIGNAL, Letter, ToLive, ToNew
+
+REST_S = 300.0  # from a failure of the follower's run until it gets another
 
 
 class Follower(NamedTuple):
@@ -49,7 +52,7 @@ class Delivered:
 
     given: list[UUID] = field(default_factory=list)
     busy: list[UUID] = field(default_factory=list)  # a row that it needs is locked, or has just changed
-    later: list[UUID] = field(default_factory=list)  # RAVI["FEED_UNREAD"] are unread
+    later: list[UUID] = field(default_factory=list)  # RAVI["FEED_UNREAD"] are unread, or its last run has failed
     own: list[UUID] = field(default_factory=list)  # the run that published it: it does not get it back
     failed: dict[UUID, Exception] = field(default_factory=dict)
     woken: list[UUID] = field(default_factory=list)  # runs that can be claimed now
@@ -194,12 +197,16 @@ def _places(idle: Sequence[Due], found: Delivered) -> list[ToNew]:
     held = set(rows.values_list("id", flat=True))
     active = _roots_in(held, {due.follower.agent for due in idle}, ACTIVE)
     taken = {(session_id, agent): owner for _, session_id, agent, *owner in active}  # with the tenant
+    resting = _resting(held)
     to_new = []
     for due in idle:
         one = due.follower
         place = (one.home_id, one.agent)
         if one.home_id is not None and (one.home_id not in held or taken.get(place) == [one.owner_id, one.tenant]):
             found.busy.append(one.id)  # a run that has just started there gets it
+            continue
+        if (*place, one.owner_id, one.tenant) in resting:
+            found.later.append(one.id)
             continue
         status = Status.QUEUED if place in taken else Status.PENDING  # behind somebody else's
         if one.home_id is not None:
@@ -248,3 +255,18 @@ def _look(ids: Sequence[UUID]) -> list[Any]:
         known=Subquery(same.filter(home__isnull=False).values("home_id")[:1], output_field=UUIDField()),
     )
     return list(rows.order_by("id").values_list("id", "follower", "first", "known"))
+
+
+def _resting(homes: Collection[UUID]) -> set[tuple[Any, ...]]:
+    """Home, agent, owner and tenant of the last runs in these homes that have failed within REST_S."""
+    newer = Run.objects.filter(
+        session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, id__gt=OuterRef("id")
+    )
+    rows = Run.objects.filter(
+        ~Exists(newer),
+        session_id__in=homes,
+        parent=None,
+        status=Status.FAILED,
+        finished_at__gt=clock.after(-REST_S),
+    )
+    return set(rows.values_list("session_id", "agent", "owner_id", "tenant"))

@@ -334,7 +334,7 @@ def have_waited(slow, clock):
     return publication, run
 
 
-WHYS = ["enough unread", "an error", "an unknown agent", "the policy raises", "said it itself"]
+WHYS = ["enough unread", "has failed", "an error", "an unknown agent", "the policy raises", "said it itself"]
 
 
 @pytest.mark.parametrize("why", WHYS)
@@ -348,6 +348,8 @@ def test_one_sweep_goes_on_behind_those_that_cannot_be_given_it(clock, settings,
     slow = followers(1 if why == "said it itself" else SLOW, **fields)
     if why == "enough unread":
         Signal.objects.bulk_create(Signal(run=run, name="new_feed_item") for run in waiting_runs(slow))
+    elif why == "has failed":
+        waiting_runs(slow, status="failed", waiting_on=None, finished_at=clock.now, created_at=clock.now)
     elif why == "an error":
         refuse.update(one.id for one in slow)
     publication, run = have_waited(slow, clock)

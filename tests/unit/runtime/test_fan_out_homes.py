@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from ravi_django import register
-from ravi_django.kernel import AgentId
+from ravi_django.kernel import AgentId, PermanentError
 from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Session
 from tests.support import world
 from tests.support.feeds import (  # noqa: F401 - a fixture
@@ -126,6 +126,49 @@ def test_two_topics_at_the_same_moment_give_each_follower_one_home_and_one_run()
         for run_id, body in InboxMessage.objects.filter(run__agent=agent).values_list("run_id", "body"):
             given.setdefault(run_id, []).append(words(body))
         assert {tuple(sorted(said)) for said in given.values()} == {tuple(topics)}
+
+
+def failing(user):
+    async def agent(ctx, inbox):
+        raise PermanentError("the agent's own")
+
+    register(CodeAgent(agent, key="feed"))
+    return follow(owner=user)
+
+
+def test_who_has_just_failed_does_not_begin_anew_with_each_publication(ada, clock):
+    failing(ada)
+    for number in range(10):
+        emit(str(number))
+        drive_all()
+        clock.advance(10)
+        world.fan_out_sweep()
+        drive_all()
+
+    assert Run.objects.count() == 1
+    clock.advance(300)
+    world.fan_out_sweep()
+    drive_all()
+    world.fan_out_sweep()
+
+    assert sorted(inboxes().values()) == [["0"], ["1+2+3+4+5+6+7+8+9"]]
+    assert not FeedItem.objects.exists()
+
+
+@pytest.mark.parametrize("since", ["run well", "begun by a person"])
+def test_who_has_run_since_does_not_rest(ada, clock, since):
+    one = failing(ada)
+    emit("one")
+    drive_all()
+    one.refresh_from_db()
+    if since == "run well":
+        later = make_run(FEED, owner=ada, session=one.home)
+        Run.objects.filter(id=later.id).update(status="completed")
+    else:
+        waiting_runs([one])
+
+    emit("two")
+    assert ["two"] in inboxes().values()
 
 
 def published_by(agent, owner=None, run=None):
