@@ -232,7 +232,6 @@ def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[s
                 receivers[topic] = None if found is None else set(found)
         except Exception as error:
             failed[topic] = error
-            log.exception("topic %s: may_receive failed; it is tried again", topic, extra={"action": "fan_out.failed"})
     runs = {
         (agent, owner): owner in users and allows("may_run", users[owner], agents[agent])
         for agent, owner in {(agent, owner) for agent, owner, topic in wanted if topic not in failed}

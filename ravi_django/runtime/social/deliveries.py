@@ -40,6 +40,11 @@ class Follower(NamedTuple):
     version: int | None  # of the agent's spec, for a new run
 
 
+class UnknownAgent(Exception):
+    def __str__(self) -> str:
+        return f"agent {self.args[0]} is not known to this process, and has no row; it is looked for again"
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     follower: Follower

@@ -25,7 +25,7 @@ from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.inbox import hops_in, noted
 from ravi_django.runtime.social.backlog import forget, move_up, put_off
-from ravi_django.runtime.social.deliveries import Delivered, Due, deliver
+from ravi_django.runtime.social.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import Letter
 from ravi_django.runtime.social.followers import Locked, lock_followers
 
@@ -68,9 +68,10 @@ def deliver_due(limit: int, rights: Rights | None = None) -> DueBatch | None:
         chosen, letters = _letters({one.follower.id: one for one in looked.found})
         dues = [Due(one.follower, letters[one.follower.id]) for one in looked.found if one.follower.id in letters]
         given = deliver(dues)
-        given.failed |= looked.failed
-        chosen |= _items(looked.failed)
+        given.failed |= {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+        chosen |= _items([one.follower.id for one in looked.unknown])
         _settle(chosen, given, present)
+        put_off((one.follower.id for one in looked.undecided), present + timedelta(seconds=AGAIN_S))
         reported = [one.follower.id for one in looked.found if one.dropped and one.follower.id in given.given]
         Follow.objects.filter(id__in=reported).update(dropped=0)
         return DueBatch(len(looked.ids), given.woken)

@@ -34,7 +34,7 @@ from ravi_django.runtime.runs import background, hints, workers
 from ravi_django.runtime.runs.waking import WOKEN
 from ravi_django.runtime.social import digests
 from ravi_django.runtime.social.backlog import drop_oldest, set_aside
-from ravi_django.runtime.social.deliveries import Delivered, Due, Follower, deliver
+from ravi_django.runtime.social.deliveries import Delivered, Due, Follower, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import PRIORITY, SIGNAL, Letter, json_text
 from ravi_django.runtime.social.digests import letter_of
 from ravi_django.runtime.social.followers import OPEN, being_changed, lock_followers, owner_is_active
@@ -97,7 +97,9 @@ def _deliver(publication: Any, size: int, rights: Rights | None) -> Batch:
     later = {follow_id: due for follow_id, due in waits if due is not None and follow_id not in own}
     skipped = own.union(later)
     given = deliver([Due(one.follower, letter) for one in looked.found if one.follower.id not in skipped])
-    given.failed |= {follow_id: error for follow_id, error in looked.failed.items() if follow_id not in skipped}
+    unknown = {one.follower.id: UnknownAgent(one.follower.agent) for one in looked.unknown}
+    given.failed |= {follow_id: error for follow_id, error in unknown.items() if follow_id not in skipped}
+    given.later += [one.follower.id for one in looked.undecided if one.follower.id not in skipped]
     ids = looked.ids
     given.busy += being_changed(follow_id for follow_id in window if follow_id not in ids)
     _set_all_aside(publication, later, given)

@@ -32,7 +32,6 @@ class Locked:
     last_at: datetime | None
     items_at: datetime | None  # when the oldest of its waiting items is due
     dropped: int  # items that were dropped, and are not reported yet
-    error: Exception | None  # why nobody knows yet whether it may get something
 
     def due_at(self, present: datetime) -> datetime | None:
         """When it gets something that is published now; None: at once."""
@@ -48,16 +47,14 @@ class Locked:
 class Looked:
     """Follows that were locked; one that is in no list is locked by another transaction, or deleted."""
 
-    locked: list[Locked] = field(default_factory=list)
-    refused: list[UUID] = field(default_factory=list)  # may not get anything
+    found: list[Locked] = field(default_factory=list)  # may get something
+    refused: list[UUID] = field(default_factory=list)  # may not
+    unknown: list[Locked] = field(default_factory=list)  # no row and no code of this process has its agent
+    undecided: list[Locked] = field(default_factory=list)  # the site's policy raises for its topic
 
     @property
-    def found(self) -> list[Locked]:
-        return [one for one in self.locked if one.error is None]
-
-    @property
-    def failed(self) -> dict[UUID, Exception]:
-        return {one.follower.id: one.error for one in self.locked if one.error is not None}
+    def locked(self) -> list[Locked]:
+        return [*self.found, *self.unknown, *self.undecided]
 
     @property
     def ids(self) -> set[UUID]:
@@ -76,20 +73,27 @@ def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
     agents = _agents({row[1] for row in found})
     versions, disabled = _versions(agents)
     wanted = {(row[1], row[2], row[8]) for row in found if row[2] is not None and row[1] in versions}
-    refused, failed = _refused(wanted, agents, rights)  # `failed`: errors of the site's policy, by topic
+    refused, failed = _refused(wanted, agents, rights)
     looked, off = Looked(), Counter[str]()
     for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in found:
         follower = Follower(follow_id, agent, owner_id, tenant, session_id, session_id or home_id, versions.get(agent))
+        one = Locked(follower, every_s, last_at, waiting.get(follow_id), dropped)
         if owner_id is not None and active and not is_active:
             looked.refused.append(follow_id)
+        elif owner_id is not None and topic in failed:
+            looked.undecided.append(one)
         elif agent in disabled or (agent, owner_id, topic) in refused:
             looked.refused.append(follow_id)
             off.update([agent] if agent in disabled else ())
         else:
-            error = failed.get(topic) if owner_id is not None else None
-            if error is None and agent not in versions:
-                error = LookupError(f"agent {agent} is not known to this process, and has no row")
-            looked.locked.append(Locked(follower, every_s, last_at, waiting.get(follow_id), dropped, error))
+            (looked.found if agent in versions else looked.unknown).append(one)
+    for topic, error in failed.items():
+        log.error(
+            "topic %s: its followers that have an owner wait, may_receive has failed",
+            topic,
+            exc_info=error,
+            extra={"action": "fan_out.failed"},
+        )
     for agent, count in off.items():
         log.warning(
             "agent %s is disabled: its %d follows get nothing",
