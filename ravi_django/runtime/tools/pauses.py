@@ -59,6 +59,12 @@ class Closing:
     done: Callable[[], None]  # once it is committed
     request: HumanRequest | None = None  # to a person
 
+    def announce(self) -> None:
+        """Put the request into the rows, once its approvers are known."""
+        if self.request is not None:
+            self.pause.update(requests.opened(self.request))
+            self.rows[1].result = request_shown(self.request)
+
 
 def resumed(ctx: RunState, entry: Entry) -> Pause | None:
     """The pause of an earlier lease after which this call continues."""
@@ -75,24 +81,26 @@ def resumed(ctx: RunState, entry: Entry) -> Pause | None:
 async def close(ctx: RunState, entry: Entry, paused: ToolPaused) -> Pause | ToolExecutionResult:
     """Record that the attempt has paused, and make the entry the next attempt; or an error on why it cannot pause."""
     effects, tool = ctx.effects, ctx.toolbox.get(entry.name)
-    try:
-        if isinstance(paused.pause, PauseForChildResult):
-            await effects.database.call(_check_child, ctx, paused.pause)
-        closing = _closing(ctx, tool, entry, paused.pause)
-    except PauseRefused as refused:
-        return error_result(str(refused))
-    pause, (row, opening) = closing.pause, closing.rows
-    if (request := closing.request) is not None:
-        await requests.address(effects, request)
-        pause.update(requests.opened(request))
-        opening.result = request_shown(request)
-    effects.note(row)  # in one commit with the next row
-    try:
-        await effects.record(opening, closing.write)
-    except asyncio.CancelledError:  # it is committed nevertheless
-        effects.started.pop(entry.path, None)
-        raise
-    closing.done()
+    if paused.closing is None:
+        try:
+            if isinstance(paused.pause, PauseForChildResult):
+                await effects.database.call(_check_child, ctx, paused.pause)
+            closing = _closing(ctx, tool, entry, paused.pause)
+            if closing.request is not None:
+                await requests.address(effects, closing.request)
+            closing.announce()
+        except PauseRefused as refused:
+            return error_result(str(refused))
+        effects.note(closing.rows[0])  # in one commit with the next row
+        try:
+            await effects.record(closing.rows[1], closing.write)
+        except asyncio.CancelledError:  # it is committed nevertheless
+            effects.started.pop(entry.path, None)
+            raise
+        closing.done()
+        pause = closing.pause
+    else:
+        pause = paused.closing.pause
     effects.started.pop(entry.path, None)
     effects.paused[entry.path] = pause
     entry.attempt = int(pause["attempt"]) + 1
@@ -132,6 +140,17 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
 
 
 AnyPause = PauseForInputResult | PauseForChildResult
+
+
+def closing_on_thread(ctx: RunState, tool: Tool, entry: Entry, pause: AnyPause) -> Closing:
+    """The end of a transactional tool's attempt, inside its transaction. Raises PauseRefused."""
+    if isinstance(pause, PauseForChildResult):
+        _check_child(ctx, pause)
+    closing = _closing(ctx, tool, entry, pause)
+    if closing.request is not None:
+        requests.address_on_thread(closing.request, ctx.effects.present())
+    closing.announce()
+    return closing
 
 
 def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) -> Closing:

@@ -9,16 +9,7 @@ from django.core.management import call_command
 from ravi_django import answer, tool
 from ravi_django.agents import FunctionMiddleware
 from ravi_django.conf import conf
-from ravi_django.kernel import (
-    AgentId,
-    ConflictError,
-    HumanInput,
-    PauseForChildResult,
-    PauseForInputResult,
-    RunContext,
-    RunHandle,
-    Tool,
-)
+from ravi_django.kernel import ConflictError, HumanInput, PauseForInputResult, RunContext, Tool
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.testing import journal_of
 from tests.support import world
@@ -28,7 +19,7 @@ from tests.support.tool_calls import calling, output_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EFFECTS = ["idempotent", "at_most_once"]
+EFFECTS = ["idempotent", "at_most_once", "transactional"]
 
 
 def rows_of(run):
@@ -120,8 +111,9 @@ def test_what_a_model_puts_into_the_parameter_of_a_class_counts_for_nothing(ran)
     assert ran == []
 
 
-def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran):
-    run = pausing(ran, "at_most_once", timeout=60)
+@pytest.mark.parametrize("effect", EFFECTS[1:])
+def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran, effect):
+    run = pausing(ran, effect, timeout=60)
     request = HumanRequest.objects.get(run=run)
     assert run.waiting_on[0]["until"] is not None
     clock.advance(61)
@@ -134,7 +126,7 @@ def test_one_that_expires_calls_the_tool_again_without_an_answer(clock, ran):
     request.refresh_from_db()
     assert request.status == "expired"
     for action in ("skip", "cancel"):
-        run = pausing(ran)
+        run = pausing(ran, effect)
         answer(asked(run).id, action)
         assert drive(run).output == f"ok: {action}||", "no consent"
 
@@ -161,8 +153,9 @@ def test_several_questions_at_once_are_answered_by_their_keys_also_by_the_comman
 # ----------------------------------------------------------------------------------------------- several pauses
 
 
-def test_a_wizard_asks_one_thing_after_the_other(ran):
-    @tool(effect="at_most_once")
+@pytest.mark.parametrize("effect", EFFECTS[1:])
+def test_a_wizard_asks_one_thing_after_the_other(ran, effect):
+    @tool(effect=effect)
     def order(told: HumanInput | None = None) -> str:
         """Order."""
         ran.append(told and told.text)
@@ -183,7 +176,7 @@ def test_a_wizard_asks_one_thing_after_the_other(ran):
     assert attempts == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("effect", EFFECTS[:2])
 def test_of_two_tools_that_pause_at_once_each_gets_its_own_answer_and_others_go_on(ran, effect):
     @tool
     def other() -> str:
@@ -250,10 +243,12 @@ def test_a_tool_without_a_parameter_for_the_answer_is_told_so_once(ran, effect):
     def paint() -> str:
         """Paint."""
         ran.append(1)
+        get_user_model().objects.create_user("rolled back with a transaction")
         return PauseForInputResult("Which colour?")
 
     assert "error: paint cannot pause: it has no parameter for the answer" in output_of(paint)
     assert (ran, HumanRequest.objects.count()) == ([1], 0)
+    assert get_user_model().objects.count() == (effect != "transactional")
 
 
 def test_a_pause_that_nobody_could_answer_is_an_error_with_words(ran):
@@ -392,19 +387,28 @@ def test_inside_an_at_most_once_tool_a_call_cannot_pause(ran):
     assert (drive(run).output, ran) == ("ok: answer|red|", [None, "answer"])
 
 
-HANDLE = RunHandle("x", AgentId("test", "helper"))
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_a_transactional_tool_wrote_before_its_pause_is_committed_with_it_or_lost_with_the_lease(is_lost):
+    users = get_user_model().objects
 
-
-@pytest.mark.parametrize("pause", [PauseForInputResult("Sure?"), PauseForChildResult(HANDLE)])
-def test_a_transactional_tool_that_pauses_is_an_error_at_once_and_its_writes_are_rolled_back(pause):
     @tool(effect="transactional")
-    def enrol(told: HumanInput | None = None) -> PauseForInputResult | PauseForChildResult:
+    def enrol(told: HumanInput | None = None) -> str:
         """Enrol."""
-        get_user_model().objects.create_user("before")
-        return pause
+        users.create_user("before" if told is None else "after")
+        if is_lost:
+            Run.objects.update(lease_epoch=99)
+        return PauseForInputResult("Sure?") if told is None else "ok"
 
-    assert "error: enrol cannot pause: it is transactional, and its writes were rolled back" in output_of(enrol)
-    assert (get_user_model().objects.count(), HumanRequest.objects.count()) == (0, 0)
+    code(calling("enrol"), tools=[enrol])
+    run = drive(make_run())
+    if is_lost:
+        assert (users.count(), HumanRequest.objects.count(), rows_of(run)) == (0, 0, [])
+        return
+    assert list(users.values_list("username", flat=True)) == ["before"]
+    answer(asked(run).id, text="yes")
+    drive(run)
+
+    assert set(users.values_list("username", flat=True)) == {"before", "after"}
 
 
 # -------------------------------------------------------------------------------------------- time, caps, middleware
@@ -442,7 +446,7 @@ def test_every_attempt_goes_through_the_function_middlewares(ran):
                 raise
             seen.append(("after", context.result.text))
 
-    agent = code(calling("paint", what="door"), tools=[asking(ran)])
+    agent = code(calling("paint", what="door"), tools=[asking(ran, "transactional")])
     agent.middleware = [Watch()]
     run = drive(make_run())
     answer(asked(run).id, text="red")
@@ -451,7 +455,8 @@ def test_every_attempt_goes_through_the_function_middlewares(ran):
     assert seen == [("before", 1), ("before", 2), ("after", "answer|red|")]
 
 
-def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(ran):
+@pytest.mark.parametrize("effect", EFFECTS[1:])
+def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(ran, effect):
     class Deaf(FunctionMiddleware):
         async def process(self, context, call_next):
             try:
@@ -459,7 +464,7 @@ def test_a_middleware_that_swallows_everything_does_not_swallow_a_pause(ran):
             except BaseException:
                 context.result = None
 
-    agent = code(calling("paint", what="door"), tools=[asking(ran, "at_most_once")])
+    agent = code(calling("paint", what="door"), tools=[asking(ran, effect)])
     agent.middleware = [Deaf()]
     run = drive(make_run())
     answer(asked(run).id, text="red")
