@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -93,8 +92,7 @@ def _check(agent: Agent) -> None:
         raise InvalidInputError(f"{agent.__name__} is a class; register an object of it: register({agent.__name__}(…))")
     if not isinstance(getattr(agent, "id", None), AgentId):
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
-    run = getattr(agent, "run", None)
-    if not callable(run) or (inspect.isroutine(run) and not inspect.iscoroutinefunction(inspect.unwrap(run))):
+    if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
     if isinstance(name := getattr(agent, "model", None), str):

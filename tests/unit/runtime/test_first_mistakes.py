@@ -10,7 +10,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import code
+from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,6 @@ async def booked(order: int) -> str:
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: register(Plain), "Plain is a class; register an object of it: register(Plain(…))"),
-    "a sync run": (lambda: register(Sync()), "needs a method: async def run(self, ctx, inbox)"),
     "a name as user": (lambda: submit("test/code", "hi", user="ada"), "user must be a user object or None, not 'ada'"),
     "a key as user": (
         lambda: schedule("test/code", "hi", name="daily", cron="0 9 * * *", user=1),
@@ -63,3 +62,11 @@ def test_a_first_mistake_is_refused_with_its_fix(mistake: str) -> None:
     with pytest.raises((InvalidInputError, TypeError, ValueError)) as refused:
         make()
     assert words in str(refused.value)
+
+
+def test_a_run_that_is_not_async_says_so() -> None:
+    register(Sync())
+    run = drive(make_run("test/plain"))
+
+    message = "run of test/plain is not async: write async def run(self, ctx, inbox)"
+    assert run.error == {"type": "TypeError", "message": message}
