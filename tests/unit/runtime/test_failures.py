@@ -11,13 +11,22 @@ from ravi_django import tool
 from ravi_django.kernel import DeterminismError, ToolRefused, TransientError
 from ravi_django.models import Run
 from ravi_django.signals import run_failed
+from tests.support.docs import Page
 from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def told() -> Any:
+def page() -> Any:
+    """Connected before `told`, so that it is called first."""
+    page = Page("errors").run("shop/alerts.py")
+    yield page
+    run_failed.disconnect(page["tell_the_team"])
+
+
+@pytest.fixture
+def told(page: Any) -> Any:
     arrived, calls = threading.Event(), []
 
     def receiver(sender: Any, run: Run, status: str, **kwargs: Any) -> None:
@@ -30,7 +39,9 @@ def told() -> Any:
 
 
 @pytest.mark.parametrize(("error", "status"), [(KeyError("order"), "failed"), (DeterminismError("no"), "blocked")])
-def test_a_run_that_fails_has_a_traceback_and_a_signal(told: Any, caplog: Any, error: Exception, status: str) -> None:
+def test_a_run_that_fails_has_a_traceback_and_a_signal(
+    page: Any, told: Any, caplog: Any, error: Exception, status: str
+) -> None:
     async def story(ctx: Any, inbox: Any) -> str:
         raise error
 
@@ -40,6 +51,7 @@ def test_a_run_that_fails_has_a_traceback_and_a_signal(told: Any, caplog: Any, e
     (line,) = [record for record in caplog.records if record.name == "ravi.runs"]
     assert (line.levelno, line.exc_info[1], line.run, line.agent) == (logging.ERROR, error, str(run.id), "test/code")
     assert told() == [(str(run.id), status, status, "ravi-run-failed")]
+    assert [text.partition(": ")[0] for text in page["alerts"]] == [f"test/code {status}"]
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "at_most_once", "transactional"])

@@ -12,6 +12,7 @@ from ravi_django.integrations.llm import LiteLLMModel
 from ravi_django.kernel import IllegalTransitionError, RunContext, RunFailedError
 from ravi_django.models import Run
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support.docs import Page
 from tests.support.runs import CodeAgent, code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,6 +47,19 @@ def test_a_tool_and_an_agent_read_the_runs_user_as_the_site_has_it() -> None:
     drive(make_run())
 
     assert seen == [user, user, None, None]
+
+
+def test_the_pages_tools_read_the_user() -> None:
+    user = User.objects.create(username="ada")
+    user.groups.create(name="buyers")
+    page = Page("users").run("shop/profile.py")
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        return f"{(await ctx.tool('my_name')).text} {(await ctx.tool('my_groups')).text}"
+
+    code(story, tools=[page["my_groups"], page["my_name"]])
+
+    assert [drive(make_run(owner=owner)).output for owner in (user, None)] == ['ada ["buyers"]', "nobody []"]
 
 
 def test_seconds_and_an_address_as_text(clock: FakeClock) -> None:
