@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from typing import Any
 from uuid import UUID
 
@@ -26,11 +27,21 @@ def run_ended(
     run: Run, epoch: int, status: str, error: dict[str, Any] | None, raised: BaseException | None = None
 ) -> None:
     """A run failed or is blocked: call it once its row is committed. `epoch`: of the lease that ended so."""
-    kind, message = (error or {}).get("type", ""), (error or {}).get("message", "")
     extra = {"action": f"run.{status}", "run": str(run.id), "agent": run.agent, "attempt": epoch}
-    runs_log.error("run %s of %s is %s: %s: %s", run.id, run.agent, status, kind, message, exc_info=raised, extra=extra)
+    text = f"{(error or {}).get('type')}: {(error or {}).get('message')}"
+    _write(runs_log, logging.ERROR, f"run {run.id} of {run.agent} is {status}: {text}", raised, extra)
     if run_failed.has_listeners(Run):
         threading.Thread(target=_send, args=(run.id, status), name="ravi-run-failed", daemon=True).start()
+
+
+def _write(log: logging.Logger, level: int, text: str, error: BaseException | None, extra: dict[str, Any]) -> None:
+    """No log file can hold half a surrogate pair: then the traceback is text in the message."""
+    trace = "" if error is None else "".join(traceback.format_exception(error))
+    try:
+        trace.encode()
+        log.log(level, "%s", text, exc_info=error, extra=extra)
+    except UnicodeEncodeError:
+        log.log(level, "%s", f"{text}\n{trace}".encode(errors="replace").decode(), extra=extra)
 
 
 def _send(run_id: UUID, status: str) -> None:
@@ -52,5 +63,4 @@ def tool_failed(run: Run, tool: str, error: BaseException, *, attempt: int = 1, 
     if is_over and count > A_MINUTE:
         tools_log.log(level, "%s: %d more lines of %s were left out", tool, count - A_MINUTE, key[1], extra=extra)
     if is_over or count < A_MINUTE:
-        words = "tool %s of run %s raised %s"
-        tools_log.log(level, words, tool, run.id, key[1], exc_info=error, extra=extra)
+        _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}", error, extra)
