@@ -148,7 +148,11 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(rea
 
 @pytest.mark.timeout(240)
 def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_and_after_ctrl_c(reader) -> None:
-    for step in actions(SECTION):
+    steps = actions(SECTION)
+    for step in steps[:2]:
+        reader.does(*step)
+    reader.does("shop/settings.py", 'RAVI = {"LEASE_S": 3600}')  # nobody waits for the end of a lease
+    for step in steps[2:]:
         reader.does(*step)
     reader.flows.clear()
 
@@ -158,11 +162,9 @@ def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_
     assert wait_until(lambda: reader.model.requests, BOUND_S)  # the answer has begun
     first = reader.run()[1]
     os.utime(reader.folder / "shop" / "agents" / "__init__.py")  # the server reloads
-    assert wait_until(lambda: reader.run()[1] != first, seconds(5)), "the lease is released, and does not expire"
-    assert wait_until(lambda: reader.run()[0] == "running", BOUND_S)
+    assert wait_until(lambda: reader.run()[0] == "running" and reader.run()[1] != first, BOUND_S)
     os.killpg(reader.server.pid, signal.SIGINT)
-    reader.server.wait(seconds(5))
-    assert reader.run()[:2] == ("pending", "")
+    reader.server.wait(BOUND_S)
     reader.does("", "OPENAI_API_KEY=… python manage.py runserver")
     reader.flows.set()
     assert wait_until(lambda: reader.run()[0] == "completed", BOUND_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 import threading
 import time
@@ -20,8 +21,9 @@ from django.db import DatabaseError, connections
 
 from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf
-from ravi_django.models import Run
+from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog.specs import uses_litellm
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.engine.worker import close_worker, get_worker
 
 LOOK_S = 1.0  # between two looks for the tables
@@ -66,6 +68,8 @@ def _start_when_ready() -> None:
         _begun = True
     while not _has_tables():
         time.sleep(LOOK_S)
+    if is_runserver():
+        _expire_leases_of_dead_processes()
     get_worker()
     atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
     if os.environ.get("RUN_MAIN") == "true":
@@ -75,6 +79,30 @@ def _start_when_ready() -> None:
             warm()
     finally:
         connections.close_all()  # this thread's
+
+
+def _expire_leases_of_dead_processes() -> None:
+    """At Ctrl-C autoreload's parent kills this process after a quarter of a second, which may be too early for it to
+    release its leases. The next one on this machine does not wait for their end."""
+    try:
+        leased = Run.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{socket.gethostname()}:")
+        owners = leased.order_by().values_list("lease_owner", flat=True).distinct()
+        dead = [owner for owner in owners if not _is_alive(int(owner.rsplit(":", 2)[1]))]
+        leased.filter(lease_owner__in=dead).update(lease_expires_at=clock.after(-1))
+    finally:
+        connections.close_all()
+
+
+def _is_alive(process_id: int) -> bool:
+    if os.name != "posix":  # there the signal 0 ends a process
+        return True
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _has_tables() -> bool:

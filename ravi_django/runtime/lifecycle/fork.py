@@ -90,7 +90,7 @@ def fork_once(
 
 
 ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
-BATCH = 500  # rows copied in one statement
+BATCH = 100  # rows copied in one statement: at most 13 MB of values
 
 
 def write_fork(
@@ -328,15 +328,17 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> dic
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
     came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
-    arrived = list(rows.filter(came).order_by("id"))
-    old = [message.id for message in arrived]
-    for message in arrived:
-        message.pk, message.run = None, new
-        message.body = _as_own(message.body, str(source.id), str(new.id))
-    if first is not None:
-        arrived[0].body["payload"] = first.model_dump(mode="json")["payload"]
-    InboxMessage.objects.bulk_create(arrived)
-    return dict(zip(old, (message.id for message in arrived), strict=True))
+    ids: dict[int, int] = {}
+    for batch in _batches(rows.filter(came).order_by("id")):
+        old = [message.id for message in batch]
+        for message in batch:
+            message.pk, message.run = None, new
+            message.body = _as_own(message.body, str(source.id), str(new.id))
+        if first is not None and not ids:
+            batch[0].body["payload"] = first.model_dump(mode="json")["payload"]
+        InboxMessage.objects.bulk_create(batch)
+        ids |= dict(zip(old, (message.id for message in batch), strict=True))
+    return ids
 
 
 def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:

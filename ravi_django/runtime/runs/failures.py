@@ -39,9 +39,9 @@ def _write(log: logging.Logger, level: int, text: str, error: BaseException | No
     trace = "" if error is None else "".join(traceback.format_exception(error))
     try:
         trace.encode()
-        log.log(level, "%s", text, exc_info=error, extra=extra)
+        log.log(level, text, exc_info=error, extra=extra)
     except UnicodeEncodeError:
-        log.log(level, "%s", f"{text}\n{trace}".encode(errors="replace").decode(), extra=extra)
+        log.log(level, f"{text}\n{trace}".encode(errors="replace").decode(), extra=extra)
 
 
 def _send(run_id: UUID, status: str) -> None:

@@ -84,7 +84,8 @@ def test_one_look_finds_all_there_is_and_a_faulty_run_does_not_disturb_the_other
 
     with_engine(story)
     assert statuses() == ["completed"] * 11 + ["failed"]
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.action for record in errors] == ["run.failed"]
 
 
 def test_a_process_that_is_full_takes_an_expired_lease_before_what_is_ready(settings):
