@@ -10,7 +10,7 @@ from ravi_django.agents.messages import Instructions, checked_model, instruction
 from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
 from ravi_django.agents.public_signals import names_of
-from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, Message
+from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, InvalidInputError, Message
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.contracts import RunContext
 
@@ -52,7 +52,10 @@ class NewsAgent:
         public_signals: Iterable[str] | None = None,
     ) -> None:
         self.id = address_of(kind, key, id)
-        self.model = None if model is None else checked_model(model)
+        try:
+            self.model = None if model is None else checked_model(model)
+        except TypeError as error:
+            raise InvalidInputError(str(error), field="model") from None
         self.instructions = instructions
         self.items_per_generation = check_whole("items_per_generation", items_per_generation, 1)
         self.inbox_limit = self.items_per_generation  # later messages belong to the next generation

@@ -54,7 +54,7 @@ BAD = {
 }
 NEWSROOM, READER = partial(InformationAgent, model=ScriptedModel("x")), PersonalFeedAgent
 BAD_MADE: dict[str, list[Any]] = {
-    "model": [partial(InformationAgent, model=model) for model in (None, "gpt")] + [partial(READER, model="gpt")],
+    "model": [partial(InformationAgent, model=model) for model in (None, 7)] + [partial(READER, model=" ")],
     "output_topic": [partial(NEWSROOM, output_topic="a")],
     "source_signal": [partial(NEWSROOM, source_signal=name) for name in ("", "new_feed_item")],
     "items_per_generation": [partial(NEWSROOM, items_per_generation=0)],

@@ -245,13 +245,8 @@ def test_a_transactional_tool_that_fails_has_written_nothing_and_the_model_is_to
         Group.objects.create(name="one")
         raise ValueError("no second one")
 
-    @tool(effect="transactional")
-    async def later() -> str:
-        return ""
-
     assert output_of(add_two) == "error: ValueError: no second one"
     assert (Group.objects.count(), phases()) == (0, ["result"])
-    assert output_of(later) == "error: later is transactional and must be a sync tool"
     Group.objects.create(name="staff")
     assert output_of(add_group, name="staff").startswith("error: IntegrityError: ")
-    assert phases() == ["result"] * 3
+    assert phases() == ["result"] * 2
