@@ -19,14 +19,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def page() -> Any:
-    """Connected before `told`, so that it is called first."""
+    """Connected before `signalled`, so that it is called first."""
     page = Page("errors").run("shop/alerts.py")
     yield page
     run_failed.disconnect(page["tell_the_team"])
 
 
 @pytest.fixture
-def told(page: Any) -> Any:
+def signalled(page: Any) -> Any:
     arrived, calls = threading.Event(), []
 
     def receiver(sender: Any, run: Run, status: str, **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ def told(page: Any) -> Any:
 
 @pytest.mark.parametrize(("error", "status"), [(KeyError("order"), "failed"), (DeterminismError("no"), "blocked")])
 def test_a_run_that_fails_has_a_traceback_and_a_signal(
-    page: Any, told: Any, caplog: Any, error: Exception, status: str
+    page: Any, signalled: Any, caplog: Any, error: Exception, status: str
 ) -> None:
     async def story(ctx: Any, inbox: Any) -> str:
         raise error
@@ -50,7 +50,7 @@ def test_a_run_that_fails_has_a_traceback_and_a_signal(
 
     (line,) = [record for record in caplog.records if record.name == "ravi.runs"]
     assert (line.levelno, line.exc_info[1], line.run, line.agent) == (logging.ERROR, error, str(run.id), "test/code")
-    assert told() == [(str(run.id), status, status, "ravi-run-failed")]
+    assert signalled() == [(str(run.id), status, status, "ravi-run-failed")]
     assert [text.partition(": ")[0] for text in page["alerts"]] == [f"test/code {status}"]
 
 
