@@ -9,13 +9,13 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db import DataError
-from django.db.models import TextField
-from django.db.models.functions import Cast, Coalesce, Length
+from django.db.models.functions import Coalesce
 from pydantic_core import to_json
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
+from ravi_django.db import Bytes
 from ravi_django.kernel import InvalidInputError
 
 LIMIT, MAX_LIMIT = 50, 200
@@ -93,7 +93,7 @@ def _fitting(sizes: Iterable[int]) -> int:
 
 
 class _Weighed:
-    """A queryset that reads at most MAX_BYTES characters: the database first computes the lengths of these columns."""
+    """A queryset that reads at most MAX_BYTES: the database first counts the bytes of these columns."""
 
     def __init__(self, rows: Any, columns: Sequence[str], pages: Pages) -> None:
         self._rows, self._columns, self._pages = rows, columns, pages
@@ -106,7 +106,7 @@ class _Weighed:
 
     def __getitem__(self, part: slice) -> Any:
         """The rows of a page and the next row, if any."""
-        lengths = [Coalesce(Length(Cast(name, TextField())), 0) for name in self._columns]
+        lengths = [Coalesce(Bytes(name), 0) for name in self._columns]
         kept = _fitting(self._rows.values_list(reduce(add, lengths), flat=True)[part])
         self._pages.page_size = min(self._pages.page_size, kept)
         return self._rows[part.start : part.start + self._pages.page_size + 1]
