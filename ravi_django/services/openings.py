@@ -45,7 +45,7 @@ from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.sources.secrets import opened, seal
+from ravi_django.runtime.sources.webhooks import opened, seal
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, Only
 

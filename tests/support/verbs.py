@@ -180,7 +180,7 @@ runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model
     model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
     model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
     with_undelivered
-runtime.sources.secrets: seal secrets_of
+runtime.sources.webhooks: seal secrets_of
 runtime.sources.unread: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
 runtime.streams.archive: archive mark_many_published reserve_events unpublished

@@ -21,7 +21,7 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs.checks import owner_of
-from ravi_django.runtime.sources import saves, secrets
+from ravi_django.runtime.sources import saves, webhooks
 from ravi_django.runtime.sources.items import TODAY
 from ravi_django.runtime.sources.rows import MOVED, STATE
 from ravi_django.users import permits
@@ -219,7 +219,7 @@ def add_source(
     except ValidationError as error:
         field, faults = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
-    source.secret = secrets.seal(secret) if secret else ""
+    source.secret = webhooks.seal(secret) if secret else ""
     clock.stamp(source).save(force_insert=True)
     return source
 
