@@ -168,7 +168,7 @@ runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
 runtime.sources.bus_feed: feed_agent
 runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
-runtime.sources.hanging: own_thread_after_fork=_after_fork Hangs on_own_thread
+runtime.sources.pollers: own_thread_after_fork=_after_fork Hangs on_own_thread
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
 runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
     PER_HOST poll_due Polls=_Polls SOURCES_RENEWALS=RENEWALS sources_sweep=sweep sweep_unread WHOLE_S

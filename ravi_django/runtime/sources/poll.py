@@ -23,8 +23,7 @@ from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.sources import delivery, rows as source_rows, unread
 from ravi_django.runtime.sources.delivery import UNREAD, UNREAD_S
-from ravi_django.runtime.sources.hanging import run_alone
-from ravi_django.runtime.sources.pollers import Polling, pollers
+from ravi_django.runtime.sources.pollers import Polling, pollers, run_alone
 
 log = logging.getLogger("ravi.sources")
 
