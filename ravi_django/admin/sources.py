@@ -33,7 +33,7 @@ from ravi_django.pages import show
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.schedules import schedules
 from ravi_django.runtime.sources import adding, webhooks
-from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.runtime.sources.items import MOVED, STATE
 from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]

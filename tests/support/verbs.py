@@ -175,7 +175,7 @@ runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S
 runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLLING_PARSERS=PARSERS
     SOURCE_ADAPTERS_POLL_S=POLL_S pollers pollers_by_kind=_pollers drops_put_aside=_put_aside register_poller THREAD_S
     WAIT_S
-runtime.sources.rows: any_source_due claim_sources put_off renew_sources source_failed source_polled
+runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
     model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
     model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep

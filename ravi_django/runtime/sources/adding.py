@@ -22,8 +22,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs.checks import owner_of
 from ravi_django.runtime.sources import saves, webhooks
-from ravi_django.runtime.sources.items import TODAY
-from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.runtime.sources.items import MOVED, STATE, TODAY
 from ravi_django.users import permits
 
 Fault = tuple[str, str]  # the field, and its error as text

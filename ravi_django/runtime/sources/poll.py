@@ -21,7 +21,7 @@ from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.sources import delivery, rows as source_rows, unread
+from ravi_django.runtime.sources import delivery, items as source_rows, unread
 from ravi_django.runtime.sources.delivery import UNREAD, UNREAD_S
 from ravi_django.runtime.sources.pollers import Polling, pollers, run_alone
 

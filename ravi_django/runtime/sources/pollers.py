@@ -22,7 +22,7 @@ from ravi_django.capabilities.feeds.fetch import Fetcher
 from ravi_django.capabilities.feeds.parse import NEWEST, parse
 from ravi_django.conf import conf
 from ravi_django.models import Source
-from ravi_django.runtime.sources.rows import STATE
+from ravi_django.runtime.sources.items import STATE
 
 _at_work: set[Hashable] = set()
 _lock = threading.Lock()
