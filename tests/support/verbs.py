@@ -181,7 +181,7 @@ runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model
     model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
     with_undelivered
 runtime.sources.webhooks: seal secrets_of
-runtime.sources.unread: full_sources is_full left_unread
+runtime.sources.items: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
 runtime.streams.archive: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url

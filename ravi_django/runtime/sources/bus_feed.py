@@ -14,7 +14,7 @@ from ravi_django.models import Run
 from ravi_django.runtime.events.bus import EVENTS, NotYet
 from ravi_django.runtime.events.relay import get_bus
 from ravi_django.runtime.runs import signals
-from ravi_django.runtime.sources import unread
+from ravi_django.runtime.sources import items
 
 
 async def feed_agent(
@@ -53,7 +53,7 @@ def _whose(run_id: str) -> tuple[str, str | None]:
 def _signal(run_id: str, name: str, event: Event) -> None:
     payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
     close_old_connections()  # or a restart of the database would fail every event after it
-    if unread.is_full(run_id, name):
+    if items.is_full(run_id, name):
         raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
     with suppress(IllegalTransitionError):
         signals.signal(run_id, name, payload, key=f"event:{event.id}"[:64])
