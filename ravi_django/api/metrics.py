@@ -22,7 +22,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.usage import MAX_SPAN
 from ravi_django.kernel import ForbiddenError, InvalidInputError
 from ravi_django.runtime.engine.health import Check, check_all
-from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.events import relay
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.people import figures
 from ravi_django.runtime.people.figures import Figures
@@ -114,8 +114,8 @@ def _event_bus() -> str:
     """The backlog of the event bus; empty on a site without one."""
     if not outbox.is_on():
         return ""
-    count, age = outbox_rows.backlog()
-    refused, _ = outbox_rows.refused()
+    count, age = relay.backlog()
+    refused, _ = relay.refused()
     return (
         "# HELP ravi_outbox_events Events that wait for the bus.\n"
         f"# TYPE ravi_outbox_events gauge\nravi_outbox_events {count}\n"

@@ -283,13 +283,13 @@ def streams() -> Iterator[Finding]:
 
 def outbox() -> Iterator[Finding]:
     """Events in the outbox of a site that has no event bus any more."""
-    from ravi_django.runtime.events import outbox_rows
+    from ravi_django.runtime.events import relay
 
     if conf.EVENT_BUS is not None or not _has_table(OutboxEvent):
         return
-    count, age = outbox_rows.stranded()
+    count, age = relay.stranded()
     if count:
-        many = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
+        many = f"{'at least ' if count >= relay.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
         fix = (
             "set RAVI['EVENT_BUS'] again to publish them; with RAVI['RETENTION'] = {\"outbox\": 1} "
             "manage.py ravi_prune removes those older than a day"

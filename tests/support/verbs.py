@@ -66,7 +66,7 @@ runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S No
     BASE_TRIES=TRIES
 runtime.events.group: FORGET_S
 runtime.events.memory: MEMORY_KEPT=KEPT MemoryBus
-runtime.events.outbox_rows: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
+runtime.events.relay: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
     is_empty outbox_rows_refused=refused OUTBOX_ROWS_TRIES=TRIES outbox_rows_waiting=waiting
 runtime.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue relay_event=_event courier_hint=hint
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
