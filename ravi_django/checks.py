@@ -56,8 +56,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
     from ravi_django.runtime.catalog.row_models import faults as faults_of_models
+    from ravi_django.runtime.files.files import faults as faults_of_files
     from ravi_django.runtime.files.media import largest_call
-    from ravi_django.runtime.files.types import faults as faults_of_files
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
     from ravi_django.runtime.model_calls.call import faults
