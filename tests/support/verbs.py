@@ -153,7 +153,7 @@ runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable s
 runtime.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED grace_s SCHEDULER_MOST=MOST PER_SCHEDULE
     SCHEDULER_RETRY_S=RETRY_S see_to=handle scheduler_take=handle_row scheduler_tick=tick WITHIN_S
 runtime.schedules.timetable: check_cron Timetable zone_of TicksZoneInfo=ZoneInfo
-runtime.social.backlog: BACKLOG_MOST=MOST
+runtime.social.follow_rows: BACKLOG_MOST=MOST
 runtime.social.deliveries: homes_look=_look deliveries_targets=_targets
 runtime.social.delivery_rows: to_live_runs to_new_runs
 runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle DIGESTS_TRIES=TRIES

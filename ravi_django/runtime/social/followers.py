@@ -15,8 +15,8 @@ from ravi_django.models import Agent, Follow
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import postgres
 from ravi_django.runtime.people.addressees import has_active_field
-from ravi_django.runtime.social.backlog import BEHIND, oldest_due
 from ravi_django.runtime.social.deliveries import Follower
+from ravi_django.runtime.social.follow_rows import BEHIND, oldest_due
 
 log = logging.getLogger("ravi.fan_out")
 
