@@ -183,7 +183,7 @@ runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model
 runtime.sources.webhooks: seal secrets_of
 runtime.sources.items: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
-runtime.streams.archive: archive mark_many_published reserve_events unpublished
+runtime.streams.republish: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
