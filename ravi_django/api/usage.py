@@ -18,7 +18,7 @@ from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.runs import BudgetAccountSerializer
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Run, first_id_of
-from ravi_django.runtime.budgets import usage
+from ravi_django.runtime.budgets import accounts
 
 SPAN, MAX_SPAN = timedelta(days=30), timedelta(days=366)
 NEWEST_FIRST = ("tree", "day")
@@ -44,7 +44,7 @@ class UsageGroupSerializer(serializers.Serializer[Any]):
 
 
 class UsageFilters(FilterSet):
-    by = choice("by", usage.KEYS, method="as_is", help_text="The key of the groups; agent by default.")
+    by = choice("by", accounts.KEYS, method="as_is", help_text="The key of the groups; agent by default.")
     since = MomentFilter(
         method="as_is", help_text="Runs created since: ISO 8601, a date or a time; by default 30 days ago."
     )
@@ -89,7 +89,7 @@ class UsageViewSet(ApiViewSet):
         rows = self.filter_queryset(self.get_queryset())
         by = request.query_params.get("by", "agent")
         self.ordering = "-key" if by in NEWEST_FIRST else "key"
-        return self.page(usage.grouped(rows, by), prepare=_NAMES.get(by, _as_keys))
+        return self.page(accounts.grouped(rows, by), prepare=_NAMES.get(by, _as_keys))
 
 
 # ------------------------------------------------------------------------------------------------ names of groups
@@ -145,5 +145,5 @@ class TodayView(ApiView):
         theirs = Run.objects.for_user(request.user).filter(tenant=tenant).exists()
         if named and not theirs:
             raise NotFound(f"there is no tenant {tenant!r} of yours")
-        today = usage.today(request.user.pk, tenant)
+        today = accounts.today(request.user.pk, tenant)
         return Response(TodaySerializer(today if theirs else {**today, "tenant": None}).data)

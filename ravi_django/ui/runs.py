@@ -30,7 +30,7 @@ from ravi_django import access
 from ravi_django.models import HumanRequest, Run
 from ravi_django.pages import show, words
 from ravi_django.pages.run_actions import actions_of, may_run
-from ravi_django.runtime.budgets.usage import TreeUsage
+from ravi_django.runtime.budgets.accounts import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import rights
