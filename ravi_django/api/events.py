@@ -14,7 +14,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django import limits
-from ravi_django.api import auth, pagination, sse
+from ravi_django.api import base, pagination, sse
 from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
 from ravi_django.api.openapi import documented, parameter
 from ravi_django.api.pagination import limit_of
@@ -49,7 +49,7 @@ class EventViewSet(ApiViewSet):
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 
     def get_authenticators(self) -> list[Any]:
-        return [auth.TicketAuthentication(), *super().get_authenticators()]
+        return [base.TicketAuthentication(), *super().get_authenticators()]
 
     @property
     def run_id(self) -> UUID:
@@ -130,7 +130,7 @@ def streams_asgi(request: Any, instead: str) -> bool:
 
 def opening_of(request: Any, run: Run, place: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
-    return Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
+    return Opening(request.user.pk, base.credential_of(request), place, run, whole=whole, only=only)
 
 
 def streaming(body: Any) -> StreamingHttpResponse:
@@ -167,5 +167,5 @@ class TicketsView(ApiView):
     def post(self, request: Any) -> Response:
         """Create a ticket, which opens one websocket, or the event stream of one run and that stream again."""
         self.given(shapes.EmptySerializer)
-        ticket, expires_at = issue_ticket(request.user, auth.credential_of(request))
+        ticket, expires_at = issue_ticket(request.user, base.credential_of(request))
         return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)
