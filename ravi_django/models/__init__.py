@@ -10,7 +10,6 @@ from ravi_django.models.budget import (
     DailyBudget as DailyBudget,
     Reservation as Reservation,
 )
-from ravi_django.models.feedback import Feedback as Feedback
 from ravi_django.models.files import RaviFile as RaviFile
 from ravi_django.models.ids import first_id_of as first_id_of, uuid7 as uuid7
 from ravi_django.models.journal import (
@@ -27,7 +26,13 @@ from ravi_django.models.people import (
     StickyDecision as StickyDecision,
 )
 from ravi_django.models.rollup import Rollup as Rollup
-from ravi_django.models.run import ACTIVE as ACTIVE, TERMINAL as TERMINAL, Run as Run, Status as Status
+from ravi_django.models.run import (
+    ACTIVE as ACTIVE,
+    TERMINAL as TERMINAL,
+    Feedback as Feedback,
+    Run as Run,
+    Status as Status,
+)
 from ravi_django.models.schedules import Schedule as Schedule, ScheduleTick as ScheduleTick
 from ravi_django.models.session import Session as Session, Turn as Turn
 from ravi_django.models.site import (

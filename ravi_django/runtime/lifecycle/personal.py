@@ -15,12 +15,11 @@ from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
-from ravi_django.models.feedback import Feedback
 from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
-from ravi_django.models.run import Run
+from ravi_django.models.run import Feedback, Run
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import Session, Turn
 from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
