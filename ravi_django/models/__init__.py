@@ -4,7 +4,6 @@ from django.db.models.base import ModelBase
 
 from ravi_django.models.agent import Agent as Agent, AgentVersion as AgentVersion
 from ravi_django.models.audit import AuditRecord as AuditRecord
-from ravi_django.models.board import BoardTask as BoardTask
 from ravi_django.models.budget import (
     BudgetAccount as BudgetAccount,
     DailyBudget as DailyBudget,
@@ -34,7 +33,7 @@ from ravi_django.models.run import (
     Status as Status,
 )
 from ravi_django.models.schedules import Schedule as Schedule, ScheduleTick as ScheduleTick
-from ravi_django.models.session import Session as Session, Turn as Turn
+from ravi_django.models.session import BoardTask as BoardTask, Session as Session, Turn as Turn
 from ravi_django.models.site import (
     Erasure as Erasure,
     OutboxEvent as OutboxEvent,
