@@ -11,7 +11,7 @@ from typing import Any
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.stream import StreamRestart
+from ravi_django.kernel.messages import StreamRestart
 from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0

@@ -13,7 +13,7 @@ from ravi_django.capabilities.rehearsal.rules import LABEL, MOST_READ, answer, c
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
-from ravi_django.kernel.stream import TextDelta
+from ravi_django.kernel.messages import TextDelta
 from ravi_django.kernel.supervision import RunMeta
 
 REHEARSAL = "rehearsal"
