@@ -20,7 +20,7 @@ from django.conf import settings
 from django.urls import NoReverseMatch
 from django.utils import timezone
 
-from ravi_django.capabilities.feeds import fields, signatures
+from ravi_django.capabilities.feeds import item, signatures
 from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import read_json, storable
@@ -123,7 +123,7 @@ def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[i
     now = (clock.fixed() or timezone.now()).timestamp()
     if not signatures.is_signed(scheme, headers, body, known, now) or source is None:
         raise UnsignedError
-    items = fields.items_in(_parsed(body), source.options)
+    items = item.items_in(_parsed(body), source.options)
     result = deliver(source, items, signed_at=signatures.signed_at(scheme, headers))
     if result.error:
         raise NotTakenError(result.again_in_s)
