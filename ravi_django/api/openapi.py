@@ -85,7 +85,7 @@ def documented(
 
 
 class TicketScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "ravi_django.api.auth.TicketAuthentication"
+    target_class = "ravi_django.api.base.TicketAuthentication"
     name = "ticketAuth"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
