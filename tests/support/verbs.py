@@ -161,7 +161,7 @@ runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES 
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
     fan_out_delivered_at_home=_delivered_at_home fan_out_unfinished=unfinished fan_out_wake=wake
 runtime.social.follow_rows: add_follow follower_of follows_known=known FOLLOWS_PAGE=PAGE
-runtime.social.followers: being_changed
+runtime.social.follow_rows: being_changed
 runtime.social.follows: follow followers
 runtime.social.publications: create_publication emit MAX_HOPS scope_of
 runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE

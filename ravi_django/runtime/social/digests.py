@@ -26,8 +26,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.inbox import hops_in, noted
 from ravi_django.runtime.social.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import Letter
-from ravi_django.runtime.social.follow_rows import forget, move_up, put_off
-from ravi_django.runtime.social.followers import Locked, lock_followers
+from ravi_django.runtime.social.follow_rows import Locked, forget, lock_followers, move_up, put_off
 
 log = logging.getLogger("ravi.fan_out")
 
