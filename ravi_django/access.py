@@ -25,7 +25,7 @@ from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Prio
 from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.lease.gate import HANDOFF
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 from ravi_django.users import has, permits
 
 log = logging.getLogger("ravi.access")
@@ -222,7 +222,7 @@ def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[s
     """The deliveries that the policy refuses, and the errors of its `may_receive` by topic. A constant number of
     queries with Django's own backend of permissions."""
     users = get_user_model()._default_manager.in_bulk({owner for _, owner, _ in wanted})
-    addressees.cache_permissions(users.values())
+    site_rules.cache_permissions(users.values())
     receivers: dict[str, Collection[Any] | None] = {}
     failed: dict[str, Exception] = {}
     for topic in {topic for _, _, topic in wanted}:

@@ -21,7 +21,7 @@ from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, us
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.pages import show
 from ravi_django.runtime.people import rights, standing
-from ravi_django.runtime.people.addressees import active_users
+from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.users import has
 
 

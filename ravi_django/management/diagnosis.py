@@ -26,7 +26,7 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import own_settings
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
@@ -178,8 +178,8 @@ def tenants() -> Iterator[Finding]:
 
 def people() -> Iterator[Finding]:
     """Whether a request to staff reads many users, because the user model has no field `is_staff`."""
-    most = addressees.READ
-    if not addressees.has_field("is_staff") and addressees.active_users()[: most + 1].count() > most:
+    most = site_rules.READ
+    if not site_rules.has_field("is_staff") and site_rules.active_users()[: most + 1].count() > most:
         what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)

@@ -113,7 +113,7 @@ runtime.middleware.audit_log: audit_log_write_audit=write_audit
 runtime.middleware.response_cache: TIMEOUT_S
 runtime.model_calls.admission: budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 runtime.model_calls.call: prices_faults=faults
-runtime.people.addressees: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
+runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
 runtime.people.decisions: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate

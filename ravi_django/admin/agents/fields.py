@@ -19,7 +19,7 @@ from ravi_django import access
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.json_values import read_json
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
@@ -287,7 +287,7 @@ def _groups(names: set[str]) -> Iterable[str]:
 
 
 def _permissions(names: set[str]) -> Iterable[str]:
-    if not addressees.holders_are_known():  # a backend of the site may grant permissions that have no rows
+    if not site_rules.holders_are_known():  # a backend of the site may grant permissions that have no rows
         return names
     which = Q()
     for name in names:

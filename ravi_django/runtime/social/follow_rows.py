@@ -27,7 +27,7 @@ from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.people.addressees import has_active_field
+from ravi_django.runtime.people.site_rules import has_active_field
 from ravi_django.runtime.social.deliveries import Follower
 from ravi_django.runtime.social.delivery_rows import json_text
 
