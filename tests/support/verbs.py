@@ -165,7 +165,7 @@ runtime.social.follow_rows: being_changed
 runtime.social.follows: follow followers
 runtime.social.publications: create_publication emit MAX_HOPS scope_of
 runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
-runtime.sources.bus_feed: feed_agent
+runtime.sources.webhooks: feed_agent
 runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
 runtime.sources.pollers: own_thread_after_fork=_after_fork Hangs on_own_thread

@@ -9,24 +9,31 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
+from django.db import close_old_connections
 from django.urls import NoReverseMatch
 from django.utils import timezone
 
 from ravi_django.capabilities.feeds import item, signatures
 from ravi_django.db import transaction
-from ravi_django.kernel import InvalidInputError, NotFoundError
+from ravi_django.kernel import Event, IllegalTransitionError, InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import read_json, storable
-from ravi_django.models import Source
+from ravi_django.models import Run, Source
 from ravi_django.runtime.db import clock
+from ravi_django.runtime.events.bus import EVENTS, NotYet
+from ravi_django.runtime.events.relay import get_bus
 from ravi_django.runtime.people import links
+from ravi_django.runtime.runs import signals
+from ravi_django.runtime.sources import items
 from ravi_django.runtime.sources.delivery import Delivery, deliver
 from ravi_django.runtime.sources.saves import record_result
 
@@ -174,3 +181,45 @@ def _parsed(body: bytes) -> Any:
         raise
     except ValueError as error:
         raise InvalidInputError(f"the body is not JSON: {error}", field="body") from None
+
+
+async def feed_agent(
+    run: Run | UUID | str,
+    *,
+    topic: str = EVENTS,
+    types: str = "*",
+    signal: str = "new_source_item",
+    group: str | None = None,
+    after: str | None = None,
+) -> str:
+    """Send a run, such as an InformationAgent's, each event of these types as a signal, once. The signal's payload is
+    the event as JSON. Events about runs of its tree, or of its agent, are skipped: otherwise each would cause the next.
+
+    While the run has RAVI["SOURCE_UNREAD"] of these signals unread, the events wait on the bus.
+
+    The default group is `agent:<run>`, so that a restart continues at the same event. Returns the subscription's id;
+    events for a run that has ended are ignored.
+    """
+    run_id = str(run.id if isinstance(run, Run) else run)
+    tree, agent = (str(run.tree_id), run.agent) if isinstance(run, Run) else await sync_to_async(_whose)(run_id)
+
+    async def send(event: Event) -> None:
+        if tree not in (event.correlation_id, event.data.get("root")) and event.data.get("agent") != agent:
+            await sync_to_async(_signal)(run_id, signal, event)
+
+    return await get_bus().subscribe(topic, send, types=types, group=group or f"agent:{run_id}", after=after)
+
+
+def _whose(run_id: str) -> tuple[str, str | None]:
+    close_old_connections()
+    run = Run.objects.only("root", "agent").filter(id=run_id).first()
+    return (run_id, None) if run is None else (str(run.tree_id), run.agent)
+
+
+def _signal(run_id: str, name: str, event: Event) -> None:
+    payload: dict[str, Any] = event.model_dump(mode="json", include=set(Event.model_fields))
+    close_old_connections()  # or a restart of the database would fail every event after it
+    if items.is_full(run_id, name):
+        raise NotYet(f"run {run_id} has RAVI['SOURCE_UNREAD'] signals {name} unread")
+    with suppress(IllegalTransitionError):
+        signals.signal(run_id, name, payload, key=f"event:{event.id}"[:64])
