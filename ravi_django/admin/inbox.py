@@ -31,7 +31,7 @@ from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
 from ravi_django.pages import show
 from ravi_django.pages.words import answered_by, next_of, one_line, who
-from ravi_django.runtime.people import figures, links
+from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
 
 # The filters use indexes and the values of the newest requests, never the distinct values of all.
@@ -178,7 +178,7 @@ def add_to(site: AdminSite) -> None:
 def _dashboard() -> list[dict[str, Any]]:
     """The dashboard in the form of a model; nothing without the app's URLs."""
     try:
-        address = links.path_to("dashboard")
+        address = mail.path_to("dashboard")
     except NoReverseMatch:
         return []
     name, may = gettext("Dashboard"), {"add": False, "change": False, "delete": False, "view": True}

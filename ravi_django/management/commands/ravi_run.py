@@ -24,7 +24,7 @@ from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import Runtime
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import reading
 from ravi_django.services.shapes import RunSerializer
@@ -136,8 +136,8 @@ class Command(BaseCommand):
         inline = " (in manage.py ravi_worker, or the next process with an engine)" if conf.ENGINE == "inline" else ""
         self._err(f"\nRun {run.id} continues{inline}.\n")
         for what, path in (
-            ("follow: ", partial(links.path_to, "run-events", id=run.id)),
-            ("cancel: POST ", partial(links.path_to, "run-cancel", id=run.id)),
+            ("follow: ", partial(mail.path_to, "run-events", id=run.id)),
+            ("cancel: POST ", partial(mail.path_to, "run-cancel", id=run.id)),
             ("admin: ", partial(reverse, "admin:ravi_run_change", args=[run.id])),
         ):
             with contextlib.suppress(NoReverseMatch):

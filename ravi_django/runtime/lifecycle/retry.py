@@ -21,7 +21,7 @@ from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.endings import ended_reason
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.people import requests
-from ravi_django.runtime.people.links import forget_links
+from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import notify, record_all
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import active_root, lock_session

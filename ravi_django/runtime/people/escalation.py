@@ -22,7 +22,7 @@ from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.people import requests, rights, site_rules
-from ravi_django.runtime.people.links import forget_links
+from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import log_entry, notify, record
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.people.rows import check_in_time, conflict

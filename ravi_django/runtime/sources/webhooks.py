@@ -31,7 +31,7 @@ from ravi_django.models import Run, Source
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.events.bus import EVENTS, NotYet
 from ravi_django.runtime.events.relay import get_bus
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.runtime.runs import signals
 from ravi_django.runtime.sources import items
 from ravi_django.runtime.sources.delivery import Delivery, deliver
@@ -164,7 +164,7 @@ def forget_old_secret(source: Source | UUID) -> bool:
 def path_of(source: Source | UUID) -> str:
     """The path of the webhook's URL; empty if the app's URLs are not mounted."""
     try:
-        return links.path_to("source-hook", id=_id(source))
+        return mail.path_to("source-hook", id=_id(source))
     except NoReverseMatch:
         return ""
 
