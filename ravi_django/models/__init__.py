@@ -28,8 +28,11 @@ from ravi_django.models.rollup import Rollup as Rollup
 from ravi_django.models.run import (
     ACTIVE as ACTIVE,
     TERMINAL as TERMINAL,
+    Ask as Ask,
+    AskKind as AskKind,
     Feedback as Feedback,
     Run as Run,
+    Signal as Signal,
     Status as Status,
 )
 from ravi_django.models.schedules import Schedule as Schedule, ScheduleTick as ScheduleTick
@@ -44,6 +47,5 @@ from ravi_django.models.site import (
 )
 from ravi_django.models.social import FeedItem as FeedItem, Follow as Follow, Publication as Publication
 from ravi_django.models.sources import Source as Source, SourceItem as SourceItem
-from ravi_django.models.waiting import Ask as Ask, AskKind as AskKind, Signal as Signal
 
 translate(model for model in list(globals().values()) if isinstance(model, ModelBase))

@@ -18,13 +18,12 @@ from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
-from ravi_django.models.run import Feedback, Run
+from ravi_django.models.run import Ask, Feedback, Run, Signal
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import BoardTask, Session, Turn
 from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
-from ravi_django.models.waiting import Ask, Signal
 
 NONE = Q(pk__in=[])
 

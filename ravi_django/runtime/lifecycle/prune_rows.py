@@ -19,13 +19,12 @@ from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import HumanRequest
-from ravi_django.models.run import TERMINAL, Run, Status
+from ravi_django.models.run import TERMINAL, Ask, Run, Signal, Status
 from ravi_django.models.schedules import Schedule
 from ravi_django.models.session import Session, Turn
 from ravi_django.models.site import StreamFrame, Ticket
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
-from ravi_django.models.waiting import Ask, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lease.facts import CARRIED
