@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.db import InterfaceError, OperationalError
 from django.utils.module_loading import import_string
 
-from ravi_django.agents.public_signals import RESERVED
+from ravi_django.agents.messages import RESERVED
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
