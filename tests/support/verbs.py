@@ -115,7 +115,7 @@ runtime.model_calls.admission: budgets_estimate=_estimate budgets_forget=forget 
 runtime.model_calls.call: prices_faults=faults
 runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
-runtime.people.decisions: decisions_decided=decided decisions_told=as_decision
+runtime.people.standing: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
 runtime.people.mail: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
