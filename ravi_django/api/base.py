@@ -32,7 +32,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from ravi_django import limits
 from ravi_django.api import filters
-from ravi_django.api.pagination import Pages
+from ravi_django.api.filters import Pages
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError

@@ -14,10 +14,10 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django import limits
-from ravi_django.api import base, pagination, sse
+from ravi_django.api import base, filters, sse
 from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
+from ravi_django.api.filters import limit_of
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
@@ -99,7 +99,7 @@ class EventViewSet(ApiViewSet):
         run = self.get_object()
         if isinstance(request.accepted_renderer, JSONRenderer):
             whole = hidden.sees(request.user)
-            frames, done = page(run.tree_id, after, limit, whole=whole, room=pagination.MAX_BYTES)
+            frames, done = page(run.tree_id, after, limit, whole=whole, room=filters.MAX_BYTES)
             upto = frames[-1]["seq"] if frames else after
             return Response({"results": [*filter(only, frames)], "next_after": upto, "done": done})
         return _stream(request, run, after, only)
