@@ -102,9 +102,6 @@ def allows(question: str, *args: Any) -> bool:
         return False
 
 
-# --------------------------------------------------------------------------------------------------- the rules
-
-
 def access_of(agent: Agent) -> registry.Access:
     """The `access` of an agent: from its registration in code, or from its row."""
     return registry.access_of(agent.address) if agent.address in registry._agents else agent.access
@@ -123,9 +120,6 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
     if access == "staff":
         return has(user, "is_staff")
     return access == "authenticated" or (access.startswith("perm:") and permits(user, access[len("perm:") :]))
-
-
-# --------------------------------------------------------------------------------------------------- one user
 
 
 def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> specs.Found:

@@ -99,8 +99,6 @@ class DelegationAdmin(LiveAdmin):
     list_per_page = 50
     actions = None
 
-    # ---------------------------------------------------------------------------------------------- permissions
-
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_staff(request)
 
@@ -131,8 +129,6 @@ class DelegationAdmin(LiveAdmin):
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         return Q(user__in=users_of(rows, "user", tenants))
-
-    # ------------------------------------------------------------------------------------------------ the form
 
     def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> Any:
         return ["user", "delegate", "since", "until", "reason"]

@@ -107,9 +107,6 @@ class UsageViewSet(ApiViewSet):
         return self.page(accounts.grouped(rows, by), prepare=_NAMES.get(by, _as_keys))
 
 
-# ------------------------------------------------------------------------------------------------ names of groups
-
-
 def _as_keys(page: list[dict[str, Any]]) -> None:
     for row in page:
         row["shown"] = row["name"] = str(row["key"])
@@ -129,9 +126,6 @@ def _with_agents(page: list[dict[str, Any]]) -> None:
 
 
 _NAMES = {"user": _with_user_names, "tree": _with_agents}
-
-
-# ------------------------------------------------------------------------------------------------- daily budgets
 
 
 class TodaySerializer(serializers.Serializer[Any]):

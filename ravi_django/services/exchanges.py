@@ -69,8 +69,6 @@ class Exchange:
     is_repeat: bool = False  # of an earlier call
 
 
-# ------------------------------------------------------------------------------------------------------- the input
-
 MAX_PARTS = 1000  # of the messages of one call
 
 
@@ -182,9 +180,6 @@ def _inline(data: str, name: Any) -> dict[str, Any]:
     if "url" in found:
         found = {"data": data, "mime_type": mimetypes.guess_type(str(name))[0] or "application/pdf"}
     return {"type": kind_of(found["mime_type"]), **found, "name": name}
-
-
-# ------------------------------------------------------------------------------------------------------- the run
 
 
 def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Input, **options: Any) -> Exchange:
@@ -322,9 +317,6 @@ def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
     if request.kind in (Kind.QUESTION, Kind.INPUT):
         return {"action": "answer", "text": str(value)}
     return {"action": str(value).strip()}
-
-
-# ------------------------------------------------------------------------------------------------------- requests
 
 
 def _pending(session: Session | UUID | None) -> list[HumanRequest]:

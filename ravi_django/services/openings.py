@@ -187,9 +187,6 @@ def _rows(wanted: Iterable[Owned | None]) -> dict[tuple[type[Owned], Any], Any]:
     return {(kind, pk): row for kind, rows in kinds.items() for pk, row in rows.in_bulk(ids[kind]).items()}
 
 
-# ------------------------------------------------------------------------------------------------- credentials
-
-
 def _hash_of(user: Any) -> str:
     return str(user.get_session_auth_hash()) if hasattr(user, "get_session_auth_hash") else ""
 

@@ -35,9 +35,6 @@ class EmptySerializer(StrictSerializer):
     """An empty body, or `{}`."""
 
 
-# --------------------------------------------------------------------------------------------------- runs
-
-
 class RunErrorSerializer(Shown[Any]):
     type = serializers.CharField()
     message = serializers.CharField()
@@ -213,9 +210,6 @@ class FramePageSerializer(Shown[Any]):
     done = serializers.BooleanField(help_text="This is the last page")
 
 
-# ----------------------------------------------------------------------------------------------- sessions
-
-
 class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
@@ -276,9 +270,6 @@ class MessageRequestSerializer(StrictSerializer):
     text = TextField()
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
     on_busy = OnBusyField()
-
-
-# -------------------------------------------------------------------------------------- agents, tickets, health
 
 
 class ToolSerializer(Shown[Any]):

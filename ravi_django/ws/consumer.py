@@ -60,8 +60,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     _ending: asyncio.Task[None] | None = None
     _closed = False
 
-    # ------------------------------------------------------------------------------------------- subclasses
-
     async def find(self) -> None:
         """Look up the row in the address. Raises Refused."""
         raise NotImplementedError
@@ -80,8 +78,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     def submitted(self) -> None:
         """A message of this client became a run."""
-
-    # ---------------------------------------------------------------------------------------------- its life
 
     async def connect(self) -> None:
         await self.accept()  # refusals too: a browser shows the code only of an accepted socket
@@ -136,8 +132,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             async for frame in frames:
                 await self._send(frame)
 
-    # -------------------------------------------------------------------------------------- the client's frames
-
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._streaming is None or self._closed:
             return
@@ -169,8 +163,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         run = await readers().call(_submit, agent, command, session, user, f"ws:{uuid4()}")
         self.submitted()
         return {"run": str(run.id)}
-
-    # ------------------------------------------------------------------------------------------------- sending
 
     async def _send(self, frame: dict[str, Any]) -> None:
         try:

@@ -97,9 +97,6 @@ class ObjectField(forms.JSONField):
         return super().has_changed(initial or None, data)
 
 
-# --------------------------------------------------------------------------------------------------- variables
-
-
 class VariablesWidget(forms.Widget):
     """A table with a row for each variable, and blank rows. Clearing the name removes a row."""
 
@@ -197,9 +194,6 @@ def to_text(value: Any) -> str:
     if isinstance(value, str) and from_text(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-# ------------------------------------------------------------------------------------------------------- choices
 
 
 class DescribedChoices(forms.CheckboxSelectMultiple):

@@ -77,8 +77,6 @@ class Command(BaseCommand):
             raise CommandError(words, returncode=FAILED) from error
         self._report()
 
-    # ------------------------------------------------------------------------------------------------- the run
-
     async def _inline(self, agent: str, text: str, asked: dict[str, Any]) -> None:
         """Execute the run in this process."""
         async with Runtime() as runtime:
@@ -109,8 +107,6 @@ class Command(BaseCommand):
         await asyncio.sleep(PATIENCE_S)
         if (await readers().call(_read, run.id)).status == Status.PENDING:
             self._err(f"No worker has taken the run yet. Is one running? {worker_line()}\n")
-
-    # -------------------------------------------------------------------------------------------------- its end
 
     def _report(self) -> None:
         assert self._run is not None

@@ -107,9 +107,6 @@ def forget() -> None:
     _daily = None
 
 
-# ------------------------------------------------------------------------------------------------------- prune
-
-
 def old_accounts() -> QuerySet[BudgetAccount]:
     """Accounts of deleted trees, and of days that are more than DAYS ago."""
     keys = BudgetAccount.objects.order_by().values_list("key", flat=True)

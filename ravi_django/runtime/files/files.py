@@ -104,9 +104,6 @@ def _deleting_session(sender: Any, instance: Session, **more: Any) -> None:
         forget(rows.filter(sessions=None))
 
 
-# ---------------------------------------------------------------------------------------------------- upload
-
-
 def max_bytes() -> int:
     return int(setting("max_mb") * MB)
 
@@ -144,9 +141,6 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
         stored.storage.delete(name)
         raise InvalidInputError("the user was erased during the upload", field="file")
     return row
-
-
-# -------------------------------------------------------------------------------------------------- reference
 
 
 def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
@@ -203,9 +197,6 @@ def rows_of(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     rows = RaviFile.objects.present() if owner is None else RaviFile.objects.for_user(owner)
     found = rows.in_bulk(set(ids.values()))
     return {name: found[id] for name, id in ids.items() if id in found}
-
-
-# ------------------------------------------------------------------------------------------------------ deletion
 
 
 def forget(rows: QuerySet[Any]) -> None:

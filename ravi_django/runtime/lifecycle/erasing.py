@@ -106,9 +106,6 @@ def _erase(sessions: list[UUID], most: float, *, audits: bool) -> tuple[int, int
     return len(sessions), runs
 
 
-# ---------------------------------------------------------------------------------------------------------- export
-
-
 def export(user: Any) -> Iterator[dict[str, Any]]:
     """Each row that the erasure would delete or reduce, except tickets: `model`, `pk` and `fields`; the bodies of big
     values too.

@@ -177,9 +177,6 @@ def _budget(source: Run) -> dict[str, Any] | None:
     return {**(source.root.budget or {}), **source.budget, **(spawning or {})}
 
 
-# ------------------------------------------------------------------------------------------------- where
-
-
 def _point(source: Run, after_seq: int) -> int:
     """The nearest entry at or before `after_seq`, in this generation, where no effect was open and the run not
     ended."""
@@ -247,9 +244,6 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
         if not found or found[-1][0] < point:
             found.append([min(upto, point), run_id])
     return found
-
-
-# ------------------------------------------------------------------------------------------------- what
 
 
 def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int) -> None:

@@ -42,9 +42,6 @@ def is_pruned(run: Run) -> bool:
     return run.next_seq > 1 and not JournalEntry.objects.filter(run_id=run.id, seq=run.next_seq - 1).exists()
 
 
-# ------------------------------------------------------------------------------------------------- ended trees
-
-
 def batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
     """The keys of these rows, in order. One query a batch; each begins behind the batch before."""
     ordered, last = rows.order_by("pk").values_list("pk", flat=True), None
@@ -145,9 +142,6 @@ def still_ended(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
     return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=roots).values_list("id", flat=True)))
 
 
-# -------------------------------------------------------------------------------------- generations that are over
-
-
 def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
     """The runs that are in none of the `ended_trees`."""
     pairs = Run.objects.filter(id__in=run_ids).values_list("id", "root_id")
@@ -192,8 +186,6 @@ def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Inbo
 
 Past = Callable[[Sequence[UUID], float], QuerySet[Any]]
 
-# ------------------------------------------------------------------------------------------------- bodies
-
 
 def unreferenced_blobs() -> set[str]:
     """Bodies that no row names, older than a day. One pass over the journal."""
@@ -224,9 +216,6 @@ def _references() -> Iterator[Iterable[str]]:
 def prune_blobs(ids: Sequence[str]) -> int:
     """Delete the bodies that were not stored again meanwhile; returns how many. Pass at most some hundreds."""
     return delete_rows(Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S)))
-
-
-# ------------------------------------------------------------------------------------------------- tickets
 
 
 def expired_tickets() -> QuerySet[Ticket]:

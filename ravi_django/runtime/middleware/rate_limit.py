@@ -91,8 +91,6 @@ class UserRateLimit(AgentMiddleware):
             retry_after=retry_after,
         )
 
-    # ----------------------------------------------------------------------------------------------- decide
-
     def _decide(self, run: Run) -> Decision:
         """On a database thread; from rows that do not change."""
         if self.on_limit == "wait":

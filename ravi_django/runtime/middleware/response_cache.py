@@ -79,8 +79,6 @@ class ResponseCache(ChatMiddleware):
             hashed.update(message.digest)
         return f"ravi.response.{hashed.hexdigest()}"
 
-    # ------------------------------------------------------------------------------------------- the cache
-
     async def _reach(self, function: Callable[..., Any], *args: Any) -> Any:
         """On a thread of the cache's own, with a timeout; None when it is away."""
         if time.monotonic() < self._away_until:

@@ -185,9 +185,6 @@ def hash_of(arguments: Any) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------- opening and waiting
-
-
 def place_of(path: str, attempt: int = 1) -> str:
     """The path of the journal row that opens the request of a call. "@closed" before it is the row that closes it."""
     return f"@request.{path}.{attempt}"

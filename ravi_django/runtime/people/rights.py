@@ -290,9 +290,6 @@ def have_a_tenant(delegate: Any, user: Any) -> bool:
     return others is None or bool(others if theirs is None else set(theirs).intersection(others))
 
 
-# ----------------------------------------------------------------------------------------------- recipients
-
-
 def candidates(to: str, request: HumanRequest) -> list[Any]:
     """The recipients of an address: active users, at most MOST, without delegates and other superusers."""
     return list(islice((user for user in _meant(to, request) if user is not None), MOST))

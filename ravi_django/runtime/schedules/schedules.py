@@ -252,9 +252,6 @@ def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
     return timetable(schedule).next(clock.present(), n)
 
 
-# --------------------------------------------------------------------------------------------------- submitting
-
-
 def run_now(schedule: Schedule) -> Run:
     """Submit a run of the schedule now, without a tick. Raises what `submit` does, and ForbiddenError when the owner is
     not active."""

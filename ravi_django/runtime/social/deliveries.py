@@ -116,9 +116,6 @@ def _at_their_homes(dues: Sequence[Due], homes: Homes) -> list[Due]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------- the live runs
-
-
 def _targets(dues: Sequence[Due]) -> tuple[list[tuple[Due, UUID]], list[Due]]:
     """The run that gets each message, as read without a lock; and the dues that have no run."""
     runs = _at_home(dues, ACTIVE)
@@ -190,9 +187,6 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLi
         else:
             to_live.append(ToLive(due.follower.id, due.letter, run_id, session_id))
     return to_live
-
-
-# ------------------------------------------------------------------------------------------------- the new runs
 
 
 def _places(idle: Sequence[Due], found: Delivered) -> list[ToNew]:

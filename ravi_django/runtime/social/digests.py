@@ -82,9 +82,6 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
 
 
-# --------------------------------------------------------------------------------------------------- the messages
-
-
 def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[UUID, Letter]]:
     """The items that each follow gets now, and their message. What is too much for one message, or for one
     transaction, stays for the next."""
@@ -170,9 +167,6 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
     message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=hops)
     signal = {"topic": topic, "publication": str(newest.id), "message": name, "items": len(items), **lost, **hops}
     return Letter(name, message.model_dump(mode="json"), signal)
-
-
-# ----------------------------------------------------------------------------------------------------- the results
 
 
 def _settle(chosen: Mapping[UUID, list[Item]], given: Delivered, present: datetime) -> None:

@@ -79,9 +79,6 @@ def thread_of(session: Session) -> Session:
     return session
 
 
-# --------------------------------------------------------------------------------------------------- writes
-
-
 def add(place: Place, title: str, detail: str = "") -> BoardTask:
     """Put a task on the board, under the agent's next number. Raises InvalidInputError for an invalid title or detail,
     and when the board is full."""
@@ -177,9 +174,6 @@ def copy_past(source: Run, fork: Run) -> None:
         )
         for task in tasks.values()
     )
-
-
-# --------------------------------------------------------------------------------------------------- reads
 
 
 def tasks_of(place: Place, *, all_agents: bool = False) -> Sequence[BoardTask]:
