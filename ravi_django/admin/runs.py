@@ -27,7 +27,7 @@ from ravi_django.pages import show
 from ravi_django.pages.run_actions import actions_of, payload_of
 from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.signal_answers import send as send_signal

@@ -21,7 +21,7 @@ from ravi_django.kernel import AgentId, IllegalTransitionError
 from ravi_django.models import BudgetAccount, Feedback, Run
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
-from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.records import rate

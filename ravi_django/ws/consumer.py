@@ -17,7 +17,7 @@ from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, Ra
 from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, reading
 from ravi_django.services import openings

@@ -95,7 +95,7 @@ runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_
     paths_scope=_scope
 runtime.lease.state: current_context
 runtime.lease.waits: consume_signal
-runtime.lifecycle.cancel: cancel asking_control=record_control request_cancel
+runtime.lifecycle.endings: cancel asking_control=record_control request_cancel
 runtime.lifecycle.deletion: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
 runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work

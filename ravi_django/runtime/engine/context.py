@@ -37,7 +37,7 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
 from ravi_django.runtime.lease.inbox import hops_of, trail_of
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lifecycle import cancel, handoff
+from ravi_django.runtime.lifecycle import endings, handoff
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import call as model_calls
 from ravi_django.runtime.people import approvals, questions, standing
@@ -106,7 +106,7 @@ class DurableContext(RunState):
     async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None:
         target = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
-            await cancel.control(self, target, message, message.payload)
+            await endings.control(self, target, message, message.payload)
         else:
             await asks.send(self, target, message)
 

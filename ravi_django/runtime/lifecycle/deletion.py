@@ -22,8 +22,7 @@ from django.db.models.signals import pre_delete
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, JournalEntry, RaviFile, Run, Session
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
-from ravi_django.runtime.lifecycle.cancel import cancel, to_cancel
-from ravi_django.runtime.lifecycle.endings import OWNER_DELETED
+from ravi_django.runtime.lifecycle.endings import OWNER_DELETED, cancel, to_cancel
 from ravi_django.runtime.runs import waking
 
 

@@ -22,7 +22,7 @@ from ravi_django.models import Blob, Erasure, HumanRequest, JournalEntry, Run, T
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
-from ravi_django.runtime.lifecycle import cancel, erasure_rows, names
+from ravi_django.runtime.lifecycle import endings, erasure_rows, names
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams import hidden
@@ -98,7 +98,7 @@ def _erase(sessions: list[UUID], most: float, *, audits: bool) -> tuple[int, int
     roots = trees_of(sessions)
     for run_id in erasure_rows.live_in(roots):
         with suppress(IllegalTransitionError, Run.DoesNotExist):  # it has ended meanwhile, or another sweep erased it
-            cancel.cancel(run_id, SESSION_GONE)
+            endings.cancel(run_id, SESSION_GONE)
     ended = erasure_rows.ended_of(roots)
     runs = erasure_rows.erase_trees(ended, most, audits=audits)
     get_buffer().forget([str(root) for root in ended])

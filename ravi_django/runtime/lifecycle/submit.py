@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     Priority,
 )
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.runs import checks
 from ravi_django.runtime.runs.sessions import active_root
 from ravi_django.runtime.runs.submit import submit_once
