@@ -25,7 +25,7 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.events.relay import on_events_written
         from ravi_django.runtime.files import files
         from ravi_django.runtime.journal.outbox import events_written
-        from ravi_django.runtime.lifecycle import deletion
+        from ravi_django.runtime.lifecycle import erasing
         from ravi_django.runtime.people.mail import on_request
         from ravi_django.runtime.sources import saves
         from ravi_django.runtime.streams.buffer import on_request_changed
@@ -38,7 +38,7 @@ class RaviConfig(AppConfig):
         events_written.connect(on_events_written, dispatch_uid="ravi.relay")
         for signal in (request_opened, request_answered, request_closed, request_changed):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
-        deletion.connect()
+        erasing.connect()
         files.connect()
         saves.connect()
         setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")

@@ -96,7 +96,7 @@ runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_
 runtime.lease.state: current_context
 runtime.lease.waits: consume_signal
 runtime.lifecycle.endings: cancel asking_control=record_control request_cancel
-runtime.lifecycle.deletion: owners_live=_live owns_runs
+runtime.lifecycle.erasing: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
 runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
 runtime.files.files: delete_unused

@@ -28,7 +28,7 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import CARRIED
-from ravi_django.runtime.lifecycle.deletion import check_owned
+from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of

@@ -17,8 +17,8 @@ from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.endings import ended_reason
+from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.people import requests
 from ravi_django.runtime.people.mail import forget_links
