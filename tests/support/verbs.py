@@ -190,7 +190,7 @@ runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_R
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
-runtime.streams.shown: in_utc
+runtime.streams.frames: in_utc
 runtime.streams.table: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask

@@ -27,7 +27,7 @@ from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import active_root, lock_session
 from ravi_django.runtime.runs.waking import RELEASED, lock, ready
 from ravi_django.runtime.streams import republish
-from ravi_django.runtime.streams.shown import request_shown
+from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.signals import request_opened
 
 

@@ -22,7 +22,7 @@ from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import BoardTask, JournalEntry, Run, Session
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.streams.shown import in_utc
+from ravi_django.runtime.streams.frames import in_utc
 
 MAX_TASKS = 100  # of one agent in a thread
 MAX_ALL = 500  # of all agents of a thread; concurrent additions may exceed it by one each
