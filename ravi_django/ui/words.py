@@ -9,7 +9,7 @@ WORDS = (
     _("Waiting for a worker"),
     _("Thinking"),
     _("Waiting"),
-    _("Blocked: an operator has to look"),
+    _("On hold: the team of this site has to look at it first. Nothing is lost."),
     _("Done"),
     _("Failed"),
     _("Stopped"),

@@ -89,10 +89,12 @@ def test_another_call_at_the_same_place_blocks_the_run(clock, now, words):
 
     assert run.status == Status.BLOCKED
     assert run.error["type"] == "DeterminismError"
-    assert run.error["message"] == (
+    message, ways = run.error["message"].split(". Three ways out: ")
+    assert message == (
         "at '1' the journal recorded tool.call 'add' with {\"a\": 1, \"b\": 2} (entry 2), "
         f"the code now asks for {words}"
     )
+    assert all(way in ways for way in ("deploy the earlier code", "ctx.patched", "fork the run"))
     assert run.error["diff"]["recorded"] == {"kind": "tool.call", "name": "add", "arguments": {"a": 1, "b": 2}}
     assert run.error["diff"]["path"] == "1"
     assert [entry.kind for entry in journal_of(run)][-1] == "run.blocked"

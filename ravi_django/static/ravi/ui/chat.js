@@ -139,7 +139,7 @@ class RaviChat extends HTMLElement {
   }
 
   #follow(run) {
-    const answer = new Answer(run.agent, this.api, this.dataset.inbox);
+    const answer = new Answer(run.agent, this.api, this.dataset);
     this.#show(answer.root);
     answer.live(true);
     this.composer.busy(true);
@@ -345,7 +345,7 @@ class RaviChat extends HTMLElement {
     const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
     const frames = run && !run.parent ? await framesOf(this.api, id).catch((error) => (this.status.say(error.message, "fault"), [])) : [];
     if (frames.length) streamed.add(id);
-    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
+    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset);
     const first = rows[0].role === "user" ? [said(this.api, rows.shift().content)] : [];
     answer.past(rows, frames);
     if (run?.session === session) {
