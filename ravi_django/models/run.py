@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Self, cast
 
 from django.db import models
@@ -14,7 +15,7 @@ from ravi_django.models.session import Session
 
 
 class Status(models.TextChoices):
-    QUEUED = "queued"  # the session has an active run; promoted when that ends
+    QUEUED = "queued"  # behind the session's active run, or until `wake_at`; promoted then
     PENDING = "pending"  # claimable, once `wake_at` has passed
     RUNNING = "running"  # leased
     SUSPENDED = "suspended"  # waits, without a worker
@@ -219,6 +220,11 @@ class Run(Owned):
     def waits_for(self) -> dict[str, Any] | None:
         """What a suspended run waits for: the first of its waits, as {kind, id or name, until}."""
         return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None
+
+    @property
+    def start_at(self) -> datetime | None:
+        """When a queued run may start, if it was submitted with `start_at`."""
+        return self.wake_at if self.status == Status.QUEUED else None
 
     @property
     def is_terminal(self) -> bool:

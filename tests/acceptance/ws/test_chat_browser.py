@@ -661,3 +661,16 @@ def test_a_blocked_run_is_on_hold_for_a_customer_and_explained_to_staff(demo, su
     assert texts[False] == "On hold: the team of this site has to look at it first. Nothing is lost."
     assert "Three ways out: deploy the earlier code" in texts[True]
     assert texts[True].endswith("Show the run")
+
+
+def test_a_run_that_starts_later_says_when_and_leaves_the_conversation_free(demo, submitted, asking, chat_of) -> None:
+    run = elsewhere(lambda: submitted(asking("Which colour?", ["red", "blue"]), start_at=3600))
+    page = chat_of(demo, run.session_id)
+
+    page.wait_for_selector(".queued")
+    assert "Starts at" in page.inner_text(".queued")
+    page.fill("#text", "now")
+    page.press("#text", "Enter")
+    page.click(".request .decide button:has-text('red')")
+    page.wait_for_selector(".answer:not(.live)")
+    assert elsewhere(lambda: Run.objects.filter(session=run.session_id, status="completed").count()) == 1
