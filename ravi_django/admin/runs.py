@@ -94,6 +94,8 @@ class RunAdmin(InspectAdmin):
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
         took = show.between(run.started_at, run.finished_at or timezone.now())
+        if run.start_at is not None:
+            took = gettext("starts at %(time)s") % {"time": show.moment(run.start_at)}
         return _two_lines(show.moment(run.created_at), took)
 
     @admin.display(description=_("tokens in → out, cost"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
 from django.conf import settings
@@ -16,7 +17,7 @@ from ravi_django.models.session import Session
 
 
 class Status(models.TextChoices):
-    QUEUED = "queued"  # the session has an active run; promoted when that ends
+    QUEUED = "queued"  # behind the session's active run, or until `wake_at`; promoted then
     PENDING = "pending"  # claimable, once `wake_at` has passed
     RUNNING = "running"  # leased
     SUSPENDED = "suspended"  # waits, without a worker
@@ -203,12 +204,12 @@ class Run(Owned):
         """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""
         return cast(Self, import_string("ravi_django.runtime.lifecycle.retry.retry")(self.id))
 
-    def wait(self, timeout: float | None = None) -> Self:
-        """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` seconds, and
-        RuntimeError inside a transaction and on an event loop."""
+    def wait(self, timeout: float | timedelta | None = None) -> Self:
+        """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` (seconds or a
+        timedelta), and RuntimeError inside a transaction and on an event loop."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
-    def result(self, timeout: float | None = None) -> str:
+    def result(self, timeout: float | timedelta | None = None) -> str:
         """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
         return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
 
@@ -221,6 +222,11 @@ class Run(Owned):
     def waits_for(self) -> dict[str, Any] | None:
         """What a suspended run waits for: the first of its waits, as {kind, id or name, until}."""
         return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None
+
+    @property
+    def start_at(self) -> datetime | None:
+        """When a queued run may start, if it was submitted with `start_at`."""
+        return self.wake_at if self.status == Status.QUEUED else None
 
     @property
     def is_terminal(self) -> bool:

@@ -228,7 +228,7 @@ def submit(
     """`submit` with the user's rights and limits; also returns whether the run is new. `before` is called with the user
     and the session's id if the run is no repeat."""
     session = options.get("session")
-    if session:
+    if session or options.get("start_at"):
         limits.check_queued(user)
     if "priority" in options:
         access.check_priority(user, Priority[options["priority"].upper()])

@@ -222,7 +222,7 @@ class _Shown:
         work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
         sums = [
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
-            (_("Started"), show.moment(run.started_at)),
+            (_("Starts at") if run.start_at else _("Started"), show.moment(run.start_at or run.started_at)),
             (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
             (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens)),
             (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),

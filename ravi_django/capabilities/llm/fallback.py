@@ -6,9 +6,11 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.messages import StreamRestart
@@ -52,8 +54,8 @@ class FallbackModel:
         *,
         retry: RetryPolicy | None = None,
         fallback_on: Collection[str | int] = (),
-        fallback_after: float = FALLBACK_AFTER_S,
-        fallback_total: float = FALLBACK_TOTAL_S,
+        fallback_after: float | timedelta = FALLBACK_AFTER_S,
+        fallback_total: float | timedelta = FALLBACK_TOTAL_S,
     ) -> None:
         if not models:
             raise InvalidInputError("a fallback list needs at least one model", field="models")
@@ -61,7 +63,8 @@ class FallbackModel:
         self.name = self.models[0].name
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
-        self.fallback_after, self.fallback_total = fallback_after, fallback_total
+        self.fallback_after: float = check_seconds("fallback_after", fallback_after)
+        self.fallback_total: float = check_seconds("fallback_total", fallback_total)
 
     def __repr__(self) -> str:
         return f"FallbackModel({', '.join(map(repr, self.models))})"

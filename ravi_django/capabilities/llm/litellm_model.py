@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.capabilities.llm import knowledge
@@ -20,6 +21,7 @@ from ravi_django.capabilities.llm.loading import aload_litellm, load_litellm
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
@@ -56,7 +58,7 @@ class LiteLLMModel:
         *,
         api_key: str | None = None,
         api_base: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
+        timeout: float | timedelta = DEFAULT_TIMEOUT_S,
         prices: Mapping[str, float] | None = None,
         retry: RetryPolicy | None = None,
         context_window: int | None = None,
@@ -64,7 +66,7 @@ class LiteLLMModel:
         **params: Any,
     ) -> None:
         self.name = name
-        self.timeout = timeout
+        self.timeout = check_seconds("timeout", timeout)
         self.prices = dict(prices) if prices else None
         self.retry = retry
         self.params = {key: value for key, value in params.items() if not holds_secret(key, value)}

@@ -113,13 +113,18 @@ class DurableContext(RunState):
     async def sleep(self, duration: float | timedelta) -> None:
         await waits.sleep_until(self, duration if isinstance(duration, timedelta) else timedelta(seconds=duration))
 
-    async def sleep_until(self, when: datetime | timedelta) -> None:
+    async def sleep_until(self, when: datetime | timedelta | float) -> None:
         await waits.sleep_until(self, when)
 
     async def sleep_until_signal(
-        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+        self,
+        name: str,
+        *,
+        until: datetime | timedelta | float | None = None,
+        timeout: float | timedelta | None = None,
+        or_message: bool = False,
     ) -> Any:
-        return await waits.sleep_until_signal(self, name, until, or_message=or_message)
+        return await waits.sleep_until_signal(self, name, until, timeout, or_message=or_message)
 
     async def receive(self) -> list[Message]:
         """The messages that arrived after those that the code was given. Does not wait."""
@@ -191,7 +196,7 @@ class DurableContext(RunState):
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)
 
-    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int | timedelta = 0) -> None:
         await calls.follow(self, topic, session, every_s)
 
     async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:

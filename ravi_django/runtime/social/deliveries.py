@@ -138,6 +138,7 @@ def _roots_in(
     places: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
 ) -> Iterable[tuple[Any, ...]]:
     rows = Run.objects.filter(session_id__in=places, agent__in=agents, parent=None, status__in=statuses)
+    rows = rows.exclude(status=Status.QUEUED, wake_at__isnull=False)  # it starts at its own time
     return rows.order_by("-created_at", "-id").values_list(
         "id", "session_id", "agent", "owner_id", "tenant"
     )  # the oldest counts

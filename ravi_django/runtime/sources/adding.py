@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -15,6 +16,7 @@ from ravi_django.capabilities.feeds import adapter, drop, item, signatures
 from ravi_django.capabilities.feeds.parse import NEWEST
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.kernel.secrets import secret_names
 from ravi_django.models import Session, Source
 from ravi_django.runtime.catalog import specs
@@ -186,7 +188,7 @@ def add_source(
     tenant: str = "",
     name: str = "",
     signal: str = "new_source_item",
-    every_s: int = 900,
+    every_s: int | timedelta = 900,
     options: Mapping[str, Any] | None = None,
     secret: str = "",
     session: Session | UUID | None = None,
@@ -206,7 +208,7 @@ def add_source(
         tenant=tenant,
         name=(name or location or str(agent))[:200],
         signal=signal,
-        every_s=every_s,
+        every_s=seconds_of(every_s),
         options=dict(options or {}),
         secret=secret,
         home=_home(session, user, tenant),
