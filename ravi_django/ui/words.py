@@ -8,6 +8,7 @@ WORDS = (
     _("Waiting for the answer before it"),
     _("Waiting for a worker"),
     _("Thinking"),
+    _("Starting the model library"),
     _("Waiting"),
     _("Blocked: an operator has to look"),
     _("Done"),
