@@ -15,6 +15,7 @@ from django.urls import Resolver404, resolve
 from ravi_django.conf import conf
 
 MODEL_IDS = {"UnknownModelError": "ravi.I002", "MissingKeyError": "ravi.I003"}
+NOTES = (*MODEL_IDS.values(), "ravi.I004")  # the doctor looks at the models and workers themselves
 
 
 @register("ravi")
@@ -28,9 +29,9 @@ def check_models(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
 
 @register("ravi")
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    if settings.DEBUG or conf.ENGINE != "inline":
+    if settings.DEBUG or conf.ENGINE != "inline" or sys.argv[1:2] == ["ravi_worker"]:
         return []
-    text = "The engine starts at the first request of a server other than runserver: runs, timers and schedules wait."
+    text = "Under a server other than runserver the engine starts at the first request: runs and schedules wait for it."
     return [Info(text, hint="manage.py ravi_worker executes them from its start.", id="ravi.I004")]
 
 

@@ -30,7 +30,7 @@ from ravi_django.runtime.people import addressees
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
-from ravi_django.server_checks import MODEL_IDS
+from ravi_django.server_checks import NOTES
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -63,7 +63,7 @@ def _has_table(model: Any) -> bool:
 
 def settings() -> Iterator[Finding]:
     """Django's system checks of this app."""
-    messages = [one for one in checks.run_checks(tags=["ravi"]) if one.id not in MODEL_IDS.values()]  # see `models`
+    messages = [one for one in checks.run_checks(tags=["ravi"]) if one.id not in NOTES]
     for message in messages:
         if not message.is_silenced():
             level: Literal["error", "warning"] = "error" if message.is_serious() else "warning"
