@@ -9,6 +9,7 @@ WORDS = (
     _("Waiting for a worker"),
     _("Starts at %s"),
     _("Thinking"),
+    _("Starting the model library"),
     _("Waiting"),
     _("On hold: the team of this site has to look at it first. Nothing is lost."),
     _("Done"),

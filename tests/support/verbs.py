@@ -37,13 +37,13 @@ models.ids: ids_last=_last
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled
+runtime.catalog.agent_models: uses_litellm
 runtime.catalog.prompt_engine: PROMPT_ENGINE_FILTERS=FILTERS PROMPT_ENGINE_TAGS=TAGS
 runtime.catalog.prompts: PromptTemplate
 runtime.catalog.registry: registry_access=_access agents_by_address=_agents DEFAULT_ACCESS get_agent
     registry_known=_known known_addresses known_tools register register_tool spec_of registry_tools=_tools unregister
 runtime.catalog.rows: sync_after_migrate sync_agents
 runtime.catalog.specs: build_model check_spec specs_find=find bodies_forget=forget specs_load=load save_spec
-    uses_litellm
 runtime.db.claim_order: claim_at MOST_OPEN
 runtime.db.clock: clock_after=after clock_fixed=fixed now schedules_present=present
 runtime.db.connections: OWN_CONNECTIONS_SHAPES=SHAPES

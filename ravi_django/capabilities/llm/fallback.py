@@ -178,5 +178,9 @@ class FallbackModel:
         """Whether one of the models does."""
         return any([await one() for one in self._all("fetches_addresses")])
 
+    def needs_library(self) -> bool:
+        """Whether a call of one of the models has to wait for the import of litellm."""
+        return any(needs() for needs in self._all("needs_library"))
+
     def _all(self, name: str) -> list[Any]:
         return [getattr(model, name) for model in self.models if hasattr(model, name)]

@@ -398,4 +398,5 @@ class RaviChat extends HTMLElement {
   }
 }
 
+document.getElementById("unloaded")?.remove();
 customElements.define("ravi-chat", RaviChat);

@@ -35,5 +35,6 @@ export function stepInWords(frame) {
   if (frame.type !== "progress") return "";
   if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
   if (frame.content?.status === "blocked") return t(STATUS.blocked);
+  if (frame.content?.imports) return t("Starting the model library");
   return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
 }
