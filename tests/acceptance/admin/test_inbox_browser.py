@@ -76,7 +76,7 @@ def test_one_decides_by_keyboard_without_javascript(open_page: Any, fay: Any, re
     page.keyboard.press("Enter")
     page.wait_for_selector(".messagelist .success")
 
-    assert "Denied" in page.inner_text(".messagelist")
+    assert "Rejected" in page.inner_text(".messagelist")
     assert kept(request_).answer == {"action": "deny", "reason": "The order is signed.", "by": "fay"}
 
 

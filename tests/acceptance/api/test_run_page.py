@@ -339,7 +339,7 @@ def test_the_number_of_queries_does_not_depend_on_the_journal(user: Any, django_
     run = submit(AGENT, "hi", user=user)
     long(run, 400)
     client = logged_in(user)
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(16):
         page = client.get(page_of(run)).content.decode()
 
     assert len(lanes_of(page)) == 300 and "300 of 401 rows" in page
