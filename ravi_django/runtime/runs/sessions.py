@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
@@ -134,6 +134,25 @@ def lock_session(run: Run) -> bool:
         return Session.objects.filter(id=run.session_id, erasure=None).exists()  # SQLite locks the whole database
     sql = "SELECT FROM ravi_session WHERE id = %s::uuid AND erasure_id IS NULL FOR NO KEY UPDATE"
     return bool(postgres.execute(sql, [str(run.session_id)]))
+
+
+MOST_BRANCHES = 1000  # forks of one family
+
+
+def branches_of(session: Session, user: Any) -> list[list[Run]]:
+    """The runs of the session's family, as far as the user may see it, that are forks of each other, oldest first. Each
+    list has the versions of one message."""
+    seen = Session.objects.for_user(user).of_family(session.family or session.id)
+    runs = Run.objects.filter(session__in=seen, parent=None)
+    forks = runs.filter(forked_from__isnull=False)
+    found = runs.filter(Q(forked_from__isnull=False) | Q(id__in=forks.values("forked_from")))
+    origins: dict[UUID, UUID] = {}  # the run that each one descends from
+    groups: dict[UUID, list[Run]] = {}
+    for run in found.only("id", "session", "forked_from").order_by("id")[:MOST_BRANCHES]:  # before their forks
+        source = run.forked_from or run.id
+        origins[run.id] = origins.get(source, source)
+        groups.setdefault(origins[run.id], []).append(run)
+    return [runs for runs in groups.values() if len(runs) > 1]
 
 
 def steer(run: Run, message: dict[str, Any]) -> Run | None:

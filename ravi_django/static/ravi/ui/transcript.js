@@ -4,11 +4,13 @@ import { element } from "./element.js";
 import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
 import { foldTools, gist, Step } from "./step.js";
-import { t, took } from "./words.js";
+import { errorInWords, t, took } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  constructor(agent, api, inbox) {
+  // `isStaff`: the reader sees what an error says to a developer.
+  constructor(agent, api, inbox, isStaff) {
+    this.isStaff = isStaff;
     this.agent = agent;
     this.api = api;
     this.inbox = inbox;
@@ -41,20 +43,29 @@ export class Answer {
       request: () => this.#request(frame),
       "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
-      error: () => frame.depth || this.fault(frame.message),
+      error: () => frame.depth || this.fault(frame.code, frame.message),
     };
     kinds[frame.type]?.();
+  }
+
+  ended(run) {
+    if (run.status === "failed") this.fault(run.error?.type, run.error?.message);
+    if (run.status === "cancelled") this.note(t("Stopped."));
   }
 
   note(text) {
     this.root.append(element("p", "note", text));
   }
 
-  fault(text) {
-    if (this.root.lastElementChild?.textContent === text) return;
-    const shown = element("p", "fault", text);
-    shown.setAttribute("role", "alert");
-    this.root.append(shown);
+  // An error of the run in a box of its own, once; `type` is its name. A run that a person stopped has none.
+  fault(type, message = "") {
+    if (type === "Cancelled" || this.root.lastElementChild?.matches(".ravi-error")) return;
+    const box = element("div", "ravi-error");
+    box.setAttribute("role", "alert");
+    const text = errorInWords(type, message);
+    box.append(element("p", "", text));
+    if (this.isStaff && message && message !== text) box.append(element("p", "details", `${type}: ${message}`));
+    this.root.append(box);
   }
 
   // Buttons and figures below the answer, once it has ended.
