@@ -92,7 +92,7 @@ class RunAdmin(InspectAdmin):
     @admin.display(description=_("agent and run"))
     def run(self, run: Run) -> SafeString:
         words = show.snippet(run.first_words or "")  # type: ignore[attr-defined]
-        return format_html('{} {}<br><span class="ravi-asked">{}</span>', run.agent, show.short_id(run.id), words)
+        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, show.short_id(run.id), words)
 
     status_badge = column(_("status"), lambda run: show.status(run.status))
 

@@ -109,7 +109,7 @@ WORDS = (
     _("No sign of the worker for %s s. Another takes over in %s s."),
     _("the system"),
     _("Message"),
-    _("Message, or / for examples"),
+    _("/ for examples"),
     _("Cancel"),
     _("The worker stopped. Another one continues; recorded steps are not repeated."),
     _("Tasks"),

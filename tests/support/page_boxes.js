@@ -3,7 +3,7 @@
   const found = new Set();
   const name = (one) => `${one.tagName.toLowerCase()}${one.id && `#${one.id}`}${[...one.classList].map((part) => `.${part}`).join("")}`;
   const childrenOf = (one) => [...(one.shadowRoot ?? one).children];
-  const SKIPPED = "svg, option, script, style, link, template, .unseen, .skip-to-content-link, br";
+  const SKIPPED = "svg, option, script, style, link, template, .sortoptions, .unseen, .skip-to-content-link, br";
 
   function boxOf(one) {
     const style = getComputedStyle(one);

@@ -63,7 +63,7 @@ class RaviChat extends HTMLElement {
         this.#send(starter.textContent);
       };
     }
-    if (starters.length) this.#$("text").placeholder = t("Message, or / for examples");
+    if (starters.length) this.#$("text").placeholder = t("/ for examples");
     this.#$("agent").onchange = () => this.#starters();
     this.#$("cancel").onclick = () => this.#cancel();
     this.#$("new-chat").onclick = () => this.open(null, true);

@@ -63,7 +63,7 @@ export class Pulse {
 
   // After a while without a frame: say so if the worker has missed a renewal of its lease. The caret does not blink then.
   async #beat() {
-    this.status.elapsed(Date.now() - Date.parse(this.run.created_at));
+    this.status.elapsed(this.answer.root.classList.contains("silent") ? 0 : Date.now() - Date.parse(this.run.created_at));
     if (Date.now() - this.last < SILENT || this.asks || document.hidden) return;
     this.asks = true;
     const { no_sign_of_worker: late } = await this.api.get(`runs/${this.run.id}/`).catch(() => ({}));
