@@ -39,7 +39,7 @@ def input_of(run: Run, limit: int = show.CLIP) -> list[dict[str, Any]]:
 def first_words(run: Any) -> Subquery:
     """To annotate rows of a list: the beginning of the text that a run began with. `run` refers to the run's id."""
     texts = [KT(f"body__payload__message__content__{place}__text") for place in (0, 1)]  # 0 may be about a page
-    first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), show.LINE))
+    first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), show.LINE + 1))
     return Subquery(first.values("words")[:1])
 
 

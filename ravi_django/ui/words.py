@@ -108,6 +108,7 @@ WORDS = (
     _("Next version"),
     _("No sign of the worker for %s s. Another takes over in %s s."),
     _("the system"),
+    _("From a schedule"),
     _("Message"),
     _("/ for examples"),
     _("Cancel"),

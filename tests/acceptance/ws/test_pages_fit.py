@@ -191,3 +191,23 @@ def test_a_customer_reads_no_developers_error(demo: Any, server: Any, new_page: 
 
     page.locator(".ravi-error p:text-is('This answer could not be finished.')").wait_for()
     assert "ValueError" not in page.locator("ravi-chat").inner_text()
+
+
+def test_the_tour_stays_as_a_bar_that_leads_to_the_next_step(
+    demo: Any, server: Any, worker: Any, new_page: Any
+) -> None:
+    page = new_page(server.url, demo)
+    page.goto("/ravi/ui/chat/")
+    page.click(".starters >> text=What is 12 * (3 + 4)?")
+    page.locator(".tour:has-text('Tour: 1 of 6 done')").wait_for()
+    first = page.url
+
+    page.click(".tour .next:has-text('Send an invoice')")
+
+    page.locator(".user:has-text('Send an invoice of 100 to ACME')").wait_for()
+    page.locator(".tour:has-text('2 of 6 done'):has-text('Next: Calculate')").wait_for()
+    assert page.url != first
+    page.click("[aria-label='Close the tour']")
+    page.reload()
+    page.locator(".user").wait_for()
+    assert page.locator(".tour").is_hidden() and page.errors == []

@@ -343,15 +343,15 @@ class RaviChat extends HTMLElement {
   // The message that a run began with, and its answer as it was streamed; from its messages, if its stream was pruned.
   async #past(rows, runs) {
     const [id, streamed] = [rows[0].run, this.streamed];
+    const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
     if (streamed.has(id)) {
       const [first, ...others] = rows.filter((row) => row.role === "user");
-      return first ? [...this.versions.said(id, first.content), ...others.map((row) => said(this.api, row.content))] : [];
+      return first ? [...this.versions.said(id, first.content, run), ...others.map((row) => said(this.api, row.content))] : [];
     }
-    const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
     const frames = run && !run.parent ? await framesOf(this.api, id).catch((error) => (this.status.say(error.message, "fault"), [])) : [];
     if (frames.length) streamed.add(id);
     const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox, this.hasAttribute("data-staff"));
-    const first = rows[0].role === "user" ? this.versions.said(id, rows.shift().content) : [];
+    const first = rows[0].role === "user" ? this.versions.said(id, rows.shift().content, run) : [];
     answer.past(rows, frames);
     if (run && !run.parent) {
       answer.ended(run);

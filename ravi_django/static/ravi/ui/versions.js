@@ -24,13 +24,15 @@ export class Versions {
     return new Set(this.branches.flat().map((one) => one.session));
   }
 
-  // The message that a run began with, and the bar below it.
-  said(run, content) {
+  // The message that a run began with, and the bar below it. A message of a schedule says so.
+  said(run, content, row = null) {
+    const message = said(this.api, content);
+    if (row?.metadata?.schedule) message.prepend(element("span", "about", t("From a schedule")));
     const bar = element("div", "message-bar");
     const versions = this.branches.find((those) => those.some((one) => one.run === run)) ?? [];
     if (versions.length) bar.append(this.#choice(versions, versions.findIndex((one) => one.run === run)));
     this.bars.set(run, bar);
-    return [said(this.api, content), bar];
+    return [message, bar];
   }
 
   #choice(versions, place) {
