@@ -662,14 +662,14 @@ def test_a_blocked_run_is_on_hold_for_a_customer_and_explained_to_staff(demo, su
 
         elsewhere(register, CodeAgent(changed, key="browser-asks"))
         page.click(".request .decide button:has-text('red')")
-        page.wait_for_selector(".answer .fault")
+        page.wait_for_selector(".answer .ravi-error")
 
-        texts[is_staff] = page.inner_text(".answer .fault")
+        texts[is_staff] = page.inner_text(".answer .ravi-error")
         assert "On hold" in page.inner_text("#status")
         asking("Which colour?", ["red", "blue"])
         elsewhere(retry, run.id)
         page.wait_for_selector(".answer:not(.live)")
-        assert (output_of(run), page.locator(".answer .fault").count()) == ("answer: red", 0)
+        assert (output_of(run), page.locator(".answer .ravi-error").count()) == ("answer: red", 0)
 
     assert texts[False] == "On hold: the team of this site has to look at it first. Nothing is lost."
     assert "Three ways out: deploy the earlier code" in texts[True]
