@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from uuid import uuid4
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+from pydantic_core import to_json
 
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.content import ContentBlock, text_of
@@ -131,3 +132,33 @@ class Message(BaseModel):
     @property
     def is_broadcast(self) -> bool:
         return isinstance(self.target, TopicId)
+
+    @property
+    def text(self) -> str:
+        """The payload as text: chat, a tool's result, or JSON."""
+        match self.payload:
+            case ChatPayload(message=chat):
+                return chat.text
+            case ToolExecutionResult(text=text):
+                return text
+            case DataPayload(data=data):
+                return as_text(data)
+        return self.payload.model_dump_json(exclude_none=True)
+
+
+def plain_text(value: Any) -> str | None:
+    """The text of `{"text": …}`; None for any other value."""
+    if isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str):
+        return str(value["text"])
+    return None
+
+
+def as_text(value: Any) -> str:
+    """An agent's answer as text: a text or `{"text": …}` as it is, any other value as JSON."""
+    text = value if isinstance(value, str) else plain_text(value)
+    if text is not None:
+        return text
+    try:
+        return to_json(value, fallback=str).decode()
+    except ValueError:  # a circular value
+        return str(value)

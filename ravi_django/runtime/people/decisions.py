@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ravi_django.agents.tools.delegate import HandoffTool
-from ravi_django.kernel import ApprovalDecision, DeterminismError, Tool
+from ravi_django.kernel import DeterminismError, HumanInput, Tool
 from ravi_django.runtime.journal.entries import Recorded
 from ravi_django.runtime.journal.replay import Journal, check_identity
 from ravi_django.runtime.lease.caps import KIND as CALL
@@ -16,12 +16,12 @@ KIND = "approval"
 Kept = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
 
 
-def as_decision(kept: Kept) -> ApprovalDecision:
+def as_decision(kept: Kept) -> HumanInput:
     decision, arguments = kept.get("decision"), kept.get("arguments")
     reason, by = str(kept.get("reason") or ""), str(kept.get("by") or "")
     if decision == "modified" and isinstance(arguments, dict):
-        return ApprovalDecision("modified", arguments, reason, by)
-    return ApprovalDecision(decision if decision in ("approved", "skipped") else "denied", None, reason, by)
+        return HumanInput("edit", arguments=arguments, reason=reason, by=by)
+    return HumanInput(decision if decision in ("approved", "skipped") else "deny", reason=reason, by=by)
 
 
 def decided(answer: dict[str, Any]) -> Kept:
