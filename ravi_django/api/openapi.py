@@ -15,7 +15,7 @@ from rest_framework import serializers
 
 from ravi_django.services.problems import STATUSES
 
-TITLE = "Ravi agents"
+TITLE = "AI agents"
 
 
 class ProblemSerializer(serializers.Serializer[Any]):

@@ -46,7 +46,7 @@ class BaseAgentProxy:
     instructions: a text, or a function (ctx) -> str; `window` begins with it. welcome: shown before the first message.
     prompts: named starters, {name: text}. description: for the model of an agent that has this one as a tool.
     model: for `self.ctx.llm`. tools: for `self.ctx.tool`. result_model: the type of a turn's result, see ResultType.
-    context: the memory, see ContextConfig. output_topic: where answers go if nobody asked for a reply.
+    context: the memory (ContextConfig); None keeps nothing. output_topic: where answers go if nobody asked for a reply.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
     """
 
