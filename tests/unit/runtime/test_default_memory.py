@@ -26,22 +26,14 @@ def prompts(agent: ReActAgent) -> list[list[str]]:
     ({"retention": "none"}, False, 0), ({"context": ContextConfig()}, False, 0),
 ])  # fmt: skip
 def test_an_agent_remembers_unless_it_is_told_not_to(options: dict[str, Any], remembers: bool, turns: int) -> None:
-    for make in (ReActAgent, lambda key, model, **more: create_assistant_agent(model, key=key, **more)):
-        if "context" in options and make is not ReActAgent:
-            continue  # it makes its own
-        sent = prompts(make("helper", model=ScriptedModel(["yes"]), **options))
-        assert sent == [["one"], ["one", "yes", "two"] if remembers else ["two"]]
-        assert Turn.objects.count() == turns
-        Turn.objects.all().delete()
+    sent = prompts(ReActAgent("helper", model=ScriptedModel(["yes"]), **options))
+    assert sent == [["one"], ["one", "yes", "two"] if remembers else ["two"]]
+    assert Turn.objects.count() == turns
 
 
-def test_a_team_remembers_with_its_members() -> None:
-    member = ReActAgent("member", model=ScriptedModel(["yes"]))
+def test_teams_their_members_and_assistants_remember() -> None:
+    member = create_assistant_agent(ScriptedModel(["yes"]), key="member")
     team = OrchestratorAgent("lead", model=ScriptedModel(["yes"]), sub_agents=[SubAgentConfig(member)])
-    assert prompts(team)[1] == ["one", "yes", "two"]
-    assert prompts(member)[1] == ["one", "yes", "two"]
-
-
-def test_a_context_has_its_own_retention() -> None:
+    assert prompts(team)[1] == prompts(member)[1] == ["one", "yes", "two"]
     with pytest.raises(InvalidInputError, match="ContextConfig"):
-        ReActAgent("helper", model=ScriptedModel(["yes"]), context=ContextConfig(), retention="none")
+        ReActAgent("helper", model=team.model, context=ContextConfig(), retention="none")
