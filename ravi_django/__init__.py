@@ -15,6 +15,7 @@ _EXPORTS = {
     "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
     "register_tool": "ravi_django.runtime.catalog.registry",
     "save_spec": "ravi_django.runtime.catalog.specs",
+    "run_sync": "ravi_django.runtime.engine.run_sync",
     "submit": "ravi_django.runtime.lifecycle.submit",
     "asubmit": "ravi_django.runtime.lifecycle.submit",
     "schedule": "ravi_django.runtime.schedules.schedules",
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ravi_django.capabilities.feeds.adapter import register_source_adapter as register_source_adapter
     from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
     from ravi_django.runtime.catalog.specs import save_spec as save_spec
+    from ravi_django.runtime.engine.run_sync import run_sync as run_sync
     from ravi_django.runtime.lifecycle.submit import asubmit as asubmit, submit as submit
     from ravi_django.runtime.people.answers import answer as answer
     from ravi_django.runtime.runs.signals import signal as signal

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Self, cast
 
 from django.db import models
@@ -201,12 +202,12 @@ class Run(Owned):
         """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""
         return cast(Self, import_string("ravi_django.runtime.lifecycle.retry.retry")(self.id))
 
-    def wait(self, timeout: float | None = None) -> Self:
+    def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` seconds, and
-        RuntimeError inside a transaction and on an event loop."""
+        RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
-    def result(self, timeout: float | None = None) -> str:
+    def result(self, timeout: float | timedelta | None = None) -> str:
         """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
         return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
 

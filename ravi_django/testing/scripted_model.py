@@ -1,15 +1,18 @@
-"""A model that answers from a script."""
+"""A model that answers from a script, and agents that use it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ContextDecorator
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Literal
 
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolUseBlock
+from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
 from ravi_django.kernel.stream import TextDelta
 from ravi_django.kernel.supervision import RunMeta
@@ -149,3 +152,57 @@ def _renumbered(block: ContentBlock, round_: int) -> ContentBlock:
     if isinstance(block, ToolUseBlock):
         return block.model_copy(update={"call_id": f"{block.call_id}_{round_ + 1}"})
     return block
+
+
+class scripted(ContextDecorator):
+    """Inside the `with` block the agent that is registered under this address has a ScriptedModel.
+
+        with scripted("react/helper", ["It has left."]) as model:
+            ...
+        self.assertEqual(len(model.calls), 1)
+
+    It also decorates a test function, sync or async, and a class: each of its methods `test…`. Takes a ScriptedModel,
+    or a script with the options of ScriptedModel. Raises AgentNotFoundError for an address that no code registers, and
+    InvalidInputError for an agent without a model.
+    """
+
+    def __init__(self, agent: Any, script: ScriptedModel | Sequence[ScriptItem] | str, **options: Any) -> None:
+        self._address = str(getattr(agent, "id", agent))
+        self._script = script
+        self._options = options
+
+    def __enter__(self) -> ScriptedModel:
+        from ravi_django.runtime.catalog import registry
+
+        self._agent: Any = registry.get_agent(self._address)
+        if not hasattr(self._agent, "model"):
+            raise InvalidInputError(f"agent {self._address} has no model: script the agents that it calls")
+        script = self._script
+        model = script if isinstance(script, ScriptedModel) else ScriptedModel(script, **self._options)
+        self._before = self._agent.model
+        registry.set_model(self._agent, model)
+        return model
+
+    def __exit__(self, *error: object) -> None:
+        from ravi_django.runtime.catalog import registry
+
+        registry.set_model(self._agent, self._before)
+
+    def _recreate_cm(self) -> scripted:
+        """For each call of a decorated function."""
+        return scripted(self._address, self._script, **self._options)
+
+    def __call__(self, function: Any) -> Any:
+        if isinstance(function, type):
+            for name in [name for name in dir(function) if name.startswith("test")]:
+                setattr(function, name, self(getattr(function, name)))
+            return function
+        if not inspect.iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @wraps(function)
+        async def test(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await function(*args, **kwargs)
+
+        return test
