@@ -6,10 +6,10 @@ table. Here a transaction, and a statement outside of one, waits for the other t
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -24,9 +24,8 @@ _connections: dict[str, sqlite3.Connection] = {}  # by the name of the database
 
 def share() -> None:
     """Have all threads of this process use the caller's connections to databases in memory."""
-    wrappers: list[Any] = connections.all()
-    for wrapper in wrappers:
-        if wrapper.vendor == "sqlite" and wrapper.is_in_memory_db():
+    for wrapper in connections.all():
+        if isinstance(wrapper, DatabaseWrapper) and wrapper.is_in_memory_db():
             wrapper.ensure_connection()
             _connections.setdefault(str(wrapper.settings_dict["NAME"]), wrapper.connection)
     if _connections:
@@ -39,26 +38,34 @@ def forget() -> None:
     _connections.clear()
 
 
+def _acquire() -> None:
+    if not _lock.acquire(timeout=WAIT_S):
+        raise OperationalError(f"database is locked: a transaction of another thread is open for over {WAIT_S:g} s")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    _acquire()
+    try:
+        yield
+    finally:
+        _lock.release()
+
+
 class _Cursor(SQLiteCursorWrapper):
     """Reads all rows of a statement at once, before another thread writes."""
 
     _rows: Iterator[Any] = iter(())
 
     def execute(self, *args: Any) -> Any:
-        _acquire()
-        try:
+        with _alone():
             super().execute(*args)
             self._rows = iter(super().fetchall() if self.description else ())
-        finally:
-            _lock.release()
         return self
 
     def executemany(self, *args: Any) -> Any:
-        _acquire()
-        try:
+        with _alone():
             return super().executemany(*args)
-        finally:
-            _lock.release()
 
     def fetchone(self) -> Any:
         return next(self._rows, None)
@@ -71,14 +78,6 @@ class _Cursor(SQLiteCursorWrapper):
 
     def __iter__(self) -> Any:
         return self._rows
-
-    def __next__(self) -> Any:
-        return next(self._rows)
-
-
-def _acquire() -> None:
-    if not _lock.acquire(timeout=WAIT_S):
-        raise OperationalError(f"database is locked: a transaction of another thread is open for over {WAIT_S:g} s")
 
 
 # ------------------------------------------------------------------- methods of Django's DatabaseWrapper, replaced
@@ -94,40 +93,20 @@ def create_cursor(self: Any, name: Any = None) -> Any:
 
 def _start_transaction_under_autocommit(self: Any) -> None:
     """BEGIN. The lock is kept until the end of the transaction."""
-    if self.is_in_memory_db():
-        _acquire()
-    try:
+    with _alone():
         _original["_start_transaction_under_autocommit"](self)
-    except BaseException:
-        _release(self)
-        raise
-    self.ravi_begun = True
+        if self.is_in_memory_db():
+            _acquire()
+            self.ravi_begun = True
 
 
 def _set_autocommit(self: Any, autocommit: bool) -> None:
     """The end of a transaction. It also commits what the connection has begun: that must not be another thread's."""
-    if self.is_in_memory_db():
-        _acquire()
-    try:
+    with _alone():
         _original["_set_autocommit"](self, autocommit)
-    finally:
-        _release(self)
         if vars(self).pop("ravi_begun", False):
-            _release(self)
-
-
-def _release(wrapper: Any) -> None:
-    if wrapper.is_in_memory_db():
-        _lock.release()
+            _lock.release()
 
 
 _METHODS: Any = (get_new_connection, create_cursor, _start_transaction_under_autocommit, _set_autocommit)
 _original: dict[str, Any] = {method.__name__: getattr(DatabaseWrapper, method.__name__) for method in _METHODS}
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

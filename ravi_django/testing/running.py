@@ -21,10 +21,11 @@ from ravi_django.runtime.engine.worker import has_worker
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.runtime.runs import background
+from ravi_django.runtime.runs.results import seconds_of
 from ravi_django.testing import memory, warm
 
 
-def run_until_idle(*, timeout: float | timedelta = 30.0) -> int:
+def run_until_idle(*, timeout: float | timedelta | None = 30.0) -> int:
     """Execute the claimable runs of the registered agents until none is left. Returns the number of leases.
 
     With RAVI["ENGINE"] = "manual", as in tests by default, it also does what a site's workers do beside them: it
@@ -38,7 +39,7 @@ def run_until_idle(*, timeout: float | timedelta = 30.0) -> int:
     return warm.run(_until_idle(timeout))
 
 
-async def arun_until_idle(*, timeout: float | timedelta = 30.0) -> int:
+async def arun_until_idle(*, timeout: float | timedelta | None = 30.0) -> int:
     """`run_until_idle` for async tests."""
     if connection.in_atomic_block:
         raise RuntimeError(TRANSACTION)
@@ -64,9 +65,9 @@ def _prepare() -> None:
     memory.share()
 
 
-async def _until_idle(timeout: float | timedelta) -> int:
+async def _until_idle(timeout: float | timedelta | None) -> int:
     begun: dict[asyncio.Task[Any], UUID] = {}
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = seconds_of(timeout)
     give_up = time.monotonic() + seconds
     is_swept = conf.ENGINE != "manual"
     async with warm.engine() as engine:

@@ -16,6 +16,7 @@ from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
 from ravi_django.kernel.stream import TextDelta
 from ravi_django.kernel.supervision import RunMeta
+from ravi_django.runtime.catalog import registry
 
 Say = str | ContentBlock | Sequence[ContentBlock] | ModelResponse | Exception
 ScriptItem = Say | Callable[[Sequence[ChatMessage], GenerationOptions], Say]
@@ -155,54 +156,49 @@ def _renumbered(block: ContentBlock, round_: int) -> ContentBlock:
 
 
 class scripted(ContextDecorator):
-    """Inside the `with` block the agent that is registered under this address has a ScriptedModel.
+    """Inside the `with` block the agent that code has registered under this address has a ScriptedModel.
 
         with scripted("react/helper", ["It has left."]) as model:
             ...
         self.assertEqual(len(model.calls), 1)
 
-    It also decorates a test function, sync or async, and a class: each of its methods `test…`. Takes a ScriptedModel,
-    or a script with the options of ScriptedModel. Raises AgentNotFoundError for an address that no code registers, and
-    InvalidInputError for an agent without a model.
+    Takes a ScriptedModel, or the arguments of one. It also decorates a test, sync or async, and the tests of a class.
+    Raises AgentNotFoundError for an unknown address, and InvalidInputError for an agent without a model.
     """
 
     def __init__(self, agent: Any, script: ScriptedModel | Sequence[ScriptItem] | str, **options: Any) -> None:
-        self._address = str(getattr(agent, "id", agent))
-        self._script = script
-        self._options = options
+        self._arguments = agent, script, options
 
     def __enter__(self) -> ScriptedModel:
-        from ravi_django.runtime.catalog import registry
-
-        self._agent: Any = registry.get_agent(self._address)
+        agent, script, options = self._arguments
+        self._agent: Any = registry.get_agent(getattr(agent, "id", agent))
         if not hasattr(self._agent, "model"):
-            raise InvalidInputError(f"agent {self._address} has no model: script the agents that it calls")
-        script = self._script
-        model = script if isinstance(script, ScriptedModel) else ScriptedModel(script, **self._options)
-        self._before = self._agent.model
+            raise InvalidInputError(f"agent {self._agent.id} has no model: script the agents that it calls")
+        model, self._before = script, self._agent.model
+        if not isinstance(model, ScriptedModel):
+            model = ScriptedModel(model, **options)
         registry.set_model(self._agent, model)
         return model
 
     def __exit__(self, *error: object) -> None:
-        from ravi_django.runtime.catalog import registry
-
         registry.set_model(self._agent, self._before)
 
     def _recreate_cm(self) -> scripted:
         """For each call of a decorated function."""
-        return scripted(self._address, self._script, **self._options)
+        agent, script, options = self._arguments
+        return scripted(agent, script, **options)
 
-    def __call__(self, function: Any) -> Any:
-        if isinstance(function, type):
-            for name in [name for name in dir(function) if name.startswith("test")]:
-                setattr(function, name, self(getattr(function, name)))
-            return function
-        if not inspect.iscoroutinefunction(function):
-            return super().__call__(function)
+    def __call__(self, test: Any) -> Any:
+        if isinstance(test, type):
+            for name in [name for name in dir(test) if name.startswith("test")]:
+                setattr(test, name, self(getattr(test, name)))
+            return test
+        if not inspect.iscoroutinefunction(test):
+            return super().__call__(test)
 
-        @wraps(function)
-        async def test(*args: Any, **kwargs: Any) -> Any:
+        @wraps(test)
+        async def inside(*args: Any, **kwargs: Any) -> Any:
             with self._recreate_cm():
-                return await function(*args, **kwargs)
+                return await test(*args, **kwargs)
 
-        return test
+        return inside

@@ -37,24 +37,21 @@ def run_sync(
     Raises RuntimeError inside a transaction and on an event loop, and the errors of `submit`.
     """
     results.refuse_to_wait("run_sync()", "await asyncio.to_thread(run_sync, …)")
-    is_here = conf.ENGINE == "inline" or has_worker() or (conf.ENGINE == "celery" and not workers.alive().exists())
-    if is_here and not has_worker():
-        _start_worker()
-    run = submit(agent, input, user=user, **options)
-    if is_here:
-        get_worker().hint(run.id)
-    elif conf.ENGINE == "manual":
-        seconds = results.seconds_of(timeout)
-        import_string("ravi_django.testing.run_until_idle")(**({} if seconds is None else {"timeout": seconds}))
+    if conf.ENGINE == "manual":
+        run = submit(agent, input, user=user, **options)
+        import_string("ravi_django.testing.run_until_idle")(timeout=timeout)
+    else:
+        is_here = has_worker() or conf.ENGINE == "inline" or not workers.alive().exists()
+        if is_here and not has_worker():
+            worker = get_worker()
+            if conf.ENGINE != "inline":  # there it looks and sweeps already
+                worker.keep_looking(sweeping=True)
+            atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+        run = submit(agent, input, user=user, **options)
+        if is_here:
+            get_worker().hint(run.id)
     results.wait(run, timeout, look=_refuse_request)
     return results.output_of(run.status, run.output, run.error)
-
-
-def _start_worker() -> None:
-    worker = get_worker()
-    if conf.ENGINE != "inline":  # else it looks already
-        worker.keep_looking(sweeping=True)
-    atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
 
 
 def _refuse_request(run: Run) -> None:

@@ -16,20 +16,19 @@ from ravi_django.models import Run, Status
 LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
 
 
-def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[Run], None] | None = None) -> Run:
+def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[Run], None] = lambda run: None) -> Run:
     """Read the row until the run has ended or is blocked. Raises TimeoutError after `timeout` seconds, and RuntimeError
     inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
     meanwhile. `look` is called with each row of a run that goes on."""
     refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
     seconds = seconds_of(timeout)
-    give_up = math.inf if seconds is None else time.monotonic() + seconds
+    give_up = time.monotonic() + seconds
     pause, most = LOOK_S
     while True:
         run.refresh_from_db()
         if run.is_terminal or run.status == Status.BLOCKED:
             return run
-        if look is not None:
-            look(run)
+        look(run)
         if conf.ENGINE == "manual":
             raise RuntimeError(
                 f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': "
@@ -41,7 +40,9 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
         pause = min(most, 1.5 * pause)
 
 
-def seconds_of(timeout: float | timedelta | None) -> float | None:
+def seconds_of(timeout: float | timedelta | None) -> float:
+    if timeout is None:
+        return math.inf
     return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
 
