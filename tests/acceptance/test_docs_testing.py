@@ -22,11 +22,15 @@ README = (ROOT / "README.md").read_text()
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 DATABASE = f"ravi_docs_testing_{os.getpid()}"
 POSTGRESQL = f"""
-from project.settings import DATABASES, RAVI
+from project.settings import DATABASES, INSTALLED_APPS, RAVI
+INSTALLED_APPS += ["shop"]
 DATABASES["default"]["TEST"] = {{"NAME": "{DATABASE}", "TEMPLATE": "{template.DATABASE}", "MIGRATE": False}}
 """
-DJANGO = ("-W", "default::ResourceWarning", "manage.py", "test", "--noinput", "shop.tests")
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "shop/tests.py", "shop/test_refunds.py")
+DJANGO = ("manage.py", "test", "--noinput", "shop.tests")
+PYTEST = (
+    *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "ignore:Module already imported"),
+    *("shop/tests.py", "shop/test_refunds.py"),
+)
 
 
 @pytest.fixture
