@@ -206,7 +206,7 @@ class Run(Owned):
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` (seconds or a
-        timedelta), and RuntimeError inside a transaction and on an event loop."""
+        timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
     def result(self, timeout: float | timedelta | None = None) -> str:
