@@ -69,8 +69,6 @@ class BulkDecisions(InspectAdmin):
             self._answer_each(request, action, rows, seen)
         return redirect("admin:ravi_humanrequest_changelist")
 
-    # ---------------------------------------------------------------------------------------------------- steps
-
     def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
         if request.POST.get("select_across") == "1":
             self.message_user(

@@ -93,8 +93,6 @@ class DecisionPages(InspectAdmin):
         view = self.admin_site.admin_view(self.reassign_view)
         return [path("<path:object_id>/reassign/", view, name="ravi_humanrequest_reassign"), *super().get_urls()]
 
-    # ---------------------------------------------------------------------------------------------------- decide
-
     def _decide(self, request: HttpRequest, asked: HumanRequest) -> HttpResponse:
         if refusal := rights.why_not(request.user, asked):
             raise PermissionDenied(refusal)
@@ -131,8 +129,6 @@ class DecisionPages(InspectAdmin):
             now_at(seen, asked.version)
         notice = why if is_pending and not is_newer else lost_words(asked)
         return self._page(request, asked, notice=notice, status=409, **forms_)
-
-    # ------------------------------------------------------------------------------------------------------ show
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
         """As in REST: 404 for a request that the user may not see."""
@@ -198,9 +194,6 @@ def _may_reassign(user: Any, asked: HumanRequest) -> bool:
     except (ForbiddenError, NotFoundError):
         return False
     return True
-
-
-# -------------------------------------------------------------------------------------------- the page's context
 
 
 def context_of(row: HumanRequest) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
 from ravi_django.pages import show
 from ravi_django.pages.words import answered_by, next_of, one_line, who
-from ravi_django.runtime.people import figures, links
+from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
 
 # The filters use indexes and the values of the newest requests, never the distinct values of all.
@@ -178,7 +178,7 @@ def add_to(site: AdminSite) -> None:
 def _dashboard() -> list[dict[str, Any]]:
     """The dashboard in the form of a model; nothing without the app's URLs."""
     try:
-        address = links.path_to("dashboard")
+        address = mail.path_to("dashboard")
     except NoReverseMatch:
         return []
     name, may = gettext("Dashboard"), {"add": False, "change": False, "delete": False, "view": True}
@@ -252,8 +252,6 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         super().__init__(model, admin_site)
         add_to(admin_site)
 
-    # -------------------------------------------------------------------------------------------- who sees what
-
     def has_module_permission(self, request: HttpRequest) -> bool:
         return super().has_module_permission(request) or self.has_view_permission(request)
 
@@ -274,8 +272,6 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
         ordered: QuerySet[HumanRequest] = readers.readable(request).order_by(*self.get_ordering(request))
         return ordered.select_related("run", "owner", "answered_by")
-
-    # ------------------------------------------------------------------------------------------------- the list
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
@@ -319,8 +315,6 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         words = Q(text__icontains=term) | Q(tool__icontains=term)
         return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id")
-
-    # -------------------------------------------------------------------------------------------------- figures
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(lambda request: figures_view(request, self))

@@ -27,7 +27,7 @@ from ravi_django.pages import show
 from ravi_django.pages.run_actions import actions_of, payload_of
 from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.signal_answers import send as send_signal
@@ -94,6 +94,8 @@ class RunAdmin(InspectAdmin):
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
         took = show.between(run.started_at, run.finished_at or timezone.now())
+        if run.start_at is not None:
+            took = gettext("starts at %(time)s") % {"time": show.moment(run.start_at)}
         return _two_lines(show.moment(run.created_at), took)
 
     @admin.display(description=_("tokens in → out, cost"))

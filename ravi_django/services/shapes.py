@@ -35,9 +35,6 @@ class EmptySerializer(StrictSerializer):
     """An empty body, or `{}`."""
 
 
-# --------------------------------------------------------------------------------------------------- runs
-
-
 class RunErrorSerializer(Shown[Any]):
     type = serializers.CharField()
     message = serializers.CharField()
@@ -84,6 +81,7 @@ class RunSerializer(Shown[Any]):
     metadata = serializers.DictField()
     attempts = serializers.SerializerMethodField(help_text="Attempts of the present step; 0 before the run has started")
     created_at = TimeField()
+    start_at = TimeField(allow_null=True, help_text="When it may start, while it is queued until a time")
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
     paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree uses its slot")
@@ -142,6 +140,7 @@ class RunRequestSerializer(StrictSerializer):
     priority = PriorityField(required=False)
     budget = BudgetField(required=False, allow_null=True)
     deadline = TimeField(required=False, allow_null=True)
+    start_at = TimeField(required=False, allow_null=True, help_text="Queued until then; at once if it has passed")
     metadata = ObjectField(required=False, allow_null=True)
     on_busy = OnBusyField()
 
@@ -213,9 +212,6 @@ class FramePageSerializer(Shown[Any]):
     done = serializers.BooleanField(help_text="This is the last page")
 
 
-# ----------------------------------------------------------------------------------------------- sessions
-
-
 class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
@@ -276,9 +272,6 @@ class MessageRequestSerializer(StrictSerializer):
     text = TextField()
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
     on_busy = OnBusyField()
-
-
-# -------------------------------------------------------------------------------------- agents, tickets, health
 
 
 class ToolSerializer(Shown[Any]):

@@ -25,7 +25,7 @@ from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.ui.access import Page, inbox_url, login_url, problem
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
@@ -124,10 +124,10 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
     agents = agents_of(request.user, only=agent)
     if not agents:
         return SafeString()
-    mount = links.path_to("run-list").removesuffix("runs/")
+    mount = mail.path_to("run-list").removesuffix("runs/")
     chat = f"{mount}ui/panel/?{urlencode({'agent': agent})}"
     try:
-        home = links.path_to("chat")
+        home = mail.path_to("chat")
     except NoReverseMatch:  # the site has no pages
         home = ""
     request.ravi_panel = True

@@ -30,7 +30,7 @@ from ravi_django import access
 from ravi_django.models import HumanRequest, Run
 from ravi_django.pages import show, words
 from ravi_django.pages.run_actions import actions_of, may_run
-from ravi_django.runtime.budgets.usage import TreeUsage
+from ravi_django.runtime.budgets.accounts import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import rights
@@ -222,7 +222,7 @@ class _Shown:
         work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
         sums = [
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
-            (_("Started"), show.moment(run.started_at)),
+            (_("Starts at") if run.start_at else _("Started"), show.moment(run.start_at or run.started_at)),
             (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
             (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens)),
             (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),

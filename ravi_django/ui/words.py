@@ -7,9 +7,11 @@ from django.utils.translation import gettext, gettext_noop as _
 WORDS = (
     _("Waiting for the answer before it"),
     _("Waiting for a worker"),
+    _("Starts at %s"),
     _("Thinking"),
+    _("Starting the model library"),
     _("Waiting"),
-    _("Blocked: an operator has to look"),
+    _("On hold: the team of this site has to look at it first. Nothing is lost."),
     _("Done"),
     _("Failed"),
     _("Stopped"),

@@ -282,8 +282,6 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         self.valid = super().is_valid()
         return self.valid and not self.previewing
 
-    # ------------------------------------------------------------------------------------------------- checking
-
     def clean_address(self) -> str:
         """`type/key`. The address of an agent in code is taken, even before its row exists."""
         try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from itertools import islice
@@ -29,7 +28,7 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import CARRIED
-from ravi_django.runtime.lifecycle.deletion import check_owned
+from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of
@@ -90,7 +89,7 @@ def fork_once(
 
 
 ENDED = ("run.completed", "run.failed", "run.cancelled", "run.blocked")
-BATCH = 100  # rows copied in one statement: at most 13 MB of values
+BATCH = 100  # messages of a run to itself, read and written together
 
 
 def write_fork(
@@ -146,8 +145,8 @@ def write_fork(
             event_mark=0,  # no number of its stream was ever used
         )
         claim_order.stamp(new).save(force_insert=True)
-        inbox = _copy_inbox(source, new, point, message)
-        _copy_journal(past, new, inbox)
+        _copy_inbox(source, new, point, message)
+        _copy_journal(past, source, new)
         _copy_files(source, new)
         result = {"run": str(source.id), "seq": point, "origins": _origins(source, point)}
         write_row(new, Entry("run.forked", f"@forked.{epoch}", result=result), epoch, seq=point + 1)
@@ -176,9 +175,6 @@ def _budget(source: Run) -> dict[str, Any] | None:
         return source.budget if source.root is None else source.root.budget
     spawning = slots.joined(slots.recorded(source.root.budget), slots.recorded(source.budget))
     return {**(source.root.budget or {}), **source.budget, **(spawning or {})}
-
-
-# ------------------------------------------------------------------------------------------------- where
 
 
 def _point(source: Run, after_seq: int) -> int:
@@ -250,9 +246,6 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------- what
-
-
 def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int) -> None:
     """Count what the fork copies. No more is read than the limit allows."""
     if (most := limits.limit("fork_bytes")) is None or user is None:
@@ -316,9 +309,8 @@ def _first_own_position(source: Run, point: int) -> int:
     return 0 if last is None else int(last) + 1
 
 
-def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> dict[int, int]:
-    """Copy this generation's messages that had arrived by then, and the carried one. `first` replaces the first one.
-    Returns the new ids by the old."""
+def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> None:
+    """Copy this generation's messages that had arrived by then, and the carried one. `first` replaces the first one."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
     batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
@@ -328,43 +320,64 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> dic
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
     came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
-    ids: dict[int, int] = {}
-    for batch in _batches(rows.filter(came).order_by("id")):
-        old = [message.id for message in batch]
+    _copy(rows.filter(came), {"id": None, "run_id": _text(new.id)})
+    copies = InboxMessage.objects.filter(run_id=new.id).order_by("id")
+    to_itself = copies.filter(body__reply_to=str(source.id)).iterator(chunk_size=BATCH)
+    while batch := list(islice(to_itself, BATCH)):
         for message in batch:
-            message.pk, message.run = None, new
             message.body = _as_own(message.body, str(source.id), str(new.id))
-        if first is not None and not ids:
-            batch[0].body["payload"] = first.model_dump(mode="json")["payload"]
-        InboxMessage.objects.bulk_create(batch)
-        ids |= dict(zip(old, (message.id for message in batch), strict=True))
-    return ids
+        InboxMessage.objects.bulk_update(batch, ["body"])
+    if first is not None:
+        beginning = copies[0]
+        beginning.body["payload"] = first.model_dump(mode="json")["payload"]
+        beginning.save(update_fields=["body"])
 
 
 def _as_own(body: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """The run's messages to itself, such as a carried one, become the new run's: replies and notes name that one."""
-    if body.get("reply_to") != old:
-        return body
     notes = {name: new if value == old else value for name, value in (body.get("metadata") or {}).items()}
     return {**body, "reply_to": new, "metadata": notes}
 
 
-def _copy_journal(past: QuerySet[JournalEntry], new: Run, inbox: dict[int, int]) -> None:
+# The copy of the last message up to `{upto}`; none: a message of an earlier generation.
+_COPIED = """coalesce((SELECT copy.id FROM ravi_inboxmessage message JOIN ravi_inboxmessage copy
+  ON copy.run_id = {new} AND copy.message_id = message.message_id
+  WHERE message.run_id = {old} AND message.id <= {upto} ORDER BY message.id DESC LIMIT 1), 0)"""
+_IDS = "lower(hex(randomblob(16)))", "gen_random_uuid()"  # on SQLite and on PostgreSQL
+_READ = "json_extract(result, '$.inbox_upto')", "(result ->> 'inbox_upto')::bigint"
+_SET = "json_set(result, '$.inbox_upto', {id})", "jsonb_set(result, '{{inbox_upto}}', to_jsonb({id}))"
+
+
+def _copy_journal(past: QuerySet[JournalEntry], source: Run, new: Run) -> None:
     """Copy the rows, with the new ids of messages."""
-    old, mine = list(inbox), list(inbox.values())
+    on = postgres.in_use()
+    ids = {"old": _text(source.id), "new": _text(new.id)}
+    in_result = _SET[on].format(id=_COPIED.format(upto=_READ[on], **ids))
+    other = {
+        "id": _IDS[on],
+        "run_id": ids["new"],
+        "inbox_upto": f"CASE WHEN inbox_upto IS NOT NULL THEN {_COPIED.format(upto='inbox_upto', **ids)} END",
+        "result": f"CASE WHEN path LIKE '@%%' AND {_READ[on]} > 0 THEN {in_result} ELSE result END",
+    }
+    _copy(past, other)
 
-    def copied(upto: int) -> int:
-        seen = bisect_right(old, upto)
-        return mine[seen - 1] if seen else 0  # else a message of an earlier generation
 
-    for batch in _batches(past.order_by("seq")):
-        for row in batch:
-            row.pk, row.run_id = uuid7(), new.id
-            if row.inbox_upto is not None:
-                row.inbox_upto = copied(row.inbox_upto)
-            if row.path.startswith("@") and isinstance(row.result, dict) and row.result.get("inbox_upto"):
-                row.result["inbox_upto"] = copied(row.result["inbox_upto"])
-        JournalEntry.objects.bulk_create(batch)
+def _text(key: UUID) -> str:
+    """A run's id as a literal of the database."""
+    value = Run._meta.pk.get_db_prep_value(key, connection)
+    return f"'{value}'" + ("::uuid" if postgres.in_use() else "")
+
+
+def _copy(rows: QuerySet[Any], other: Mapping[str, str | None]) -> None:
+    """Copy rows inside the database, `other` columns from these SQL expressions. None: the database numbers it."""
+    columns = [field.column for field in rows.model._meta.local_concrete_fields]
+    past, parameters = rows.order_by().values(*columns).query.sql_with_params()
+    copied = [column for column in columns if other.get(column, column)]
+    values = ", ".join(other.get(column) or column for column in copied)
+    statement = f"""INSERT INTO {rows.model._meta.db_table} ({", ".join(copied)})
+SELECT {values} FROM ({past}) AS past ORDER BY past.id"""  # noqa: S608 - of our own names
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
 
 
 def _copy_files(source: Run, new: Run) -> None:
@@ -378,12 +391,6 @@ def _copy_files(source: Run, new: Run) -> None:
         for text in texts.values_list("text", flat=True).iterator(chunk_size=10):
             named |= {file for file in files if str(file.id) in text}
     new.session.files.add(*named)  # type: ignore[attr-defined]
-
-
-def _batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
-    found = rows.iterator(chunk_size=BATCH)
-    while batch := list(islice(found, BATCH)):
-        yield batch
 
 
 def _time_of(source: Run, point: int) -> datetime:

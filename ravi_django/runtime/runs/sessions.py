@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
@@ -194,14 +194,15 @@ def _queue(run: Run) -> tuple[UUID | None, bool]:
     """The oldest queued root run of this agent in the session, and whether there is an active one. By the clock of the
     database: ids are of the clocks of web processes."""
     if not postgres.in_use():
-        queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
+        queued = _due().filter(session_id=run.session_id, agent=run.agent)
         return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
-    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent})[0]
+    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent, "now": postgres.present()})[0]
 
 
 _ROOTS = "FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
-_QUEUE = f"""SELECT (SELECT id {_ROOTS} AND status = 'queued' ORDER BY created_at, id LIMIT 1),
-  EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
+_QUEUE = f"""SELECT (
+    SELECT id {_ROOTS} AND status = 'queued' AND (wake_at IS NULL OR wake_at <= {NOW}) ORDER BY created_at, id LIMIT 1
+  ), EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
 
 
 def promote(run: Run) -> list[UUID]:
@@ -217,11 +218,17 @@ def promote(run: Run) -> list[UUID]:
 
 
 def orphans(limit: int) -> list[Run]:
-    """Queued runs whose session has no active run: their promotion was lost."""
+    """Queued runs whose session has no active run: their promotion was lost, or `start_at` has passed."""
     active = Run.objects.filter(
         session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
     )
-    return list(Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")[:limit])
+    return list(_due().filter(~Exists(active)).order_by("id")[:limit])
+
+
+def _due() -> QuerySet[Run]:
+    """Queued root runs that may start."""
+    is_due = Q(wake_at=None) | Q(wake_at__lte=clock.now())
+    return Run.objects.filter(is_due, status=Status.QUEUED, parent=None)
 
 
 def promote_orphan(run: Run) -> list[UUID]:

@@ -307,7 +307,7 @@ def test_a_value_too_big_for_its_row_is_shown_whole(client, user, agent, django_
 
 
 def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(client, user, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 5_000)
     session = world.create_session(Session(owner=user))
     for place in range(7):
         content = [{"type": "text", "text": f"{place}" * 2_000}]
@@ -350,7 +350,7 @@ def loaded(*models: Any) -> Iterator[list[Any]]:
 
 
 def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 6_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 6_000)
     run = submit(agent, "hi", user=user)
     turn = {"session_id": run.session_id, "agent": "react/x", "role": "user"}
     entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}
@@ -368,7 +368,7 @@ def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, mon
 
 
 def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(client, user, agent, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 5_000)
     run = submit(agent, "hi", user=user)
     approval_of(run)
     entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}

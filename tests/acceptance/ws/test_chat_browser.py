@@ -634,3 +634,43 @@ def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, setti
     assert download.value.path().read_bytes() == MARKUP.encode()
     (run,) = elsewhere(lambda: list(Run.objects.all()))
     assert elsewhere(lambda: run.session.files.count()) == 2
+
+
+def test_a_blocked_run_is_on_hold_for_a_customer_and_explained_to_staff(demo, submitted, asking, chat_of) -> None:
+    texts = {}
+    for is_staff in (False, True):
+        elsewhere(lambda demo=demo, is_staff=is_staff: type(demo).objects.filter(pk=demo.pk).update(is_staff=is_staff))
+        run = elsewhere(submitted, asking("Which colour?", ["red", "blue"]))
+        page = chat_of(demo, run.session_id)
+        page.wait_for_selector(".request .decide button")
+
+        async def changed(ctx: Any, inbox: Any) -> Any:
+            await ctx.sleep_until_signal("paid")
+
+        elsewhere(register, CodeAgent(changed, key="browser-asks"))
+        page.click(".request .decide button:has-text('red')")
+        page.wait_for_selector(".answer .fault")
+
+        texts[is_staff] = page.inner_text(".answer .fault")
+        assert "On hold" in page.inner_text("#status")
+        asking("Which colour?", ["red", "blue"])
+        elsewhere(retry, run.id)
+        page.wait_for_selector(".answer:not(.live)")
+        assert (output_of(run), page.locator(".answer .fault").count()) == ("answer: red", 0)
+
+    assert texts[False] == "On hold: the team of this site has to look at it first. Nothing is lost."
+    assert "Three ways out: deploy the earlier code" in texts[True]
+    assert texts[True].endswith("Show the run")
+
+
+def test_a_run_that_starts_later_says_when_and_leaves_the_conversation_free(demo, submitted, asking, chat_of) -> None:
+    run = elsewhere(lambda: submitted(asking("Which colour?", ["red", "blue"]), start_at=3600))
+    page = chat_of(demo, run.session_id)
+
+    page.wait_for_selector(".queued")
+    assert "Starts at" in page.inner_text(".queued")
+    page.fill("#text", "now")
+    page.press("#text", "Enter")
+    page.click(".request .decide button:has-text('red')")
+    page.wait_for_selector(".answer:not(.live)")
+    assert elsewhere(lambda: Run.objects.filter(session=run.session_id, status="completed").count()) == 1

@@ -12,6 +12,8 @@ import { Answer, framesOf, said } from "./transcript.js";
 import { setWords, statusInWords, stepInWords, t } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
+const isActive = (run) => !ENDED.has(run.status) && !run.start_at; // one with `start_at` waits for its time
+const markOf = (run) => run && `${run.id}${run.start_at ?? ""}`; // changes when it starts
 const NEAR = 100; // px from the end: the reader follows
 const RUNS = 25; // of an opened conversation, whose page has 50 messages
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
@@ -104,7 +106,7 @@ class RaviChat extends HTMLElement {
       if (mine !== this.#opened) return run.session === this.#session ? this.open(run.session) : this.talks.show(this.#session); // the reader has moved
       const steered = run.id === this.#live?.run; // the run at work has the message
       this.pageSent = run.session;
-      this.newest = run.id;
+      this.newest = markOf(run);
       this.#$("welcome").hidden = true;
       if (run.session !== this.#session) {
         this.#session = this.composer.talk = run.session;
@@ -134,12 +136,13 @@ class RaviChat extends HTMLElement {
   }
 
   // A message that waits for the answer before it.
-  #queued(content) {
-    this.#show(said(this.api, content)).append(element("span", "queued", t("Waiting for the answer before it")));
+  #queued(content, startAt) {
+    const words = startAt ? t("Starts at %s", new Date(startAt).toLocaleString()) : t("Waiting for the answer before it");
+    this.#show(said(this.api, content)).append(element("span", "queued", words));
   }
 
   #follow(run) {
-    const answer = new Answer(run.agent, this.api, this.dataset.inbox);
+    const answer = new Answer(run.agent, this.api, this.dataset);
     this.#show(answer.root);
     answer.live(true);
     this.composer.busy(true);
@@ -196,8 +199,7 @@ class RaviChat extends HTMLElement {
       this.#ending(run, answer);
       await this.#foot(run, answer);
       if (run.status === "completed") this.status.announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
-      const isActive = (other) => !ENDED.has(other.status); // begun by another tab
-      const more = this.root.querySelector(".queued") || (await this.#runsOf(this.#session)).some(isActive);
+      const more = this.root.querySelector(".queued") || (await this.#runsOf(this.#session)).some(isActive); // begun by another tab
       if (more && !this.#live) this.open(this.#session);
     } catch (error) {
       this.status.say(error.message, "fault");
@@ -247,8 +249,8 @@ class RaviChat extends HTMLElement {
       const newest = this.api.get(`sessions/${id}/messages/?cursor=end`);
       const [page, runs, tasks] = await Promise.all([newest, this.#runsOf(id, RUNS), this.api.all(`sessions/${id}/board/?limit=200`)]);
       if (mine !== this.#opened) return;
-      this.newest = runs[0]?.id;
-      const active = runs.findLast((run) => !ENDED.has(run.status));
+      this.newest = markOf(runs[0]);
+      const active = runs.findLast(isActive);
       this.#choose((active ?? runs[0])?.agent);
       // A conversation has no message of a run that waits or has just begun, or whose agent has no memory.
       const known = new Set(page.results.map((row) => row.run));
@@ -264,7 +266,7 @@ class RaviChat extends HTMLElement {
       if (mine !== this.#opened) return;
       active ? this.#follow(active) : this.#tell("ravi-works", ""); // it ended between two pages
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
-      for (const run of waiting) if (run.input) this.#queued(run.input);
+      for (const run of waiting) if (run.input) this.#queued(run.input, run.start_at);
       this.#toEnd();
     } catch (error) {
       if (mine !== this.#opened) return;
@@ -278,7 +280,7 @@ class RaviChat extends HTMLElement {
     if (!this.#session || this.#live || this.sending || document.hidden) return;
     const mine = this.#opened;
     const newest = (await this.#runsOf(this.#session, 1).catch(() => []))[0];
-    if (newest && newest.id !== this.newest && mine === this.#opened && !this.#live && !this.sending) this.open(this.#session);
+    if (newest && markOf(newest) !== this.newest && mine === this.#opened && !this.#live && !this.sending) this.open(this.#session);
   }
 
   #moved(session, how) {
@@ -345,7 +347,7 @@ class RaviChat extends HTMLElement {
     const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
     const frames = run && !run.parent ? await framesOf(this.api, id).catch((error) => (this.status.say(error.message, "fault"), [])) : [];
     if (frames.length) streamed.add(id);
-    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
+    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset);
     const first = rows[0].role === "user" ? [said(this.api, rows.shift().content)] : [];
     answer.past(rows, frames);
     if (run?.session === session) {
@@ -396,4 +398,5 @@ class RaviChat extends HTMLElement {
   }
 }
 
+document.getElementById("unloaded")?.remove();
 customElements.define("ravi-chat", RaviChat);

@@ -10,6 +10,7 @@ const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change 
 
 const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news every second." };
 
+document.getElementById("unloaded")?.remove();
 const page = document.getElementById("viewer");
 const $ = (id) => document.getElementById(id);
 setWords(JSON.parse($("words").textContent));

@@ -4,12 +4,14 @@ import { element } from "./element.js";
 import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
 import { foldTools, gist, Step } from "./step.js";
-import { t, took } from "./words.js";
+import { statusInWords, t, took } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  constructor(agent, api, inbox) {
+  // Staff see why a run is blocked.
+  constructor(agent, api, { inbox, staff }) {
     this.agent = agent;
+    this.isForStaff = staff !== undefined;
     this.api = api;
     this.inbox = inbox;
     this.root = element("article", "answer");
@@ -41,7 +43,7 @@ export class Answer {
       request: () => this.#request(frame),
       "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
-      error: () => frame.depth || this.fault(frame.message),
+      error: () => this.hold || frame.depth || this.fault(frame.message),
     };
     kinds[frame.type]?.();
   }
@@ -134,6 +136,8 @@ export class Answer {
     const id = `${frame.run} ${content?.path}`;
     const at = Date.parse(frame.ts);
     const child = this.children.get(frame.run);
+    if (content?.status === "retried") this.hold = this.hold?.remove();
+    if (content?.status === "blocked") this.#blocked(frame);
     if (step === "tool_call") this.#tool(this.#ledger(frame), id, content.tool, content.arguments, at);
     else if (step === "tool_result") {
       this.#tool(this.#ledger(frame), id, content.tool); // its start is not recorded: after a gap there is the result alone
@@ -145,6 +149,17 @@ export class Answer {
       child.end(step === "error", at);
       child.root.open = step === "error";
     }
+  }
+
+  // The run, or one below it, waits for an operator.
+  #blocked({ run, content }) {
+    this.hold?.remove();
+    this.hold = this.root.appendChild(element("p", "fault", statusInWords(content)));
+    this.hold.setAttribute("role", "alert");
+    if (!this.isForStaff) return;
+    const link = element("a", "", t("Show the run"));
+    link.href = new URL(`ui/runs/${run}/`, this.api.base);
+    this.hold.append(" ", content.message, " ", link);
   }
 
   #say(kind, frame) {

@@ -13,7 +13,8 @@ export function t(text, ...values) {
 
 const STATUS = {
   queued: "Waiting for the answer before it", pending: "Waiting for a worker", running: "Thinking", suspended: "Waiting",
-  blocked: "Blocked: an operator has to look", completed: "Done", failed: "Failed", cancelled: "Stopped",
+  blocked: "On hold: the team of this site has to look at it first. Nothing is lost.",
+  completed: "Done", failed: "Failed", cancelled: "Stopped",
 };
 
 export function statusInWords(run) {
@@ -33,5 +34,7 @@ export function stepInWords(frame) {
   if (frame.type === "reasoning.delta") return t("Thinking");
   if (frame.type !== "progress") return "";
   if (frame.step === "tool_call") return t("Calling %s", frame.content?.tool);
+  if (frame.content?.status === "blocked") return t(STATUS.blocked);
+  if (frame.content?.imports) return t("Starting the model library");
   return { started: t("Thinking"), thinking: t("Thinking"), tool_result: t("Thinking"), paused: t("Waiting") }[frame.step] ?? "";
 }
