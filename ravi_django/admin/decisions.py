@@ -22,7 +22,7 @@ from ravi_django.admin.base import InspectAdmin
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import AuditRecord, HumanRequest
 from ravi_django.pages import show, words
-from ravi_django.pages.context import cost_of, outcome_of, questions_of, turns_of
+from ravi_django.pages.context import cost_of, input_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at
 from ravi_django.runtime.people import answers, escalation, rights
 from ravi_django.runtime.people.answers import MAX_TEXT
@@ -214,6 +214,7 @@ def context_of(row: HumanRequest) -> dict[str, Any]:
         "arguments": None if row.kind == HumanRequest.Kind.QUESTION else show.pretty(row.arguments, None),
         "tool": _tool(row),
         "cost": cost_of(row.run),
+        "input": input_of(row.run),
         "turns": turns_of(row, TURNS),
         "outcome": _outcome(row),
         "history": _history(row),

@@ -13,7 +13,8 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -30,6 +31,7 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
 from ravi_django.pages import show
+from ravi_django.pages.context import first_words
 from ravi_django.pages.words import answered_by, next_of, one_line, who
 from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
@@ -271,7 +273,8 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
         ordered: QuerySet[HumanRequest] = readers.readable(request).order_by(*self.get_ordering(request))
-        return ordered.select_related("run", "owner", "answered_by")
+        words = first_words(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
+        return ordered.select_related("run", "owner", "answered_by").annotate(first_words=words)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
@@ -292,13 +295,14 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         risk = format_html(of_risk, row.risk, show.word(row.risk)) if row.risk else ""
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
-            '<br><span class="ravi-quiet">{}{}</span>',
+            '<br><span class="ravi-quiet">{}{}{}</span>',
             show.word(row.kind),
             tool,
             one_line(row),
             risk,
             gettext("%(agent)s, for %(owner)s")
             % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("the system")))},
+            format_html(": “{}”", show.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
         )
 
     @admin.display(description=_("assigned to, next step"))

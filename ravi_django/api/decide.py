@@ -26,7 +26,7 @@ from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError,
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest, RequestLink
 from ravi_django.models.names import word
-from ravi_django.pages.context import cost_of, outcome_of, turns_of
+from ravi_django.pages.context import cost_of, input_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
 from ravi_django.runtime.people import answers, mail, rights
@@ -160,6 +160,7 @@ class DecideView(View):
             "context": visible(str(asked.about.get("context") or "")),
             "arguments": None if asked.arguments is None else pretty(asked.arguments),
             "cost": cost_of(asked.run),
+            "input": input_of(asked.run, TURN_CHARS),
             "turns": turns_of(asked, TURNS, TURN_CHARS),
             "next": next_step(asked),
             "end": end_of(asked),

@@ -16,7 +16,7 @@ from django import forms
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError, ValidationError as DjangoValidationError
 from django.db import DataError
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import Exists, OuterRef, Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 from django.db.models.lookups import Exact
@@ -332,6 +332,11 @@ class RunFilters(Rows):
 
 class SessionFilters(Rows):
     search = search("the title")
+    ordering = filters.OrderingFilter(fields={"id": "created_at", "updated_at": "updated_at"})
+    mine = filters.BooleanFilter(method="of_reader", help_text="Only the reader's own. A superuser sees those of all.")
+    newest_fork = filters.BooleanFilter(
+        method="newest_of_family", help_text="Of those that were forked from each other, only the last one spoken in."
+    )
 
     class Meta(Rows.Meta):
         model = Session
@@ -339,6 +344,16 @@ class SessionFilters(Rows):
 
     def with_text(self, rows: QuerySet[Session], name: str, value: str) -> QuerySet[Session]:
         return rows.filter(title__icontains=value)
+
+    def of_reader(self, rows: QuerySet[Session], name: str, value: bool) -> QuerySet[Session]:
+        return rows.filter(owner=self.request.user) if value else rows
+
+    def newest_of_family(self, rows: QuerySet[Session], name: str, value: bool) -> QuerySet[Session]:
+        if not value:
+            return rows
+        newer = Q(updated_at__gt=OuterRef("updated_at")) | Q(updated_at=OuterRef("updated_at"), id__gt=OuterRef("id"))
+        family = Session.objects.filter(erasure=None).of_family(Coalesce(OuterRef("family"), OuterRef("id")))
+        return rows.filter(~Exists(family.filter(newer)))
 
 
 class RequestFilters(Rows):

@@ -15,6 +15,10 @@ class SessionQuerySet(OwnedQuerySet):
     def for_user(self, user: Any) -> Self:
         return super().for_user(user).filter(erasure=None)
 
+    def of_family(self, family: Any) -> Self:
+        """The conversations that were forked from each other. `family`: the id of the first, or a reference to it."""
+        return self.filter(Q(id=family) | Q(family=family), parent_session=None)
+
 
 class Session(Owned):
     """A conversation: it has the history, and many runs."""
@@ -33,6 +37,9 @@ class Session(Owned):
         "ravi.Erasure", null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+", editable=False,
         db_index=False, db_constraint=False, help_text="Set when the sweep has to delete the session",
     )  # fmt: skip
+    family = models.UUIDField(
+        null=True, blank=True, help_text="The first of the conversations that were forked from each other; null for it"
+    )
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -45,6 +52,7 @@ class Session(Owned):
             models.Index(
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
+            models.Index(fields=["family"], condition=Q(family__isnull=False), name="ravi_session_family"),
             models.Index(fields=["erasure", "id"], condition=Q(erasure__isnull=False), name="ravi_session_to_erase"),
         ]
 

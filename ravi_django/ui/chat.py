@@ -54,13 +54,14 @@ def context_of(
     """What ravi/ui/chat.html needs beside its layout. `only` is the address of the single agent on offer."""
     is_staff = has(user, "is_superuser") or has(user, "is_staff")
     talks = Session.objects.filter(owner=user, parent_session=None, erasure=None).exclude(agent="")
-    chosen = chosen or talks.values_list("agent", flat=True).first() or ""
+    chosen = chosen or talks.order_by("-updated_at").values_list("agent", flat=True).first() or ""
     return {
         "mount": mount,
         "session": session or "",
         "agents": agents_of(user, chosen, only),
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
+        "sees_all": has(user, "is_superuser"),
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
         "on_busy": conf.ON_BUSY,
         "words": script_words(),

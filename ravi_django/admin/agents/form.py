@@ -146,7 +146,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         ],
         help_text=_(
             "Calls of these tools wait for approval. If neither the tool, this agent nor the site's "
-            "settings name approvers, the call is denied."
+            "settings name approvers, the call is rejected."
         ),
     )  # fmt: skip
     approvers = ApproversField(

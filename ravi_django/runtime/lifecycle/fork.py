@@ -267,6 +267,8 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
 def _copy_session(source: Run, end: int, title: str) -> Session:
     """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
+    if source.parent_id is None:
+        new.family = source.session.family or source.session_id
     session = create_session(new)
     key: Any = Session._meta.pk
     ids = [key.get_db_prep_value(one, connection) for one in (session.id, source.session_id)]

@@ -314,8 +314,8 @@ def title_of(request: HumanRequest) -> str:
 
 def end_of(request: HumanRequest) -> str:
     """What happens if nobody answers in time."""
-    is_denied = request.kind == HumanRequest.Kind.APPROVAL
-    return _("the request is denied") if is_denied else _("the agent continues without an answer")
+    is_rejected = request.kind == HumanRequest.Kind.APPROVAL
+    return _("the request is rejected") if is_rejected else _("the agent continues without an answer")
 
 
 def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:

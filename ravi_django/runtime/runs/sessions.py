@@ -136,6 +136,25 @@ def lock_session(run: Run) -> bool:
     return bool(postgres.execute(sql, [str(run.session_id)]))
 
 
+MOST_BRANCHES = 1000  # forks of one family
+
+
+def branches_of(session: Session, user: Any) -> list[list[Run]]:
+    """The runs of the session's family, as far as the user may see it, that are forks of each other, oldest first. Each
+    list has the versions of one message."""
+    seen = Session.objects.for_user(user).of_family(session.family or session.id)
+    runs = Run.objects.filter(session__in=seen, parent=None)
+    forks = runs.filter(forked_from__isnull=False)
+    found = runs.filter(Q(forked_from__isnull=False) | Q(id__in=forks.values("forked_from")))
+    origins: dict[UUID, UUID] = {}  # the run that each one descends from
+    groups: dict[UUID, list[Run]] = {}
+    for run in found.only("id", "session", "forked_from").order_by("id")[:MOST_BRANCHES]:  # before their forks
+        source = run.forked_from or run.id
+        origins[run.id] = origins.get(source, source)
+        groups.setdefault(origins[run.id], []).append(run)
+    return [runs for runs in groups.values() if len(runs) > 1]
+
+
 def steer(run: Run, message: dict[str, Any]) -> Run | None:
     """Give the message of a new run to the one that is at work in its session; None if no run there can take it. A
     repeat with the same idempotency key gives it once. Raises IdempotencyMismatchError."""

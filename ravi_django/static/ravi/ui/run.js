@@ -250,7 +250,7 @@ page.addEventListener("click", (event) => {
     fault(dialog.querySelector(".fault"), "");
     dialog.showModal();
   } else if (button && "copy" in button.dataset) {
-    const texts = [...$("detail").querySelectorAll("[data-json]")].map((one) => one.dataset.json);
+    const texts = [...(button.closest(".sent")?.querySelectorAll("[data-json]") ?? $("detail").querySelectorAll("[data-json]:not(.sent *)"))].map((one) => one.dataset.json);
     navigator.clipboard?.writeText(texts.join("\n")).then(() => (button.textContent = t("Copied")));
   }
 });

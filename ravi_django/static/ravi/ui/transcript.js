@@ -4,14 +4,14 @@ import { element } from "./element.js";
 import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
 import { foldTools, gist, Step } from "./step.js";
-import { statusInWords, t, took } from "./words.js";
+import { errorInWords, statusInWords, t, took } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  // Staff see why a run is blocked.
+  // `staff`: the reader sees what an error says to a developer, and why a run is blocked.
   constructor(agent, api, { inbox, staff }) {
+    this.isStaff = staff !== undefined;
     this.agent = agent;
-    this.isForStaff = staff !== undefined;
     this.api = api;
     this.inbox = inbox;
     this.root = element("article", "answer");
@@ -43,20 +43,29 @@ export class Answer {
       request: () => this.#request(frame),
       "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
-      error: () => this.hold || frame.depth || this.fault(frame.message),
+      error: () => this.hold || frame.depth || this.fault(frame.code, frame.message),
     };
     kinds[frame.type]?.();
+  }
+
+  ended(run) {
+    if (run.status === "failed") this.fault(run.error?.type, run.error?.message);
+    if (run.status === "cancelled") this.note(t("Stopped."));
   }
 
   note(text) {
     this.root.append(element("p", "note", text));
   }
 
-  fault(text) {
-    if (this.root.lastElementChild?.textContent === text) return;
-    const shown = element("p", "fault", text);
-    shown.setAttribute("role", "alert");
-    this.root.append(shown);
+  // An error of the run in a box of its own, once; `type` is its name. A run that a person stopped has none.
+  fault(type, message = "") {
+    if (type === "Cancelled" || this.root.lastElementChild?.matches(".ravi-error")) return;
+    const box = element("div", "ravi-error");
+    box.setAttribute("role", "alert");
+    const text = errorInWords(type, message);
+    box.append(element("p", "", text));
+    if (this.isStaff && message && message !== text) box.append(element("p", "details", `${type}: ${message}`));
+    this.root.append(box);
   }
 
   // Buttons and figures below the answer, once it has ended.
@@ -154,9 +163,9 @@ export class Answer {
   // The run, or one below it, waits for an operator.
   #blocked({ run, content }) {
     this.hold?.remove();
-    this.hold = this.root.appendChild(element("p", "fault", statusInWords(content)));
+    this.hold = this.root.appendChild(element("p", "ravi-error", statusInWords(content)));
     this.hold.setAttribute("role", "alert");
-    if (!this.isForStaff) return;
+    if (!this.isStaff) return;
     const link = element("a", "", t("Show the run"));
     link.href = new URL(`ui/runs/${run}/`, this.api.base);
     this.hold.append(" ", content.message, " ", link);
