@@ -147,24 +147,6 @@ class Message(BaseModel):
         return self.payload.model_dump_json(exclude_none=True)
 
 
-def plain_text(value: Any) -> str | None:
-    """The text of `{"text": …}`; None for any other value."""
-    if isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str):
-        return str(value["text"])
-    return None
-
-
-def as_text(value: Any) -> str:
-    """An agent's answer as text: a text or `{"text": …}` as it is, any other value as JSON."""
-    text = value if isinstance(value, str) else plain_text(value)
-    if text is not None:
-        return text
-    try:
-        return to_json(value, fallback=str).decode()
-    except ValueError:  # a circular value
-        return str(value)
-
-
 class _Streamed(BaseModel):
     """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
 
@@ -248,3 +230,21 @@ def stream_topic(agent: AgentId) -> TopicId:
 def progress_topic(run_id: str) -> TopicId:
     """The topic of the progress of a whole run tree."""
     return TopicId("agent.progress", run_id)
+
+
+def plain_text(value: Any) -> str | None:
+    """The text of `{"text": …}`; None for any other value."""
+    if isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str):
+        return str(value["text"])
+    return None
+
+
+def as_text(value: Any) -> str:
+    """An agent's answer as text: a text or `{"text": …}` as it is, any other value as JSON."""
+    text = value if isinstance(value, str) else plain_text(value)
+    if text is not None:
+        return text
+    try:
+        return to_json(value, fallback=str).decode()
+    except ValueError:  # a circular value
+        return str(value)
