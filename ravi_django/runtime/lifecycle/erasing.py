@@ -1,6 +1,10 @@
 """Personal data: erase the rows of a deleted user or conversation, and export a user's rows.
 
 An export leaves out arguments and results of tools with `visible="staff"`.
+
+A run without an owner would continue as the system's. So each run of a deleted user gets a cancel reason, also an ended
+one: it cannot continue. Django deletes the rows below a run first and the run last. Writers for a run lock its row. The
+deleter locks it before the first of those rows is deleted: nothing is written after that.
 """
 
 from __future__ import annotations
