@@ -101,7 +101,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {  # without an option: the first of thes
     "url": ("url",),
 }
 PATHS = (*DEFAULTS, "items")
-MOST = 500  # items of one body
+MOST_OF_BODY = 500  # items of one body
 
 
 def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
@@ -120,8 +120,8 @@ def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
     elif not isinstance(entries, list):
         name = f"the body's {place}" if place else "the body"
         raise InvalidInputError(f"{name} must be a JSON object or an array of objects", field=place or "body")
-    if len(entries) > MOST:
-        raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST}", field=place or "body")
+    if len(entries) > MOST_OF_BODY:
+        raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST_OF_BODY}", field=place or "body")
     prefix = f"{place}." if place else ""
     many = isinstance(body, list) or bool(place)
     return [_item(entry, options, f"{prefix}{index}." if many else "") for index, entry in enumerate(entries)]

@@ -99,7 +99,7 @@ class Occupied(Exception):
     """The session has another active run of the agent to hand over to: nothing was written."""
 
 
-def hand_over(
+def write_handoff(
     lease: Lease,
     entries: Sequence[Entry],
     turns: Sequence[NewTurn] = (),
