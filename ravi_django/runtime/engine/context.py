@@ -37,7 +37,7 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
 from ravi_django.runtime.lease.inbox import hops_of, trail_of
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lifecycle import endings, handoff
+from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import call as model_calls
 from ravi_django.runtime.people import approvals, questions, standing
@@ -191,7 +191,7 @@ class DurableContext(RunState):
         closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """End without a reply: another agent continues this run. Never returns."""
-        await handoff.hand_over(self, target, task, answers, closing)
+        await generations.hand_over(self, target, task, answers, closing)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)
