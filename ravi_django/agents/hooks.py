@@ -39,7 +39,7 @@ class Hooks:
         if isinstance(hooks, cls):
             return hooks
         if hooks is None or hooks == {}:
-            return _NONE
+            return _NO_HOOKS
         return cls([hooks] if isinstance(hooks, Mapping) or not isinstance(hooks, Iterable) else hooks)
 
     def add(self, listener: Any) -> None:
@@ -74,7 +74,7 @@ class Hooks:
                 log.exception("hook %r failed at %s", function, call.event, extra={"action": "hook.failed"})
 
 
-_NONE = Hooks()
+_NO_HOOKS = Hooks()
 
 
 def frozen(value: Any) -> Any:
