@@ -103,7 +103,7 @@ runtime.files.files: delete_unused
 runtime.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
 runtime.lifecycle.fork: fork store_fork=write_fork
 runtime.lifecycle.generations: continue_as_new hand_over=write_handoff handing_over_is_occupied=_is_occupied
-runtime.lifecycle.names: NAMES_ROWS=ROWS
+runtime.lifecycle.personal: NAMES_ROWS=ROWS
 runtime.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES
 runtime.lifecycle.prune: PRUNE_BLOBS=BLOBS DAY_S PRUNE_KINDS=KINDS prune retention
 runtime.lifecycle.prune_rows: prune_delete=delete_rows forget_archives prune_frames=frames journal_rows prune_blobs
