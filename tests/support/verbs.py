@@ -191,7 +191,7 @@ runtime.streams.reading: events_archived=archived events_follow=follow events_pa
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
-runtime.streams.table: DatabaseBuffer
+runtime.streams.buffer: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
 runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown

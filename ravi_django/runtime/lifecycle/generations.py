@@ -1,5 +1,9 @@
 """The next generation of a run: the same run with an empty journal, continued as new or handed over to another
-agent."""
+agent, which answers its callers.
+
+Refusals of a handoff that are known in advance are recorded before the agent's last turn is stored. "The session has an
+active run of the target" is known only at the commit: it is recorded instead of the handoff, and the replay raises it.
+"""
 
 from __future__ import annotations
 
