@@ -136,9 +136,6 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     return await requests.outcome(effects, (entry.path, attempt), pause, record)
 
 
-# ------------------------------------------------------------------------------------------------ closing an attempt
-
-
 AnyPause = PauseForInputResult | PauseForChildResult
 
 
