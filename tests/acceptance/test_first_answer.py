@@ -144,6 +144,7 @@ def test_the_readme_leads_to_an_answer_that_streams_to_the_chat_without_asgi(rea
         page.locator("#banner").wait_for(state="hidden")
         errors = page.errors
     assert errors == []
+    assert "; no broker; agents: react/helper; " in (reader.folder / "server.log").read_text()
 
 
 @pytest.mark.timeout(240)

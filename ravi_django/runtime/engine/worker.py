@@ -14,14 +14,16 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
 from ravi_django.models import TERMINAL, Run, Status, uuid7
-from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.drive import Ending
@@ -33,6 +35,7 @@ from ravi_django.runtime.streams import buffer
 
 log = logging.getLogger("ravi.worker")
 
+AGENTS = 20  # named in the start line
 LOOK_S = 1.0  # how often `Runtime.result` reads the row of a run
 
 
@@ -93,6 +96,18 @@ class Worker:
         asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
+
+
+def start_line(engine: Engine, source: str = "no broker") -> str:
+    """What an operator reads at the start of a worker. Reads the database: not for the event loop."""
+    agents = sorted(specs.known_agents())
+    names = ", ".join(agents[:AGENTS]) + (f" and {len(agents) - AGENTS} more" if len(agents) > AGENTS else "")
+    base = connection.settings_dict
+    host = f" at {base['HOST']}" if base.get("HOST") else ""
+    return (
+        f"ravi_django {version('ravi-django')}: worker {engine.name}; {source}; agents: {names or 'none'}; "
+        f"{conf.MAX_RUNS} runs at once; lease {conf.LEASE_S:g} s; {connection.vendor} {base['NAME']}{host}"
+    )
 
 
 _worker: Worker | None = None

@@ -86,6 +86,9 @@ def test_ravi_worker_drives_what_another_process_submits(model, environment, tmp
 
     assert ended and outputs(tmp_path) == ["It is 84."] * 20, worker.tail(60)
     assert worker.returncode == 0, worker.tail(60)
+    start = next(line for line in worker.log.read_text().splitlines() if line.startswith("ravi_django "))
+    assert "; no broker; agents: " in start and AGENT in start and "; lease " in start
+    assert f"sqlite {tmp_path / 'db.sqlite3'}; Ctrl-C drains" in start
     assert [about.calls() for about in abouts] == [[1, 2]] * 20
 
 

@@ -60,3 +60,4 @@ def test_a_prefork_worker_leaves_the_queue_and_keeps_its_others(site: Site, work
         assert "Task ravi." not in other.text, "neither a run nor one of the sweeps of these seconds"
         assert engines_of(site, other) == []
     worker.wait_for("Task ravi.sweep[")
+    assert "; queue ravi; agents: " in worker.text and "; lease 3 s; postgresql " in worker.text
