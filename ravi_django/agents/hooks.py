@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.middleware import HookCall, HookEvent
 
 log = logging.getLogger("ravi.hooks")
@@ -104,4 +105,5 @@ def _event(name: Any) -> HookEvent:
     try:
         return HookEvent(name)
     except ValueError:
-        raise TypeError(f"unknown hook event {name!r}; the events are {', '.join(HookEvent)}") from None
+        near = did_you_mean(name, HookEvent)
+        raise TypeError(f"unknown hook event {name!r}; the events are {', '.join(HookEvent)}{near}") from None

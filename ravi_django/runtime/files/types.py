@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ravi_django.conf import DEFAULTS, conf
+from ravi_django.kernel.checks import did_you_mean
 
 TEXT = "text/plain"
 _MAGIC = {  # how each type begins
@@ -54,7 +55,8 @@ def faults(given: Any) -> Iterator[str]:
         return
     for name, value in given.items():
         if name not in DEFAULTS["FILES"]:
-            yield f" has an unknown name {name!r}; known: {', '.join(DEFAULTS['FILES'])}"
+            known = DEFAULTS["FILES"]
+            yield f" has an unknown name {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
         elif name == "types":
             if not isinstance(value, list | tuple):
                 yield f"['types'] is {value!r}, not a list"

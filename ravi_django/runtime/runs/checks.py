@@ -27,7 +27,7 @@ from ravi_django.kernel import (
     SessionNotFoundError,
     TextBlock,
 )
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.checks import check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import Session
@@ -136,8 +136,17 @@ def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, An
     try:
         budget = ExecutionBudget.model_validate(value)
     except ValidationError as error:
-        raise InvalidInputError(f"budget: {first_error(error)}", field="budget") from None
+        unknown = (
+            [name for name in value if name not in ExecutionBudget.model_fields] if isinstance(value, Mapping) else []
+        )
+        text = f"unknown limit {unknown[0]!r}{_limits_near(unknown[0])}" if unknown else first_error(error)
+        raise InvalidInputError(f"budget: {text}", field="budget") from None
     return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
+
+
+def _limits_near(name: object) -> str:
+    known = ExecutionBudget.model_fields
+    return f"{did_you_mean(name, known) or '.'} A budget has {', '.join(known)}"
 
 
 def moment_of(field: str, value: datetime | str | None) -> datetime | None:

@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
 from ravi_django.kernel import HandlerError
@@ -19,6 +20,7 @@ from ravi_django.signals import run_failed
 runs_log = logging.getLogger("ravi.runs")
 tools_log = logging.getLogger("ravi.tools")
 
+ASYNC_FIX = ": make the tool a plain def, which runs on a thread where the ORM works"
 FRAMES = 30  # of a trace
 A_MINUTE = 10  # lines of one tool and exception; then their number
 
@@ -89,4 +91,5 @@ def tool_failed(run: Run, tool: str, error: BaseException, *, attempt: int = 1, 
     if is_over and count > A_MINUTE:
         tools_log.log(level, "%s: %d more lines of %s were left out", tool, count - A_MINUTE, key[1], extra=extra)
     if is_over or count < A_MINUTE:
-        _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}", error, extra)
+        fix = ASYNC_FIX if isinstance(error, SynchronousOnlyOperation) else ""
+        _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}{fix}", error, extra)
