@@ -202,8 +202,8 @@ class Runtime:
         await self.engine.close()
 
     async def register(self, agent: Agent) -> AgentId:
-        """Make an agent known in this process."""
-        return registry.register(agent).id
+        """Make an agent known in this process, in place of the site's at its address."""
+        return registry.register(agent, replace=True).id
 
     async def submit(self, target: Agent | AgentId | str, message: Message | str | list[Any], **options: Any) -> str:
         """`ravi_django.submit` on this runtime; returns the run's id."""
