@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from datetime import timedelta
 
 from ravi_django.db import connection
 from ravi_django.kernel import RunFailedError
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import Run, Status
 
 LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
 
 
-def wait(run: Run, timeout: float | None = None) -> Run:
+def wait(run: Run, timeout: float | timedelta | None = None) -> Run:
     """Read the row until the run has ended or is blocked. Raises TimeoutError after `timeout` seconds, and RuntimeError
     inside a transaction, which would not see the end, and on an event loop, which would stand still."""
     if connection.in_atomic_block:
         raise RuntimeError("run.wait() is inside a transaction, and a run starts after the commit: wait behind it")
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("run.wait() would block the event loop: await asyncio.to_thread(run.wait)")
-    give_up = math.inf if timeout is None else time.monotonic() + timeout
+    limit = seconds_of(timeout)
+    give_up = math.inf if limit is None else time.monotonic() + limit
     pause, most = LOOK_S
     while True:
         run.refresh_from_db()
         if run.is_terminal or run.status == Status.BLOCKED:
             return run
         if time.monotonic() >= give_up:
-            raise TimeoutError(f"run {run.id} is {run.status} after {timeout:g} s")
+            raise TimeoutError(f"run {run.id} is {run.status} after {limit:g} s")
         time.sleep(min(pause, max(0.0, give_up - time.monotonic())))
         pause = min(most, 1.5 * pause)
 
 
-def result(run: Run, timeout: float | None = None) -> str:
+def result(run: Run, timeout: float | timedelta | None = None) -> str:
     """`wait`, then the run's output. Raises RunFailedError when it failed, was cancelled or is blocked."""
     wait(run, timeout)
     return output_of(run.status, run.output, run.error)
