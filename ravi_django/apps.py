@@ -11,7 +11,7 @@ from ravi_django.db import Router
 class RaviConfig(AppConfig):
     name = "ravi_django"
     label = "ravi"
-    verbose_name = _("Ravi agents")
+    verbose_name = _("AI agents")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

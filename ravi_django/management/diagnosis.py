@@ -231,7 +231,7 @@ def files() -> Iterator[Finding]:
     if not isinstance(where, FileSystemStorage):
         return
     location, current = Path(where.location).resolve(), Path.cwd().resolve()
-    fix = 'STORAGES["ravi"]: a storage of their own, as in docs/files.md'
+    fix = 'set STORAGES["ravi"] with OPTIONS {"location": …}: a directory that nobody serves'
     if root and url.strip("/") and location.is_relative_to(Path(root).resolve()):
         yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at {url}", fix)
     elif not root and location == current:

@@ -118,12 +118,17 @@ def _check(agent: Agent) -> None:
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
+    context: Any = getattr(agent, "context", None)
     if isinstance(name := getattr(agent, "model", None), str):
         from ravi_django.capabilities.llm import LLMFactory
 
         agent.model = LLMFactory(name).build()  # type: ignore[attr-defined]
-        if (context := getattr(agent, "context", None)) is not None:
+        if context is not None:
             context.model = agent.model  # type: ignore[attr-defined]
+    if getattr(context, "takes_history", False):
+        from ravi_django.runtime.lease.history import DjangoHistoryProvider
+
+        context.history = DjangoHistoryProvider()
     checked_names(getattr(agent, "public_signals", ()))
 
 

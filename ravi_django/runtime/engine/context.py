@@ -14,12 +14,12 @@ from ravi_django.agents.middleware import MiddlewarePipeline
 from ravi_django.kernel import (
     Agent,
     AgentId,
-    ApprovalDecision,
     AskOutcome,
     ChatMessage,
     ChatModel,
     ControlPayload,
     GenerationOptions,
+    HumanInput,
     InvalidInputError,
     Message,
     ModelResponse,
@@ -147,7 +147,7 @@ class DurableContext(RunState):
         timeout: float | timedelta | None = None,
         to: Any = None,
         signal: str = "",
-    ) -> dict[str, Any]:
+    ) -> HumanInput:
         asked = {"choices": choices, "context": context, "free_text": free_text, "timeout": timeout, "to": to}
         return await questions.ask(self, question, **asked, signal=signal)
 
@@ -162,7 +162,7 @@ class DurableContext(RunState):
         schema: dict[str, Any] | None = None,
         description: str = "",
         timeout: float | timedelta | None = None,
-    ) -> ApprovalDecision:
+    ) -> HumanInput:
         more: dict[str, Any] = {"call_id": call_id, "schema": schema, "description": description}
         more["hidden"] = bool(hidden.of_tool(self.toolbox.get(tool)))
         until = questions.expiry(self, timeout)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ravi_django.kernel import Addressees, InvalidInputError
+from ravi_django.kernel import Addressees, HumanInput, InvalidInputError
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import HumanRequest
@@ -43,7 +43,7 @@ async def ask(
     signal: str = "",
     tool: str = "",
     most: int | None = None,
-) -> dict[str, Any]:
+) -> HumanInput:
     """See `RunContext.ask_human`. `tool` is the name of the tool that asks, `most` the limit of its questions in a run.
 
     Raises InvalidInputError and TooManyRequests.
@@ -94,11 +94,11 @@ async def _open(ctx: RunState, path: str, request: HumanRequest, most: int | Non
     return opened
 
 
-async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> dict[str, Any]:
+async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str) -> HumanInput:
     """Wait for the answer, a signal in its place, or the timeout."""
     effects = ctx.effects
 
-    async def record(found: Any, write: Write | None) -> dict[str, Any]:
+    async def record(found: Any, write: Write | None) -> HumanInput:
         async with effects.performing():
             if not isinstance(found, tuple):
                 closed = {"status": found["status"]} if "status" in found else {}
@@ -118,10 +118,9 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
     return await requests.outcome(effects, (path, 1), opened, record, take)
 
 
-def _answer(found: dict[str, Any]) -> dict[str, Any]:
+def _answer(found: dict[str, Any]) -> HumanInput:
     """The parts of an answer that the agent's code gets."""
-    names = ("action", "text", "by", *(("payload",) if found.get("action") == SIGNAL else ()))
-    return {name: found.get(name, "") for name in names}
+    return HumanInput(found["action"], found.get("text", ""), by=found.get("by", ""), payload=found.get("payload"))
 
 
 def text_of(field: str, value: Any, least: int, most: int) -> str:

@@ -17,10 +17,10 @@ from ravi_django.agents.tools.delegate import outcome_as_result, without_late_re
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import InvalidInputError
-from ravi_django.kernel.flow import HumanInput, PauseForChildResult, PauseForInputResult
+from ravi_django.kernel.flow import PauseForChildResult, PauseForInputResult
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message, ToolExecutionResult
-from ravi_django.kernel.people import Addressees
+from ravi_django.kernel.people import Addressees, HumanInput
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry
@@ -115,7 +115,7 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
         found = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
         return outcome_as_result(handle.agent_id, found, pause["timeout"])
     answer = await _answer(ctx, entry, pause)
-    return HumanInput(answer["action"], answer.get("text", ""), answer.get("values") or {}, answer.get("by", ""))
+    return HumanInput(answer["action"], answer.get("text", ""), answer.get("values"), answer.get("by", ""))
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:

@@ -76,9 +76,9 @@ class AskHumanTool(FunctionTool):
             return _result(f"You have asked {asked} in this run, which is the limit. Go on with what you know.", True)
         except InvalidInputError as error:
             return _result(str(error), True)
-        if answer["action"] == "answer":
-            return _result(f"The person answered: {answer['text']}")
-        return _result(_WORDS[answer["action"]])
+        if answer.answered:
+            return _result(f"The person answered: {answer.text}")
+        return _result(_WORDS[answer.action])
 
 
 def _result(text: str, is_error: bool = False) -> ToolExecutionResult:
