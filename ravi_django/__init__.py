@@ -19,6 +19,7 @@ _NAMES = {
     "HumanInput ApprovalDecision ToolExecutionResult PauseForInputResult PauseForChildResult FinishAgentResult",
     "runtime.catalog.registry": "register register_tool",
     "runtime.catalog.specs": "save_spec",
+    "runtime.engine.run_sync": "run_sync",
     "runtime.lifecycle.submit": "submit asubmit",
     "runtime.people.answers": "answer aanswer",
     "runtime.runs.signals": "signal asignal",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     )
     from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
     from ravi_django.runtime.catalog.specs import save_spec as save_spec
+    from ravi_django.runtime.engine.run_sync import run_sync as run_sync
     from ravi_django.runtime.lifecycle.submit import asubmit as asubmit, submit as submit
     from ravi_django.runtime.people.answers import aanswer as aanswer, answer as answer
     from ravi_django.runtime.runs.signals import asignal as asignal, signal as signal

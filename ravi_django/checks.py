@@ -15,7 +15,7 @@ from django.db import connections, router
 from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
 
-from ravi_django.conf import DEFAULTS, broker_url, conf
+from ravi_django.conf import DEFAULTS, broker_url, conf, in_tests
 from ravi_django.kernel.checks import did_you_mean
 
 SQLITE_LINE = (
@@ -23,7 +23,7 @@ SQLITE_LINE = (
     '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}'
 )
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "ENGINE": ("ravi.E003", "celery", "inline"),
+    "ENGINE": ("ravi.E003", "celery", "inline", "manual"),
     "REPLAY": ("ravi.E004", "lenient", "strict"),
     "ON_BUSY": ("ravi.E034", "enqueue", "steer", "interrupt", "reject"),
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
@@ -199,6 +199,9 @@ def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
 @register("ravi")
 def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Settings that work in one process only."""
+    if conf.ENGINE == "manual" and not in_tests():
+        text = "RAVI['ENGINE'] is 'manual': submitted runs wait for ravi_django.testing.run_until_idle."
+        return [Warning(text, hint="Leave ENGINE out: in tests it is 'manual' anyway.", id="ravi.W032")]
     if conf.ENGINE != "celery":
         return []
     found: list[CheckMessage] = []

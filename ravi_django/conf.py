@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 
 DEFAULTS: dict[str, Any] = {
-    # How submitted runs start: "celery" sends a hint to the broker, "inline" runs them in this process.
-    # None: "celery" where Celery has a broker, else "inline".
+    # How submitted runs start: "celery" sends a hint to the broker, "inline" runs them in this process, "manual" waits
+    # for run_until_idle. None: "manual" in tests, else "celery" where Celery has a broker, else "inline".
     "ENGINE": None,
     # The Celery queue of all tasks of the app, the sweep among them.
     "QUEUE": "ravi",
@@ -171,11 +172,16 @@ class Conf:
         except KeyError:
             raise AttributeError(f"no setting RAVI[{name!r}]") from None
         if name == "ENGINE" and value is None:
-            return "celery" if broker_url() else "inline"
+            return "manual" if in_tests() else "celery" if broker_url() else "inline"
         return value
 
 
 conf = Conf()
+
+
+def in_tests() -> bool:
+    """Whether Django's test runner or pytest-django has set up this process."""
+    return hasattr(mail, "outbox")
 
 
 def broker_url() -> str:

@@ -28,6 +28,7 @@ KernelError
 ├── DeterminismError           the code differs from the journal: block the run
 ├── UncertainEffectError       an at-most-once effect may have happened: a person decides
 ├── RunFailedError             the awaited run failed; `type` is its error's
+├── RunWaitsError              the awaited run waits for a person: answer its request
 ├── LeaseLostError             drop the run, another worker has it
 └── MiddlewareTermination      a middleware ended the call on purpose
 
@@ -240,6 +241,14 @@ class RunFailedError(KernelError):
 
     def __init__(self, message: str, *, type: str, status: str) -> None:
         self.type, self.status = type, status
+        super().__init__(message)
+
+
+class RunWaitsError(KernelError):
+    """The awaited run waits for a person; `request` is the id of the question or approval, `run` that of the run."""
+
+    def __init__(self, message: str, *, run: object, request: object) -> None:
+        self.run, self.request = str(run), str(request)
         super().__init__(message)
 
 

@@ -198,7 +198,7 @@ class Run(Owned):
 
     def cancel(self, reason: str = "cancelled by the site's code") -> None:
         """Cancel the run and those below it. Raises IllegalTransitionError when it has ended."""
-        import_string("ravi_django.runtime.lifecycle.cancel.cancel")(self.id, reason)
+        import_string("ravi_django.runtime.lifecycle.endings.cancel")(self.id, reason)
 
     def retry(self) -> Self:
         """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""
@@ -206,7 +206,7 @@ class Run(Owned):
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` (seconds or a
-        timedelta), and RuntimeError inside a transaction and on an event loop."""
+        timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
     def result(self, timeout: float | timedelta | None = None) -> str:

@@ -3,48 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from celery import current_app
 
+from ravi_django.conf import conf
 from ravi_django.db import connection
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.engine import BATCH
+from ravi_django.runtime.engine.worker import has_worker
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
-from ravi_django.testing import warm
+from ravi_django.runtime.runs import background
+from ravi_django.testing import memory, warm
 
 
-def run_until_idle(*, timeout: float = 30.0) -> int:
+def run_until_idle(*, timeout: float | timedelta | None = 30.0) -> int:
     """Execute the claimable runs of the registered agents until none is left. Returns the number of leases.
 
-    Uses the real engine on threads with their own connections: mark the test `django_db(transaction=True)`, or use
-    TransactionTestCase. The event loop and the connections are kept for the next call, and closed before Django
-    destroys the test database. Raises TimeoutError after `timeout` seconds, and RuntimeError inside a transaction.
+    With RAVI["ENGINE"] = "manual", as in tests by default, it also does what a site's workers do beside them: it
+    delivers publications, submits the runs of due schedules, sends e-mails of requests and escalates them.
+
+    Uses the real engine on threads: mark the test `django_db(transaction=True)`, or use TransactionTestCase. The event
+    loop and the connections are kept for the next call, and closed before Django destroys the test database. Raises
+    TimeoutError after `timeout` seconds, and RuntimeError inside a transaction and beside another engine.
     """
-    _refuse_transaction()
+    _prepare()
     return warm.run(_until_idle(timeout))
 
 
-async def arun_until_idle(*, timeout: float = 30.0) -> int:
+async def arun_until_idle(*, timeout: float | timedelta | None = 30.0) -> int:
     """`run_until_idle` for async tests."""
-    _refuse_transaction()
-    await sync_to_async(_refuse_transaction)()  # Django's TestCase has its transaction on another thread
+    if connection.in_atomic_block:
+        raise RuntimeError(TRANSACTION)
+    await sync_to_async(_prepare)()  # Django's TestCase has its transaction on another thread
     return await _until_idle(timeout)
 
 
-def _refuse_transaction() -> None:
+TRANSACTION = (
+    "run_until_idle is inside a transaction, and its threads see committed rows only: use TransactionTestCase, or "
+    "@pytest.mark.django_db(transaction=True) with pytest-django"
+)
+MANUAL = "leave RAVI['ENGINE'] out of the settings of tests, or set it to 'manual'"
+
+
+def _prepare() -> None:
+    """Refuse what would run beside it. The threads will share a connection to a database in memory."""
     if connection.in_atomic_block:
-        fix = "use TransactionTestCase, or @pytest.mark.django_db(transaction=True) with pytest-django"
-        raise RuntimeError(f"run_until_idle is inside a transaction, and its threads see committed rows only: {fix}")
+        raise RuntimeError(TRANSACTION)
+    if conf.ENGINE == "celery" and current_app.conf.task_always_eager:
+        raise RuntimeError(f"run_until_idle: CELERY_TASK_ALWAYS_EAGER starts a worker inside `submit`: {MANUAL}")
+    if has_worker():
+        raise RuntimeError(f"run_until_idle: a worker runs in this process, which executes the runs: {MANUAL}")
+    memory.share()
 
 
-async def _until_idle(timeout: float) -> int:
+async def _until_idle(timeout: float | timedelta | None) -> int:
     begun: dict[asyncio.Task[Any], UUID] = {}
-    give_up = time.monotonic() + timeout
+    seconds = math.inf if timeout is None else seconds_of(timeout)
+    give_up = time.monotonic() + seconds
+    is_swept = conf.ENGINE != "manual"
     async with warm.engine() as engine:
         while True:
             driving = set(engine._leases)  # read before the claim: a run that ends meanwhile may wake another
@@ -54,17 +80,29 @@ async def _until_idle(timeout: float) -> int:
             )
             begun |= {engine._background(engine._drive_lease(lease)): lease.run_id for lease in claimed}
             if claimed:
+                is_swept = conf.ENGINE != "manual"
                 continue
             locked = [] if driving else await engine.database.call(claims.unclaimed, agents)
             if not (driving or locked):
-                return len(begun)
+                if is_swept:
+                    return len(begun)
+                await engine.database.call(_work_beside_runs)
+                is_swept = True
+                continue
             pause = min(give_up - time.monotonic(), 0.05)
             if pause <= 0:
                 state = "locked by another transaction" if locked else "still running"
                 left = locked or [run_id for task, run_id in begun.items() if not task.done()]
-                raise TimeoutError(f"{state} after {timeout:g} s: {', '.join(map(str, left))}")
+                raise TimeoutError(f"{state} after {seconds:g} s: {', '.join(map(str, left))}")
             first = asyncio.FIRST_COMPLETED
             await (asyncio.wait(driving, timeout=pause, return_when=first) if driving else asyncio.sleep(pause))
+
+
+def _work_beside_runs() -> None:
+    """Publications, schedules, e-mails, escalations: what was hinted, and what is due."""
+    background.do_manual()
+    sweep.sweep(send=lambda run_ids: None)
+    background.do_manual()
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:

@@ -23,6 +23,7 @@ from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.engine.engine import Engine
 from ravi_django.runtime.lease.appender import Appender
+from ravi_django.testing import memory
 
 T = TypeVar("T")
 
@@ -147,6 +148,7 @@ def _close_before_destroy() -> None:
     @wraps(destroy)
     def destroy_test_db(*args: Any, **kwargs: Any) -> None:
         close()
+        memory.forget()
         destroy(*args, **kwargs)
 
     BaseDatabaseCreation.destroy_test_db = destroy_test_db  # type: ignore[method-assign]

@@ -1,12 +1,15 @@
-"""docs/testing.md: its test runs under both runners, which drop the PostgreSQL database at the end."""
+"""docs/testing.md: its tests run on README's site, under both runners, on both databases."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import psycopg
 import pytest
+from django.core.management import call_command
 
 from tests.support import forks, template
 from tests.support.docs import ROOT, Page
@@ -15,34 +18,72 @@ from tests.support.patience import BOUND_S
 pytestmark = pytest.mark.full
 
 PAGE = Page("testing")
+README = (ROOT / "README.md").read_text()
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 DATABASE = f"ravi_docs_testing_{os.getpid()}"
-SETTINGS = f"""
+POSTGRESQL = f"""
+from project.settings import DATABASES, INSTALLED_APPS, RAVI
+INSTALLED_APPS += ["shop"]
 DATABASES["default"]["TEST"] = {{"NAME": "{DATABASE}", "TEMPLATE": "{template.DATABASE}", "MIGRATE": False}}
 """
+DJANGO = ("manage.py", "test", "--noinput", "shop.tests")
+PYTEST = (
+    *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "ignore:Module already imported"),
+    *("shop/tests.py", "shop/test_refunds.py"),
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A new site with the first blocks of README, and the tests of the page."""
+    call_command("startproject", "shop", tmp_path)
+    (tmp_path / "shop/agents").mkdir()
+    for name in ("shop/settings.py", "shop/agents/__init__.py", "shop/urls.py"):
+        block = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.DOTALL)
+        assert block, f"README has no block {name}"
+        with (tmp_path / name).open("a") as file:
+            file.write(block.group(1))
+    for name in ("shop/tests.py", "shop/test_refunds.py"):
+        (tmp_path / name).write_text(PAGE.code(name))
+    return tmp_path
+
+
+def run_tests(site: Path, command: tuple[str, ...], settings: str, **names: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "VIRTUAL_ENV")}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": settings, **names}
+    ran = forks.run(command, cwd=site, env=environment, capture_output=True, text=True, timeout=3 * BOUND_S)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran
+
+
+@pytest.mark.timeout(240)
+def test_on_the_readmes_site_and_sqlite_in_memory_the_runner_of_django_prints_nothing_else(site: Path) -> None:
+    ran = run_tests(site, DJANGO, "shop.settings")
+
+    lines = [line for line in ran.stderr.splitlines() if line and not line.startswith(("-", "Ran 1 test in "))]
+    around = "{} test database for alias 'default'..."
+    assert lines == [around.format("Creating"), ".", "OK", around.format("Destroying")]
+
+
+@pytest.mark.timeout(240)
+def test_on_the_readmes_site_and_sqlite_in_memory_pytest_prints_nothing_else(site: Path) -> None:
+    ran = run_tests(site, PYTEST, "shop.settings")
+
+    assert (ran.stderr, ran.stdout.count("\n")) == ("", 2), ran.stdout
+    assert "4 passed" in ran.stdout
 
 
 @pytest.mark.skipif(not SERVER, reason="needs the template: DATABASE_URL was given, or this is SQLite")
-@pytest.mark.parametrize(
-    "command",
-    [("-m", "django", "test", "--noinput", "test_shop"), ("-m", "pytest", "-p", "no:cacheprovider", "test_shop.py")],
-    ids=["manage.py test", "pytest-django"],
-)
-def test_the_documented_test_runs_and_its_database_can_be_dropped(command: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "test_shop.py").write_text(PAGE.code("shop/tests.py"))
-    (tmp_path / "site_settings.py").write_text(
-        PAGE.code("mysite/test_settings.py").replace("mysite.settings", "project.settings") + SETTINGS
-    )
-    environment = {
-        **os.environ,
-        "DATABASE_URL": SERVER,
-        "DJANGO_SETTINGS_MODULE": "site_settings",
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-    }
+@pytest.mark.parametrize("command", [DJANGO, PYTEST], ids=["manage.py test", "pytest-django"])
+def test_on_postgresql_they_run_with_settings_for_tests_and_the_database_can_be_dropped(
+    command: tuple[str, ...], site: Path
+) -> None:
+    with (site / "shop/settings.py").open("a") as file:
+        file.write(POSTGRESQL)
+    (site / "shop/test_settings.py").write_text(PAGE.code("shop/test_settings.py"))
 
-    ran = forks.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BOUND_S)
+    ran = run_tests(site, command, "shop.test_settings", DATABASE_URL=SERVER)
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
     with psycopg.connect(SERVER) as server:
         left = server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
     assert left is None, ran.stdout + ran.stderr

@@ -22,7 +22,7 @@ from ravi_django.kernel import (
     RunContext,
     RunMeta,
 )
-from ravi_django.testing.scripted import turns_since_user
+from ravi_django.testing.scripted_model import turns_since_user
 from tests.acceptance.crash.playing import ask_person, nap, response, said
 from tests.acceptance.crash.wishes import AMOUNT, CLERKS, EXPIRES_S, done
 from tests.support.world import current_context

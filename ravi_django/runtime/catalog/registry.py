@@ -122,14 +122,21 @@ def _check(agent: Agent) -> None:
     if isinstance(name := getattr(agent, "model", None), str):
         from ravi_django.capabilities.llm import LLMFactory
 
-        agent.model = LLMFactory(name).build()  # type: ignore[attr-defined]
-        if context is not None:
-            context.model = agent.model  # type: ignore[attr-defined]
+        set_model(agent, LLMFactory(name).build())
     if getattr(context, "takes_history", False):
         from ravi_django.runtime.lease.history import DjangoHistoryProvider
 
         context.history = DjangoHistoryProvider()
     checked_names(getattr(agent, "public_signals", ()))
+
+
+def set_model(agent: Any, model: Any) -> None:
+    """Give an agent another model."""
+    agent.model = model
+    if (context := getattr(agent, "context", None)) is not None:
+        context.model = model
+    for key in [key for key in _specs if key[0] == str(agent.id)]:
+        _specs.pop(key, None)
 
 
 def _team_of(agent: Agent, seen: set[int]) -> Iterator[Agent]:

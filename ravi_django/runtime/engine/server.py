@@ -14,14 +14,13 @@ import time
 from typing import Any
 
 from django.apps import apps
-from django.core import mail
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 from django.db import DatabaseError, connections
 
 from ravi_django.capabilities.llm import warm
-from ravi_django.conf import conf
+from ravi_django.conf import conf, in_tests
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
@@ -53,7 +52,7 @@ def is_runserver() -> bool:
 
 def _on_request(sender: Any, **kwargs: Any) -> None:
     is_server = isinstance(sender, type) and issubclass(sender, WSGIHandler | ASGIHandler)  # not a test client
-    if is_server and not hasattr(mail, "outbox"):  # which Django's tests set
+    if is_server and not in_tests():
         request_started.disconnect(dispatch_uid="ravi.start")
         if conf.ENGINE == "inline":
             threading.Thread(target=_start_when_ready, name="ravi-start", daemon=True).start()

@@ -128,6 +128,11 @@ def get_worker() -> Worker:
         return _worker
 
 
+def has_worker() -> bool:
+    """Whether this process's worker has been started."""
+    return _worker is not None
+
+
 def close_worker(drain_s: float | None = None, timeout_s: float | None = None) -> None:
     """Drain this process's worker, if it has one; see `Worker.close`."""
     global _worker

@@ -24,6 +24,7 @@ THREADS = 2
 WAITERS = frozenset({"ravi.poll_sources"})  # wait for external servers, so they have threads of their own
 
 _pools: dict[bool, ThreadPoolExecutor] = {}
+_manual: dict[tuple[str, tuple[str, ...]], None] = {}  # with RAVI["ENGINE"] = "manual": the calls that wait, in order
 _waiting: set[tuple[str, tuple[str, ...]]] = set()
 _lock = threading.Lock()
 _stopped_at = float("-inf")  # by time.monotonic()
@@ -45,10 +46,22 @@ def hint(task: str, *args: str) -> None:
     if conf.ENGINE == "inline":
         _in_this_process(task, args)
         return
+    if conf.ENGINE == "manual":
+        if task not in WAITERS | {"ravi.look"}:
+            _manual[task, args] = None
+        return
     try:
         hints.publish(task, *args)
     except Exception as error:
         log.warning("%s: no hint sent: %s", task, error, extra={"action": "background.no_hint"})
+
+
+def do_manual() -> None:
+    """With RAVI["ENGINE"] = "manual": do the work that was hinted since the last time, and what that hints."""
+    while _manual:
+        task, args = next(iter(_manual))
+        del _manual[task, args]
+        current_app.tasks[task].run(*args)
 
 
 def hint_on_commit(task: str, *args: str) -> None:

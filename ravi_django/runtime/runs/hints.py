@@ -18,8 +18,7 @@ from ravi_django.db import transaction
 
 log = logging.getLogger("ravi.dispatch")
 
-# By RAVI["ENGINE"]: the function that returns the worker of this process, which takes hints. None: the broker does.
-ENGINES = {"celery": None, "inline": "ravi_django.runtime.engine.worker.get_worker"}
+WORKER = "ravi_django.runtime.engine.worker.get_worker"  # the worker of this process; this package is below it
 
 _cancel: Callable[[UUID], None] | None = None  # see `register_cancel`
 
@@ -38,10 +37,10 @@ def _guarded(send_hint: Callable[[UUID | str], Any], run_id: UUID | str) -> None
 
 def send(run_id: UUID | str) -> None:
     """Hint now. Raises the broker's errors."""
-    if (engine := ENGINES.get(conf.ENGINE)) is None:
+    if conf.ENGINE == "inline":
+        import_string(WORKER)().hint(run_id)
+    elif conf.ENGINE != "manual":  # there `run_until_idle` looks for runs
         publish("ravi.run", str(run_id))
-    else:
-        import_string(engine)().hint(run_id)
 
 
 def register_cancel(cancel: Callable[[UUID], None] | None) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
+from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.kernel import RunFailedError
 from ravi_django.kernel.checks import seconds_of
@@ -15,13 +17,11 @@ from ravi_django.models import Run, Status
 LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
 
 
-def wait(run: Run, timeout: float | timedelta | None = None) -> Run:
+def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[Run], None] = lambda run: None) -> Run:
     """Read the row until the run has ended or is blocked. Raises TimeoutError after `timeout` seconds, and RuntimeError
-    inside a transaction, which would not see the end, and on an event loop, which would stand still."""
-    if connection.in_atomic_block:
-        raise RuntimeError("run.wait() is inside a transaction, and a run starts after the commit: wait behind it")
-    if asyncio._get_running_loop() is not None:
-        raise RuntimeError("run.wait() would block the event loop: await asyncio.to_thread(run.wait)")
+    inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
+    meanwhile. `look` is called with each row of a run that goes on."""
+    refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
     limit = seconds_of(timeout)
     give_up = math.inf if limit is None else time.monotonic() + limit
     pause, most = LOOK_S
@@ -29,10 +29,24 @@ def wait(run: Run, timeout: float | timedelta | None = None) -> Run:
         run.refresh_from_db()
         if run.is_terminal or run.status == Status.BLOCKED:
             return run
+        look(run)
+        if conf.ENGINE == "manual":
+            raise RuntimeError(
+                f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': "
+                "call ravi_django.testing.run_until_idle()"
+            )
         if time.monotonic() >= give_up:
             raise TimeoutError(f"run {run.id} is {run.status} after {limit:g} s")
         time.sleep(min(pause, max(0.0, give_up - time.monotonic())))
         pause = min(most, 1.5 * pause)
+
+
+def refuse_to_wait(name: str, instead: str) -> None:
+    """Raise RuntimeError where a call `name` would wait for ever; `instead` does the same on an event loop."""
+    if connection.in_atomic_block:
+        raise RuntimeError(f"{name} is inside a transaction, and a run starts after the commit: wait behind it")
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"{name} would block the event loop: {instead}")
 
 
 def result(run: Run, timeout: float | timedelta | None = None) -> str:

@@ -57,7 +57,7 @@ def driven(transactional_db: None) -> Callable[..., Any]:
     from ravi_django.agents.memory.agent_context import ContextConfig
     from ravi_django.kernel import RunFailedError, Usage
     from ravi_django.models import Run
-    from ravi_django.testing.scripted import ScriptedModel
+    from ravi_django.testing import ScriptedModel
 
     world.bodies_forget()  # the database is empty again
 

@@ -104,7 +104,7 @@ def test_the_catalogue_follows_the_code_and_leaves_the_switch_alone() -> None:
 def test_an_agent_that_cannot_describe_itself_stops_no_migration(driven) -> None:
     from ravi_django import register
     from ravi_django.agents import ReActAgent
-    from ravi_django.testing.scripted import ScriptedModel
+    from ravi_django.testing import ScriptedModel
 
     agent = register(ReActAgent("mute", model=ScriptedModel("hi")))
     agent.spec = lambda: 1 / 0

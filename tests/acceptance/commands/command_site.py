@@ -42,7 +42,7 @@ class CommandSite(AppConfig):
         from ravi_django import register, tool
         from ravi_django.agents import ReActAgent
         from ravi_django.kernel import DeterminismError, ModelError, TextBlock, ToolUseBlock, TransientError
-        from ravi_django.testing.scripted import ScriptedModel
+        from ravi_django.testing import ScriptedModel
 
         async def slow(messages: object, options: object) -> str:
             await asyncio.sleep(120)

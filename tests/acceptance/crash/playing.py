@@ -8,7 +8,7 @@ from typing import Any
 
 from ravi_django import tool
 from ravi_django.kernel import ChatMessage, ModelResponse, Role, RunContext, TextBlock, ToolUseBlock, Usage
-from ravi_django.testing.scripted import turns_since_user
+from ravi_django.testing.scripted_model import turns_since_user
 from tests.acceptance.crash.story import INPUT, OUTPUT, Story
 from tests.acceptance.crash.wishes import CLERKS, heard
 

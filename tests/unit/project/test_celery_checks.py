@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.core import checks
+from django.core import checks, mail
 from django.db import connections
 
 from project.celery import app
@@ -25,8 +25,9 @@ SWEEP = {"task": "ravi.sweep", "schedule": 5}
 
 
 @pytest.fixture
-def in_use(settings: Any) -> Any:
+def in_use(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The configuration of the Celery app in use; Django's settings say nothing about it."""
+    monkeypatch.delattr(mail, "outbox")  # else this is a process of tests, whose engine is "manual"
     settings.RAVI = {**settings.RAVI, "ENGINE": None, "LIMITS": None}
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer"}}
     settings.CELERY_BROKER_URL = None

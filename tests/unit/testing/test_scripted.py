@@ -14,7 +14,7 @@ from ravi_django.kernel import (
     TransientError,
     Usage,
 )
-from ravi_django.testing.scripted import ScriptedModel
+from ravi_django.testing import ScriptedModel
 
 CALL = ToolUseBlock(tool_name="calculator", arguments={"expression": "1 + 1"}, call_id="c1")
 USER = ChatMessage.of("user", "hi")

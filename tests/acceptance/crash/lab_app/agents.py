@@ -43,7 +43,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
     TransientError,
 )
-from ravi_django.testing.scripted import turns_since_user
+from ravi_django.testing.scripted_model import turns_since_user
 from ravi_django.tools import FunctionTool
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
