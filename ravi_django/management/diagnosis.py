@@ -198,6 +198,8 @@ def agents() -> Iterator[Finding]:
         )
     if not _has_table(Run):
         return
+    if conf.ENGINE == "inline":
+        workers.forget_killed_here()
     live = {agent for worker in workers.alive() for agent in worker.agents} or set(addresses)
     waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=live)
     for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:

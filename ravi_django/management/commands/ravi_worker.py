@@ -20,13 +20,6 @@ from ravi_django.runtime.engine.worker import start_line
 POLL_S = 0.2
 
 
-def _start_line(engine: Any) -> str:
-    try:
-        return start_line(engine)
-    finally:
-        connection.close()  # this thread's
-
-
 class Command(BaseCommand):
     help = (
         "Execute runs and sweep in this process, without Celery and a broker. Any number of these may run. SIGINT and "
@@ -58,7 +51,7 @@ class Command(BaseCommand):
         if warms:
             threading.Thread(target=warm, name="ravi-warm", daemon=True).start()
         async with Runtime(poll_s=POLL_S) as runtime:
-            self._say(f"{await asyncio.to_thread(_start_line, runtime.engine)}; Ctrl-C drains")
+            self._say(f"{await runtime.engine.database.call(start_line, runtime.engine)}; Ctrl-C drains")
             await stop.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # a second signal ends the process

@@ -25,6 +25,7 @@ from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.engine.worker import close_worker, get_worker, start_line
+from ravi_django.runtime.runs import workers
 
 log = logging.getLogger("ravi.worker")
 
@@ -91,22 +92,10 @@ def _expire_leases_of_dead_processes() -> None:
     try:
         leased = Run.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{socket.gethostname()}:")
         owners = leased.order_by().values_list("lease_owner", flat=True).distinct()
-        dead = [owner for owner in owners if not _is_alive(int(owner.rsplit(":", 2)[1]))]
+        dead = [owner for owner in owners if not workers.is_running(owner)]
         leased.filter(lease_owner__in=dead).update(lease_expires_at=clock.after(-1))
     finally:
         connections.close_all()
-
-
-def _is_alive(process_id: int) -> bool:
-    if os.name != "posix":  # there the signal 0 ends a process
-        return True
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _has_tables() -> bool:

@@ -23,7 +23,7 @@ from uuid import UUID
 from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
-from ravi_django.kernel.checks import seconds_of
+from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
@@ -37,7 +37,6 @@ from ravi_django.runtime.streams import buffer
 
 log = logging.getLogger("ravi.worker")
 
-AGENTS = 20  # named in the start line
 LOOK_S = 1.0  # how often `Runtime.result` reads the row of a run
 
 
@@ -102,13 +101,11 @@ class Worker:
 
 def start_line(engine: Engine, source: str = "no broker") -> str:
     """What an operator reads at the start of a worker. Reads the database: not for the event loop."""
-    agents = sorted(specs.known_agents())
-    names = ", ".join(agents[:AGENTS]) + (f" and {len(agents) - AGENTS} more" if len(agents) > AGENTS else "")
     base = connection.settings_dict
     host = f" at {base['HOST']}" if base.get("HOST") else ""
     return (
-        f"ravi_django {version('ravi-django')}: worker {engine.name}; {source}; agents: {names or 'none'}; "
-        f"{conf.MAX_RUNS} runs at once; lease {conf.LEASE_S:g} s; {connection.vendor} {base['NAME']}{host}"
+        f"ravi_django {version('ravi-django')}: worker {engine.name}; {source}; agents: {listed(specs.known_agents())}"
+        f"; {conf.MAX_RUNS} runs at once; lease {conf.LEASE_S:g} s; {connection.vendor} {base['NAME']}{host}"
     )
 
 

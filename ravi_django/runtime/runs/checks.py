@@ -138,17 +138,10 @@ def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, An
     try:
         budget = ExecutionBudget.model_validate(value)
     except ValidationError as error:
-        unknown = (
-            [name for name in value if name not in ExecutionBudget.model_fields] if isinstance(value, Mapping) else []
-        )
-        text = f"unknown limit {unknown[0]!r}{_limits_near(unknown[0])}" if unknown else first_error(error)
-        raise InvalidInputError(f"budget: {text}", field="budget") from None
+        known, names = ExecutionBudget.model_fields, list(value) if isinstance(value, Mapping) else []
+        near = next((did_you_mean(name, known) for name in names if name not in known), "")
+        raise InvalidInputError(f"budget: {first_error(error)}{near}", field="budget") from None
     return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
-
-
-def _limits_near(name: object) -> str:
-    known = ExecutionBudget.model_fields
-    return f"{did_you_mean(name, known) or '.'} A budget has {', '.join(known)}"
 
 
 def moment_of(field: str, value: datetime | str | None) -> datetime | None:

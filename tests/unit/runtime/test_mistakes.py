@@ -71,7 +71,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "an option of a tool": (lambda: tool(approver="staff")(nodoc), "@tool has no option 'approver'"),
     "a limit of a budget": (
         lambda: submit("test/code", "hi", budget={"max_cost": 3}),
-        "budget: unknown limit 'max_cost'. Did you mean 'max_cost_usd'? A budget has max_",
+        "budget: max_cost: Extra inputs are not permitted. Did you mean 'max_cost_usd'?",
     ),
     "a hook event": (lambda: Hooks.of({"tool_ended": story}), "Did you mean 'tool_end'?"),
     "an approved tool": (
