@@ -194,7 +194,11 @@ def agents() -> Iterator[Finding]:
     if addresses:
         yield Finding("ok", f"agents: {', '.join(addresses)}")
     else:
-        yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
+        yield Finding(
+            "warning",
+            "agents: none is registered",
+            "call register(agent) in agents.py of an app that is in INSTALLED_APPS",
+        )
     if not _has_table(Run):
         return
     if conf.ENGINE == "inline":
