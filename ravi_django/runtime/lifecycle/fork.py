@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
-from django.db.models import Max, Min, Q, QuerySet, Sum, TextField
+from django.db.models import F, Max, Min, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from ravi_django import limits
@@ -205,13 +205,11 @@ def _point(source: Run, after_seq: int) -> int:
 
 def _before_live_children(source: Run) -> int:
     """The last entry before the spawn of a live child: the child stays the source's."""
-    live = {
-        str(child)
-        for child in Run.objects.filter(parent_id=source.id).exclude(status__in=TERMINAL).values_list("id", flat=True)
-    }
+    children = Run.objects.filter(parent_id=source.id).exclude(status__in=TERMINAL).values_list("id", flat=True)
+    live = {str(child) for child in children}
     spawned = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, kind="child.spawned")
-    places = [seq for seq, result in spawned.values_list("seq", "result") if (result or {}).get("run") in live]
-    return min(places, default=source.next_seq) - 1
+    rows = spawned.values_list("seq", "result")
+    return min((seq for seq, result in rows if (result or {}).get("run") in live), default=source.next_seq) - 1
 
 
 def _last_clean(rows: Iterable[tuple[int, str, str, str]], retried: dict[int, set[int]], *, before: int) -> int:
@@ -270,31 +268,22 @@ def _copy_session(source: Run, end: int, title: str) -> Session:
     if source.parent_id is None:
         new.family = source.session.family or source.session_id
     session = create_session(new)
-    key: Any = Session._meta.pk
-    ids = [key.get_db_prep_value(one, connection) for one in (session.id, source.session_id)]
-    with connection.cursor() as cursor:
-        cursor.execute(_COPY_TURNS[postgres.in_use()], [*ids, end])
+    past = Turn.objects.filter(session_id=source.session_id, position__lt=end)
+    other = {"id": None, "index": None, "entry_id": None, "session_id": _text(session.id)}
+    other["content"] = f"CASE WHEN entry_id IS NULL THEN content {_OF_CALL[postgres.in_use()]} END"
+    _copy(past, other, kind=F("entry__kind"), request=F("entry__request"), result=F("entry__result"))
     return session
 
 
 # The blocks of a turn that refers to its call are those of `blocks_of`, by value: the source's journal may be deleted.
-_IN_SQL = (  # array, object, content, id of the call, whether it is an error: on SQLite and on PostgreSQL
-    *("json_array", "json_object", "json(json_extract(result, '$.content'))", "json_extract(request, '$.call_id')"),
-    "json(CASE WHEN json_extract(result, '$.is_error') THEN 'true' ELSE 'false' END)",
-), (
-    *("jsonb_build_array", "jsonb_build_object", "result -> 'content'", "request -> 'call_id'"),
-    "coalesce(result -> 'is_error', 'false')",
-)  # fmt: skip
-_COPY_TURNS = [
-    f"""INSERT INTO ravi_turn (session_id, agent, position, run_id, role, content, name, keeps, created_at)
-SELECT %s, turn.agent, position, turn.run_id, role, CASE WHEN entry_id IS NULL THEN turn.content
-    WHEN kind = 'llm.call' THEN {content}
-    ELSE {array}({object}('type', 'tool_result', 'call_id', {call}, 'content', {content}, 'is_error', {error})) END,
-  turn.name, keeps, turn.created_at
-FROM ravi_turn turn LEFT JOIN ravi_journalentry entry ON entry.id = entry_id
-WHERE turn.session_id = %s AND position < %s"""  # noqa: S608 - of our own names
-    for array, object, content, call, error in _IN_SQL
-]
+_OF_CALL = (  # on SQLite and on PostgreSQL
+    """WHEN kind = 'llm.call' THEN json(json_extract(result, '$.content')) ELSE json_array(json_object(
+  'type', 'tool_result', 'call_id', json_extract(request, '$.call_id'),
+  'content', json(json_extract(result, '$.content')), 'is_error', json(iif(json_extract(result, '$.is_error'), 'true', 'false'))))""",
+    """WHEN kind = 'llm.call' THEN result -> 'content' ELSE jsonb_build_array(jsonb_build_object(
+  'type', 'tool_result', 'call_id', request -> 'call_id', 'content', result -> 'content',
+  'is_error', coalesce(result -> 'is_error', 'false')))""",
+)
 
 
 def _first_own_position(source: Run, point: int) -> int:
@@ -370,10 +359,11 @@ def _text(key: UUID) -> str:
     return f"'{value}'" + ("::uuid" if postgres.in_use() else "")
 
 
-def _copy(rows: QuerySet[Any], other: Mapping[str, str | None]) -> None:
-    """Copy rows inside the database, `other` columns from these SQL expressions. None: the database numbers it."""
+def _copy(rows: QuerySet[Any], other: Mapping[str, str | None], **more: F) -> None:
+    """Copy rows inside the database, `other` columns from these SQL expressions, which may use the columns `more`.
+    None: the database sets it."""
     columns = [field.column for field in rows.model._meta.local_concrete_fields]
-    past, parameters = rows.order_by().values(*columns).query.sql_with_params()
+    past, parameters = rows.order_by().values(*columns, **more).query.sql_with_params()
     copied = [column for column in columns if other.get(column, column)]
     values = ", ".join(other.get(column) or column for column in copied)
     statement = f"""INSERT INTO {rows.model._meta.db_table} ({", ".join(copied)})
