@@ -43,7 +43,7 @@ def main() -> None:
         from ravi_django.models import Run
         from ravi_django.runtime.lease import claims
         from ravi_django.runtime.runs import sessions
-        from ravi_django.runtime.streams import archive
+        from ravi_django.runtime.streams import republish
 
         fill()
         one = Run.objects.filter(status="running").values_list("id", flat=True)[0]
@@ -57,7 +57,7 @@ def main() -> None:
         show("The sweep: expired leases", claims.expired()[:500].explain())
         show("The sweep: runs without a hint", claims.ready()[:500].explain())
         show("The sweep: queued runs that were not promoted", sessions.orphaned()[:500].explain())
-        show("The sweep: ended trees whose last frame may not be sent", archive.unpublished_trees(0)[:50].explain())
+        show("The sweep: ended trees whose last frame may not be sent", republish.unpublished_trees(0)[:50].explain())
         with connection.cursor() as cursor:
             cursor.execute(
                 "EXPLAIN UPDATE ravi_run SET next_seq = next_seq + 1 "

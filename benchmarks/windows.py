@@ -21,8 +21,12 @@ from ravi_django.agents.current import _task_ctx
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
 from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
+from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    ToolResultCompaction,
+    TruncationCompaction,
+)
 from ravi_django.kernel import AgentId, ChatMessage, ModelResponse, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.models import Session
 from ravi_django.runtime.lease.history import _append

@@ -44,10 +44,12 @@ class KillWorkerView(UserPassesTestMixin, View):
         return tour(self.request)["may_kill_worker"]
 
     def post(self, request: HttpRequest) -> HttpResponse:
+        response = HttpResponse(status=204)  # without the tour's script the browser stays on the page
         try:
             noted = json.loads(Path(WORKER).read_text())
             if abs(psutil.Process(noted["pid"]).create_time() - noted["created"]) < 2.0:  # a pid is reused
                 os.killpg(noted["pid"], signal.SIGKILL)
+                response["X-Worker"] = noted["pid"]
         except (OSError, ValueError, psutil.Error):
             pass  # it is dead already
-        return HttpResponse(status=204)  # the browser stays on the page
+        return response

@@ -18,14 +18,14 @@ from django.contrib.auth import get_user_model
 from django.db import InterfaceError, OperationalError
 from django.utils.module_loading import import_string
 
-from ravi_django.agents.public_signals import RESERVED
+from ravi_django.agents.messages import RESERVED
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, AgentNotFoundError, ForbiddenError, Priority, TopicId
 from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.lease.gate import HANDOFF
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 from ravi_django.users import has, permits
 
 log = logging.getLogger("ravi.access")
@@ -102,9 +102,6 @@ def allows(question: str, *args: Any) -> bool:
         return False
 
 
-# --------------------------------------------------------------------------------------------------- the rules
-
-
 def access_of(agent: Agent) -> registry.Access:
     """The `access` of an agent: from its registration in code, or from its row."""
     return registry.access_of(agent.address) if agent.address in registry._agents else agent.access
@@ -123,9 +120,6 @@ def admits(access: registry.Access, user: Any, agent: Agent) -> bool:
     if access == "staff":
         return has(user, "is_staff")
     return access == "authenticated" or (access.startswith("perm:") and permits(user, access[len("perm:") :]))
-
-
-# --------------------------------------------------------------------------------------------------- one user
 
 
 def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> specs.Found:
@@ -222,7 +216,7 @@ def _refused(wanted: Collection[Wanted], agents: Mapping[str, Agent]) -> tuple[s
     """The deliveries that the policy refuses, and the errors of its `may_receive` by topic. A constant number of
     queries with Django's own backend of permissions."""
     users = get_user_model()._default_manager.in_bulk({owner for _, owner, _ in wanted})
-    addressees.cache_permissions(users.values())
+    site_rules.cache_permissions(users.values())
     receivers: dict[str, Collection[Any] | None] = {}
     failed: dict[str, Exception] = {}
     for topic in {topic for _, _, topic in wanted}:

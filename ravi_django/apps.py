@@ -16,7 +16,11 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         router.routers.insert(0, Router())
-        from ravi_django import checks, tasks  # noqa: F401 - registers the system checks, and Celery's tasks by their names
+        from ravi_django import (  # noqa: F401 - registers the system checks, and Celery's tasks by their names
+            checks,
+            server_checks,
+            tasks,
+        )
         from ravi_django.runtime import tools
         from ravi_django.runtime.catalog import registry
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
@@ -25,7 +29,7 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.events.relay import on_events_written
         from ravi_django.runtime.files import files
         from ravi_django.runtime.journal.outbox import events_written
-        from ravi_django.runtime.lifecycle import deletion
+        from ravi_django.runtime.lifecycle import erasing
         from ravi_django.runtime.people.mail import on_request
         from ravi_django.runtime.sources import saves
         from ravi_django.runtime.streams.buffer import on_request_changed
@@ -38,7 +42,7 @@ class RaviConfig(AppConfig):
         events_written.connect(on_events_written, dispatch_uid="ravi.relay")
         for signal in (request_opened, request_answered, request_closed, request_changed):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
-        deletion.connect()
+        erasing.connect()
         files.connect()
         saves.connect()
         setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")

@@ -56,8 +56,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django.kernel import InvalidInputError
     from ravi_django.runtime.budgets.accounts import faults as faults_of_daily
     from ravi_django.runtime.catalog.row_models import faults as faults_of_models
+    from ravi_django.runtime.files.files import faults as faults_of_files
     from ravi_django.runtime.files.media import largest_call
-    from ravi_django.runtime.files.types import faults as faults_of_files
     from ravi_django.runtime.lifecycle.prune import retention
     from ravi_django.runtime.middleware.chain import of_site
     from ravi_django.runtime.model_calls.call import faults
@@ -243,7 +243,7 @@ def _celery() -> list[CheckMessage]:
 @register("ravi")
 def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """The URLs in e-mails: workers write them, without a request that has the host."""
-    from ravi_django.runtime.people import links
+    from ravi_django.runtime.people import mail
 
     given = conf.REQUEST_EMAIL
     found: list[CheckMessage] = []
@@ -255,7 +255,7 @@ def check_request_email(app_configs: Any = None, **kwargs: Any) -> list[CheckMes
         hint = 'REQUEST_EMAIL = "https://example.com": the address of this site; None sends no e-mails.'
         return [*found, _wrong("REQUEST_EMAIL", hint, "ravi.E015")]
     try:
-        links.path_to("request-list")
+        mail.path_to("request-list")
     except NoReverseMatch:
         text = "RAVI['REQUEST_EMAIL'] is set, but the page of its links has no URL."
         hint = (

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -65,11 +66,12 @@ class AsyncClient:
             **{"timeout": TIMEOUT, "limits": NO_LIMITS, **options},
         )
 
-    async def run(self, /, agent: str, input: Any, *, timeout: float | None = None, **options: Any) -> Json:
+    async def run(self, /, agent: str, input: Any, *, timeout: float | timedelta | None = None, **options: Any) -> Json:
         """Submit, wait for the end, and return the run; its `output` is a text. Waits as long as the run works or waits
-        for people, or about `timeout` seconds. Raises ApiError also after that time, and if the run fails, is cancelled
-        or blocked; its `run` is the run's id."""
+        for people, or about `timeout` (seconds or a timedelta). Raises ApiError also after that time, and if the run
+        fails, is cancelled or blocked; its `run` is the run's id."""
         begun = time.monotonic()
+        timeout = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         run = await self.submit(agent, input, **options)
         with _after_submit(run):
             async with aclosing(self._signs(run["id"], 0, STREAM_S)) as signs:

@@ -66,9 +66,6 @@ def is_shared() -> bool:
     return not isinstance(cache, LocMemCache) and type(cache).incr is not BaseCache.incr  # not atomic
 
 
-# ------------------------------------------------------------------------------------------------------ calls
-
-
 def count(user: Any, name: str, times: int = 1) -> None:
     """Count a call of `user`, or `times` bytes of it. Raises RateLimitedError above the limit of this minute or hour.
     The permission `ravi.unlimited` is checked only then."""
@@ -139,9 +136,6 @@ def _added(name: str, pk: Any, times: int) -> int:
         return int(cache.incr(key, times))
 
     return _ask_cache(add, 0)
-
-
-# --------------------------------------------------------------------------------------- open sockets and streams
 
 
 def open_one(user: Any, name: str, most: int | None = None) -> str:

@@ -6,9 +6,8 @@ The consumers check origins. AllowedHostsOriginValidator would also refuse progr
 
 from django.urls import re_path
 
-from ravi_django.ws.consumer import UnknownPath
+from ravi_django.ws.consumer import RunConsumer, SessionConsumer, UnknownPath
 from ravi_django.ws.requests import RequestsConsumer
-from ravi_django.ws.session import RunConsumer, SessionConsumer
 
 websocket_urlpatterns = [
     re_path(r"^ws/ravi/runs/(?P<id>[^/]+)/$", RunConsumer.as_asgi()),

@@ -2,7 +2,6 @@
 
 from ravi_django.capabilities.feeds.adapter import register_source_adapter
 from ravi_django.runtime.sources.adding import add_source
-from ravi_django.runtime.sources.bus_feed import feed_agent
-from ravi_django.runtime.sources.webhooks import forget_old_secret, make_secret, path_of
+from ravi_django.runtime.sources.webhooks import feed_agent, forget_old_secret, make_secret, path_of
 
 __all__ = ["add_source", "feed_agent", "forget_old_secret", "make_secret", "path_of", "register_source_adapter"]

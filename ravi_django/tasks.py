@@ -142,13 +142,14 @@ def _start() -> None:
     """Look for work, and import the model library beside it if an agent needs it: a run whose worker died waits for no
     import but its own model's."""
     from ravi_django.capabilities.llm import warm
-    from ravi_django.runtime.catalog.specs import uses_litellm
+    from ravi_django.runtime.catalog.agent_models import log_faults, uses_litellm
     from ravi_django.runtime.engine.worker import get_worker
 
     worker = get_worker()
     gc.collect()
     gc.freeze()  # a full collection over all imported modules would stall every run for half a second
     worker.keep_looking()
+    log_faults()
     try:
         if uses_litellm():
             warm()

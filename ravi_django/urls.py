@@ -14,14 +14,13 @@ from ravi_django.api.events import EventViewSet, TicketsView
 from ravi_django.api.files import FileViewSet
 from ravi_django.api.follows import EmitView, FollowViewSet
 from ravi_django.api.hooks import HookView
-from ravi_django.api.metrics import HealthView, MetricsView
+from ravi_django.api.metrics import HealthView, MetricsView, TodayView, UsageViewSet
 from ravi_django.api.openai import ChatView as ChatCompletionsView, ModelsView, NoEndpointView
+from ravi_django.api.openapi import RedocView, SchemaView, SwaggerView
 from ravi_django.api.requests import RequestViewSet
 from ravi_django.api.responses import ResponsesView
 from ravi_django.api.runs import RunViewSet
-from ravi_django.api.schema import RedocView, SchemaView, SwaggerView
 from ravi_django.api.sessions import SessionViewSet
-from ravi_django.api.usage import TodayView, UsageViewSet
 from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView, PanelView
 from ravi_django.ui.dashboard import DashboardView

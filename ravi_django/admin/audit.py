@@ -20,6 +20,7 @@ from ravi_django.conf import conf
 from ravi_django.models import AuditRecord, WorkerProcess, first_id_of
 from ravi_django.models.audit import decided_by
 from ravi_django.pages import show
+from ravi_django.pages.words import event_of
 from ravi_django.runtime.db import clock
 
 MOST = 1_000  # users whose records one search looks for
@@ -70,8 +71,8 @@ class AuditRecordAdmin(InspectAdmin):
 
     @admin.display(description=_("name"))
     def shown_name(self, record: AuditRecord) -> str:
-        """The event of a request; else the name of the model or tool."""
-        return show.word(record.name) if record.event == "request" else record.name
+        """What happened to a request, or to which call; else the name of the model or tool."""
+        return event_of(record.name, record.detail) if record.event == "request" else record.name
 
     @admin.display(description=_("detail"))
     def shown_detail(self, record: AuditRecord) -> SafeString | str:

@@ -28,7 +28,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ForbiddenError
 from ravi_django.models import HumanRequest, Run
 from ravi_django.pages.words import script_words
-from ravi_django.runtime.people import links, site_rules
+from ravi_django.runtime.people import mail, site_rules
 from ravi_django.users import has
 
 if TYPE_CHECKING or not apps.is_installed("unfold"):
@@ -141,7 +141,7 @@ class LiveAdmin(ModelAdmin):  # type: ignore[type-arg]
         if not self.admin_site.is_registered(HumanRequest):
             return found
         inbox = reverse("admin:ravi_humanrequest_changelist", current_app=self.admin_site.name)
-        attributes = {"data-inbox": inbox, "data-socket": links.socket("requests"), "defer": True}
+        attributes = {"data-inbox": inbox, "data-socket": mail.socket("requests"), "defer": True}
         if words := script_words():
             attributes["data-words"] = words
         script = forms.Script("ravi/requests.js", **attributes)

@@ -28,12 +28,12 @@ from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.people.top_ups import is_top_up
 
 MOST = 200  # at once
-_BUTTONS = {"approve": _("Approve"), "deny": _("Deny")}
-_TITLES = {"approve": _("Approve %(count)s calls of %(tool)s?"), "deny": _("Deny %(count)s calls of %(tool)s?")}
-_ALL = {"approve": _("Approve all %(count)s"), "deny": _("Deny all %(count)s")}
+_BUTTONS = {"approve": _("Approve"), "deny": _("Reject")}
+_TITLES = {"approve": _("Approve %(count)s calls of %(tool)s?"), "deny": _("Reject %(count)s calls of %(tool)s?")}
+_ALL = {"approve": _("Approve all %(count)s"), "deny": _("Reject all %(count)s")}
 _DONE = {
     "approve": _("Approved: %(done)s of %(count)s calls of %(tool)s."),
-    "deny": _("Denied: %(done)s of %(count)s calls of %(tool)s."),
+    "deny": _("Rejected: %(done)s of %(count)s calls of %(tool)s."),
 }
 
 
@@ -44,7 +44,7 @@ class BulkDecisions(InspectAdmin):
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
         return self._confirm(request, "approve")
 
-    @admin.action(description=_("Deny selected"), permissions=["answer"])
+    @admin.action(description=_("Reject selected"), permissions=["answer"])
     def deny_selected(self, request: HttpRequest, queryset: QuerySet[HumanRequest]) -> HttpResponse | None:
         return self._confirm(request, "deny")
 
@@ -60,7 +60,7 @@ class BulkDecisions(InspectAdmin):
         rows = self._rows(request, list(seen))
         fault = _mixed(rows)
         if action not in _BUTTONS or not seen:
-            fault = gettext("Nothing was decided. Select requests, then approve or deny them.")
+            fault = gettext("Nothing was decided. Select requests, then approve or reject them.")
         elif len(rows) != len(seen):
             fault = gettext("Nothing was decided. Some of these requests do not exist, or you may not see them.")
         if fault:
@@ -68,8 +68,6 @@ class BulkDecisions(InspectAdmin):
         else:
             self._answer_each(request, action, rows, seen)
         return redirect("admin:ravi_humanrequest_changelist")
-
-    # ---------------------------------------------------------------------------------------------------- steps
 
     def _confirm(self, request: HttpRequest, action: str) -> HttpResponse | None:
         if request.POST.get("select_across") == "1":

@@ -22,7 +22,7 @@ from ravi_django.admin.base import InspectAdmin
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.models import AuditRecord, HumanRequest
 from ravi_django.pages import show, words
-from ravi_django.pages.context import cost_of, outcome_of, questions_of, turns_of
+from ravi_django.pages.context import cost_of, input_of, outcome_of, questions_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at
 from ravi_django.runtime.people import answers, escalation, rights
 from ravi_django.runtime.people.answers import MAX_TEXT
@@ -93,8 +93,6 @@ class DecisionPages(InspectAdmin):
         view = self.admin_site.admin_view(self.reassign_view)
         return [path("<path:object_id>/reassign/", view, name="ravi_humanrequest_reassign"), *super().get_urls()]
 
-    # ---------------------------------------------------------------------------------------------------- decide
-
     def _decide(self, request: HttpRequest, asked: HumanRequest) -> HttpResponse:
         if refusal := rights.why_not(request.user, asked):
             raise PermissionDenied(refusal)
@@ -131,8 +129,6 @@ class DecisionPages(InspectAdmin):
             now_at(seen, asked.version)
         notice = why if is_pending and not is_newer else lost_words(asked)
         return self._page(request, asked, notice=notice, status=409, **forms_)
-
-    # ------------------------------------------------------------------------------------------------------ show
 
     def _asked(self, request: HttpRequest, object_id: str) -> HumanRequest:
         """As in REST: 404 for a request that the user may not see."""
@@ -200,9 +196,6 @@ def _may_reassign(user: Any, asked: HumanRequest) -> bool:
     return True
 
 
-# -------------------------------------------------------------------------------------------- the page's context
-
-
 def context_of(row: HumanRequest) -> dict[str, Any]:
     return {
         "title": words.title_of(row),
@@ -221,6 +214,7 @@ def context_of(row: HumanRequest) -> dict[str, Any]:
         "arguments": None if row.kind == HumanRequest.Kind.QUESTION else show.pretty(row.arguments, None),
         "tool": _tool(row),
         "cost": cost_of(row.run),
+        "input": input_of(row.run),
         "turns": turns_of(row, TURNS),
         "outcome": _outcome(row),
         "history": _history(row),

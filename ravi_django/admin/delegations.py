@@ -21,7 +21,7 @@ from ravi_django.admin.base import InspectAdmin, LiveAdmin, column, may_name, us
 from ravi_django.models import Delegation, HumanRequest, StickyDecision
 from ravi_django.pages import show
 from ravi_django.runtime.people import rights, standing
-from ravi_django.runtime.people.addressees import active_users
+from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.users import has
 
 
@@ -99,8 +99,6 @@ class DelegationAdmin(LiveAdmin):
     list_per_page = 50
     actions = None
 
-    # ---------------------------------------------------------------------------------------------- permissions
-
     def has_module_permission(self, request: HttpRequest) -> bool:
         return _is_staff(request)
 
@@ -131,8 +129,6 @@ class DelegationAdmin(LiveAdmin):
 
     def of_tenants(self, rows: QuerySet[Any], tenants: Collection[str]) -> Q:
         return Q(user__in=users_of(rows, "user", tenants))
-
-    # ------------------------------------------------------------------------------------------------ the form
 
     def get_fields(self, request: HttpRequest, obj: Delegation | None = None) -> Any:
         return ["user", "delegate", "since", "until", "reason"]

@@ -13,7 +13,8 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -30,8 +31,9 @@ from ravi_django.kernel.visible import visible
 from ravi_django.models import HumanRequest, StickyDecision, first_id_of
 from ravi_django.models.names import word
 from ravi_django.pages import show
+from ravi_django.pages.context import first_words
 from ravi_django.pages.words import answered_by, next_of, one_line, who
-from ravi_django.runtime.people import figures, links
+from ravi_django.runtime.people import figures, mail
 from ravi_django.runtime.people.figures import Figures
 
 # The filters use indexes and the values of the newest requests, never the distinct values of all.
@@ -178,7 +180,7 @@ def add_to(site: AdminSite) -> None:
 def _dashboard() -> list[dict[str, Any]]:
     """The dashboard in the form of a model; nothing without the app's URLs."""
     try:
-        address = links.path_to("dashboard")
+        address = mail.path_to("dashboard")
     except NoReverseMatch:
         return []
     name, may = gettext("Dashboard"), {"add": False, "change": False, "delete": False, "view": True}
@@ -252,8 +254,6 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         super().__init__(model, admin_site)
         add_to(admin_site)
 
-    # -------------------------------------------------------------------------------------------- who sees what
-
     def has_module_permission(self, request: HttpRequest) -> bool:
         return super().has_module_permission(request) or self.has_view_permission(request)
 
@@ -273,9 +273,8 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HumanRequest]:
         ordered: QuerySet[HumanRequest] = readers.readable(request).order_by(*self.get_ordering(request))
-        return ordered.select_related("run", "owner", "answered_by")
-
-    # ------------------------------------------------------------------------------------------------- the list
+        words = first_words(Coalesce(OuterRef("run__root_id"), OuterRef("run_id")))
+        return ordered.select_related("run", "owner", "answered_by").annotate(first_words=words)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         waiting = pending(request)
@@ -296,13 +295,14 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
         risk = format_html(of_risk, row.risk, show.word(row.risk)) if row.risk else ""
         return format_html(
             '<span class="ravi-kind">{}</span>{} <span class="ravi-asked">{}</span>'
-            '<br><span class="ravi-quiet">{}{}</span>',
+            '<br><span class="ravi-quiet">{}{}{}</span>',
             show.word(row.kind),
             tool,
             one_line(row),
             risk,
             gettext("%(agent)s, for %(owner)s")
             % {"agent": row.run.agent, "owner": show.visible(str(row.owner or gettext("the system")))},
+            format_html(": “{}”", show.snippet(row.first_words)) if row.first_words else "",  # type: ignore[attr-defined]
         )
 
     @admin.display(description=_("assigned to, next step"))
@@ -319,8 +319,6 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         words = Q(text__icontains=term) | Q(tool__icontains=term)
         return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id")
-
-    # -------------------------------------------------------------------------------------------------- figures
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(lambda request: figures_view(request, self))

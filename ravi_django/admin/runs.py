@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import NoReverseMatch, URLPattern, path, reverse
@@ -24,10 +24,11 @@ from ravi_django.kernel import ConflictError, IllegalTransitionError, KernelErro
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.pages import show
+from ravi_django.pages.context import first_words
 from ravi_django.pages.run_actions import actions_of, payload_of
 from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
-from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.signal_answers import send as send_signal
@@ -88,17 +89,26 @@ class RunAdmin(InspectAdmin):
 
     # ------------------------------------------------------------------------------------------------ the list
 
-    run = column(_("agent and run"), lambda run: format_html("{}<br>{}", run.agent, show.short_id(run.id)))
+    @admin.display(description=_("agent and run"))
+    def run(self, run: Run) -> SafeString:
+        words = show.snippet(run.first_words or "")  # type: ignore[attr-defined]
+        return format_html('{} {}<span class="ravi-asked">{}</span>', run.agent, show.short_id(run.id), words)
+
     status_badge = column(_("status"), lambda run: show.status(run.status))
 
     @admin.display(description=_("created, duration"))
     def created_and_duration(self, run: Run) -> SafeString:
         took = show.between(run.started_at, run.finished_at or timezone.now())
+        if run.start_at is not None:
+            took = gettext("starts at %(time)s") % {"time": show.moment(run.start_at)}
         return _two_lines(show.moment(run.created_at), took)
 
     @admin.display(description=_("tokens in → out, cost"))
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        return super().get_queryset(request).annotate(first_words=first_words(OuterRef("id")))  # type: ignore[no-any-return]
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return id_begins(term, "id", "session_id") or Q(owner__in=users_named(term))

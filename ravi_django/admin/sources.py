@@ -33,7 +33,7 @@ from ravi_django.pages import show
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.schedules import schedules
 from ravi_django.runtime.sources import adding, webhooks
-from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.runtime.sources.items import MOVED, STATE
 from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
@@ -113,8 +113,6 @@ class SourceAdmin(OwnedAdmin):
         items = gettext("Items: %(count)s") % {"count": count}
         return [*named, items], {gettext("sources"): len(named), gettext("items"): count}, set(), []
 
-    # ------------------------------------------------------------------------------------------------ the form
-
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
         hidden = () if has(request.user, "is_superuser") else SUPERUSERS
         chosen = [name for name in FIELDS if name not in hidden]
@@ -153,8 +151,6 @@ class SourceAdmin(OwnedAdmin):
             return redirect("admin:ravi_source_secret", obj.pk)
         return super().response_add(request, obj, post_url_continue)
 
-    # ---------------------------------------------------------------------------------------------- the secret
-
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.secret_view)
         return [path("<uuid:id>/secret/", view, name="ravi_source_secret"), *super().get_urls()]
@@ -188,8 +184,6 @@ class SourceAdmin(OwnedAdmin):
             "valid": _valid(source),
         }
         return TemplateResponse(request, "ravi/admin/source_secret.html", context)
-
-    # ------------------------------------------------------------------------------------------------- actions
 
     @admin.action(description=_("Poll selected sources now"), permissions=["change"])
     def poll_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -231,8 +225,6 @@ class SourceAdmin(OwnedAdmin):
             self.log_change(request, row, done)
         words = words % {"count": len(rows)} + (" " + why % {"count": left} if left else "")
         self.message_user(request, words, messages.SUCCESS if rows else messages.WARNING)
-
-    # ------------------------------------------------------------------------------------------------- columns
 
     @admin.display(description=_("state"))
     def state(self, source: Source) -> SafeString | str:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from ravi_django.models import BudgetAccount, Run
 from ravi_django.pages import show
-from ravi_django.runtime.budgets import usage
+from ravi_django.runtime.budgets import accounts
 
 MOST = 200  # runs of one tree on a page
 FIELDS = (
@@ -22,11 +22,11 @@ def of_run(run: Run) -> dict[str, Any] | None:
     """For the template; None for a run on its own without a budget. Two queries."""
     tree = Run.objects.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
     rows = list(tree.order_by("id").only(*FIELDS)[: MOST + 1])
-    account = usage.tree_account(run.tree_id)
+    account = accounts.tree_account(run.tree_id)
     if len(rows) < 2 and account is None:
         return None
     shown = rows[:MOST]
-    total = usage.TreeUsage.of(shown)
+    total = accounts.TreeUsage.of(shown)
     return {
         "lines": [_line(one, run) for one in _parents_first(shown)],
         "more": len(rows) > MOST,

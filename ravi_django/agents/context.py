@@ -12,12 +12,10 @@ from ravi_django.agents.memory.compaction.strategy import (
 )
 from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction as SummarizationCompaction
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed as TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import (
-    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
-    ToolResultCompaction as ToolResultCompaction,
-)
 from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction as SelectiveToolCallCompaction,
     SlidingWindowCompaction as SlidingWindowCompaction,
+    ToolResultCompaction as ToolResultCompaction,
     TruncationCompaction as TruncationCompaction,
 )
 from ravi_django.agents.memory.history import (

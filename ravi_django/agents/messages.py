@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
 from ravi_django.kernel import AgentId, ChatModel, GenerationOptions, InvalidInputError, RunContext, TextBlock, TopicId
 from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.messages import ChatPayload, DataPayload, Message, ToolExecutionResult
 
 Instructions = str | Callable[[RunContext], str | Awaitable[str]]
@@ -133,3 +134,24 @@ def plain_text(data: Any) -> str | None:
     if isinstance(data, dict) and data.keys() == {"text"} and isinstance(data["text"], str):
         return str(data["text"])
     return None
+
+
+RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes that the runtime uses
+
+
+def checked_names(names: Any) -> frozenset[str]:
+    """Validate an agent's `public_signals`. Raises InvalidInputError."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInputError(f"public_signals must be a set of names, not {names!r}", field="public_signals")
+    found = list(names)
+    for name in found:
+        if check_text("public_signals", name, 200).startswith(RESERVED):
+            raise InvalidInputError(
+                f"public_signals: {name!r} has a reserved prefix: {', '.join(RESERVED)}", field="public_signals"
+            )
+    return frozenset(found)
+
+
+def names_of(agent: Any, names: Iterable[str] | None) -> frozenset[str]:
+    """The names of the agent's class and those passed to its constructor."""
+    return checked_names(type(agent).public_signals) | checked_names(names or ())

@@ -9,8 +9,8 @@ from rest_framework.response import Response
 from ravi_django import access
 from ravi_django.agents.spec.spec import CLASSES, REACT
 from ravi_django.api.base import ApiViewSet
+from ravi_django.api.filters import AddressPages
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.pagination import AddressPages
 from ravi_django.kernel import AgentId, AgentNotFoundError
 from ravi_django.models import Agent
 from ravi_django.runtime.catalog import specs

@@ -1,38 +1,87 @@
-"""Base classes of all views. Of the site's REST_FRAMEWORK settings, authentication and throttling apply."""
+"""The base of all views: authentication by RAVI["API_AUTHENTICATION"], bodies, and errors in one shape."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import cache
 from os import SEEK_END
 from tempfile import SpooledTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.db.transaction import non_atomic_requests
 from django.urls import Resolver404, resolve
 from django.utils.decorators import method_decorator
+from django.utils.module_loading import import_string
 from drf_spectacular.openapi import AutoSchema
-from rest_framework.exceptions import APIException, NotFound, ParseError
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import APIException, AuthenticationFailed, NotFound, ParseError
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import BaseParser
 from rest_framework.permissions import SAFE_METHODS, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from ravi_django import limits
-from ravi_django.api import auth, filters
-from ravi_django.api.pagination import Pages
+from ravi_django.api import filters
+from ravi_django.api.filters import Pages
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.conf import conf
 from ravi_django.kernel import InputTooLargeError, InvalidInputError
 from ravi_django.kernel.json_values import read_json
 from ravi_django.services import problems
+from ravi_django.services.openings import Credential, take_ticket
+
+TOKEN = "rest_framework.authentication.TokenAuthentication"  # noqa: S105 - a class
+SESSION = "rest_framework.authentication.SessionAuthentication"
+
+
+def authenticators() -> list[Any]:
+    """Instances of the configured classes, in order; token (when its app is installed) and session by default."""
+    own = [TOKEN, SESSION] if apps.is_installed("rest_framework.authtoken") else [SESSION]
+    # An empty list, which would refuse all users, counts as not set.
+    paths = conf.API_AUTHENTICATION or api_settings.user_settings.get("DEFAULT_AUTHENTICATION_CLASSES") or own
+    return [_class_of(path)() for path in paths]
+
+
+def challenge(request: Any, used: list[Any]) -> str:
+    """The WWW-Authenticate header of the first authenticator that has one. Session authentication has none; without a
+    header DRF would answer missing credentials with 403."""
+    found = (authenticator.authenticate_header(request) for authenticator in used)
+    return next(filter(None, found), 'Session realm="api"')
+
+
+def credential_of(request: Any) -> Credential:
+    """The session of a request, or its token's row."""
+    if isinstance(request.successful_authenticator, SessionAuthentication):
+        return Credential.of_session(getattr(request._request, "session", None), request.user)
+    return Credential.of_token(request.auth)
+
+
+class TicketAuthentication(BaseAuthentication):
+    """`?ticket=` in the address of an event stream: a browser's EventSource sends no headers."""
+
+    def authenticate(self, request: Any) -> tuple[Any, Any] | None:
+        ticket = request.query_params.get("ticket")
+        if ticket is None:
+            return None
+        found = take_ticket(ticket, request.parser_context["view"].run_id)
+        if found is None:
+            raise AuthenticationFailed("the ticket was used, has expired or is unknown")
+        return found.user, found
+
+
+@cache
+def _class_of(path: Any) -> Any:
+    return import_string(path) if isinstance(path, str) else path
 
 
 def max_body() -> int:
@@ -115,10 +164,10 @@ class ApiView(APIView):
     _held = 0  # bytes of the budget of this process
 
     def get_authenticators(self) -> list[Any]:
-        return auth.authenticators()
+        return authenticators()
 
     def get_authenticate_header(self, request: Any) -> str:
-        return auth.challenge(request, self.get_authenticators())
+        return challenge(request, self.get_authenticators())
 
     def longest_body(self) -> int:
         """Bytes."""

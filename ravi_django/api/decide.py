@@ -26,10 +26,10 @@ from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError,
 from ravi_django.kernel.visible import visible
 from ravi_django.models import TERMINAL, HumanRequest, RequestLink
 from ravi_django.models.names import word
-from ravi_django.pages.context import cost_of, outcome_of, turns_of
+from ravi_django.pages.context import cost_of, input_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
 from ravi_django.pages.words import decision_of, end_of, name_of, next_step, title_of
-from ravi_django.runtime.people import answers, links, rights
+from ravi_django.runtime.people import answers, mail, rights
 from ravi_django.runtime.people.top_ups import is_top_up
 from ravi_django.ui.access import login_url
 
@@ -96,12 +96,12 @@ class DecideView(View):
 
     def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponseBase:
         try:
-            links.id_of(token)
+            mail.id_of(token)
             user = getattr(request, "user", None)
             if user is None or not user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), login_url())
-            self.link = links.find(token, user)
-        except links.ExpiredLinkError:
+            self.link = mail.find(token, user)
+        except mail.ExpiredLinkError:
             return _words(request, EXPIRED, 410)
         except NotFoundError:
             return _words(request, NOT_YOURS, 404)
@@ -122,7 +122,7 @@ class DecideView(View):
             form.refuse(error.field, str(error))
             return self._page(request, form=form, status=400)
         except (ConflictError, ForbiddenError, NotFoundError) as error:
-            self.link = links.find(token, request.user)  # as it is now
+            self.link = mail.find(token, request.user)  # as it is now
             now_at(form, self.link.request.version)
             status = 409 if isinstance(error, ConflictError) else 403
             return self._page(request, form=form, notice=visible(str(error)), status=status)
@@ -135,7 +135,7 @@ class DecideView(View):
             return False
         with transaction.atomic():
             answers.answer(self.link.request_id, by=request.user, **given)
-            if not links.use_link(self.link):
+            if not mail.use_link(self.link):
                 raise ConflictError(_("This link has already been used."))
         return True
 
@@ -160,6 +160,7 @@ class DecideView(View):
             "context": visible(str(asked.about.get("context") or "")),
             "arguments": None if asked.arguments is None else pretty(asked.arguments),
             "cost": cost_of(asked.run),
+            "input": input_of(asked.run, TURN_CHARS),
             "turns": turns_of(asked, TURNS, TURN_CHARS),
             "next": next_step(asked),
             "end": end_of(asked),

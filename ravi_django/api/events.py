@@ -14,10 +14,10 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.response import Response
 
 from ravi_django import limits
-from ravi_django.api import auth, pagination, sse
+from ravi_django.api import base, filters, sse
 from ravi_django.api.base import ApiView, ApiViewSet, non_atomic
+from ravi_django.api.filters import limit_of
 from ravi_django.api.openapi import documented, parameter
-from ravi_django.api.pagination import limit_of
 from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
@@ -49,7 +49,7 @@ class EventViewSet(ApiViewSet):
     renderer_classes = [EventStreamRenderer, JSONRenderer]
 
     def get_authenticators(self) -> list[Any]:
-        return [auth.TicketAuthentication(), *super().get_authenticators()]
+        return [base.TicketAuthentication(), *super().get_authenticators()]
 
     @property
     def run_id(self) -> UUID:
@@ -99,7 +99,7 @@ class EventViewSet(ApiViewSet):
         run = self.get_object()
         if isinstance(request.accepted_renderer, JSONRenderer):
             whole = hidden.sees(request.user)
-            frames, done = page(run.tree_id, after, limit, whole=whole, room=pagination.MAX_BYTES)
+            frames, done = page(run.tree_id, after, limit, whole=whole, room=filters.MAX_BYTES)
             upto = frames[-1]["seq"] if frames else after
             return Response({"results": [*filter(only, frames)], "next_after": upto, "done": done})
         return _stream(request, run, after, only)
@@ -130,7 +130,7 @@ def streams_asgi(request: Any, instead: str) -> bool:
 
 def opening_of(request: Any, run: Run, place: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
-    return Opening(request.user.pk, auth.credential_of(request), place, run, whole=whole, only=only)
+    return Opening(request.user.pk, base.credential_of(request), place, run, whole=whole, only=only)
 
 
 def streaming(body: Any) -> StreamingHttpResponse:
@@ -167,5 +167,5 @@ class TicketsView(ApiView):
     def post(self, request: Any) -> Response:
         """Create a ticket, which opens one websocket, or the event stream of one run and that stream again."""
         self.given(shapes.EmptySerializer)
-        ticket, expires_at = issue_ticket(request.user, auth.credential_of(request))
+        ticket, expires_at = issue_ticket(request.user, base.credential_of(request))
         return Response(shapes.TicketSerializer({"ticket": ticket, "expires_at": expires_at}).data, status=201)

@@ -19,9 +19,9 @@ from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, IllegalTransitionError
 from ravi_django.models import BudgetAccount, Feedback, Run
-from ravi_django.runtime.budgets import usage
+from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
-from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.records import rate
@@ -82,7 +82,7 @@ class RunTreeSerializer(RunRowSerializer):
         for row in shown.values():
             if row["parent"] in shown:
                 shown[row["parent"]]["children"].append(row)
-        whole = SimpleNamespace(**asdict(usage.TreeUsage.of(root.members)), budget=usage.tree_account(root.id))
+        whole = SimpleNamespace(**asdict(accounts.TreeUsage.of(root.members)), budget=accounts.tree_account(root.id))
         return {**shown[str(root.id)], "tree": TreeSummarySerializer(whole).data}
 
 

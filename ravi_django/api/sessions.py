@@ -97,7 +97,8 @@ class SessionViewSet(ApiViewSet):
     @documented("sessions_list", ok={200: shapes.SessionSerializer(many=True)}, errors=[400, 403])
     def list(self, request: Any) -> Response:
         """The user's conversations, newest first, without those between agents."""
-        return self.page(self.filter_queryset(self.get_queryset().filter(parent_session=None)))
+        rows = self.get_queryset().filter(parent_session=None).select_related("owner")
+        return self.page(self.filter_queryset(rows))
 
     @documented(
         "sessions_create", request=shapes.SessionRequestSerializer, ok={201: shapes.SessionSerializer}, errors=[404]
@@ -113,10 +114,10 @@ class SessionViewSet(ApiViewSet):
         sessions.create_session(row).refresh_from_db()
         return self.shown(row, 201)
 
-    @documented("sessions_read", ok={200: shapes.SessionSerializer}, errors=[404])
+    @documented("sessions_read", ok={200: shapes.SessionDetailSerializer}, errors=[404])
     def retrieve(self, request: Any, id: UUID) -> Response:
-        """One conversation."""
-        return self.shown(self.get_object())
+        """One conversation, with the forks of its runs: other versions of its messages."""
+        return Response(shapes.SessionDetailSerializer(self.get_object(), context={"request": request}).data)
 
     @documented(
         "sessions_rename", request=shapes.SessionRenameSerializer, ok={200: shapes.SessionSerializer}, errors=[404]
@@ -126,7 +127,7 @@ class SessionViewSet(ApiViewSet):
         given = self.given(shapes.SessionRenameSerializer)
         row = self.get_object()
         row.title = given["title"]
-        row.save(update_fields=["title", "updated_at"])
+        row.save(update_fields=["title"])
         return self.shown(row)
 
     @documented("sessions_delete", ok={204: None}, errors=[403, 404, 409])

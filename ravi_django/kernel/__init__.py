@@ -79,16 +79,26 @@ from ravi_django.kernel.llm import (
     RetryPolicy as RetryPolicy,
 )
 from ravi_django.kernel.messages import (
+    AgentProgress as AgentProgress,
+    AgentStep as AgentStep,
     ChatPayload as ChatPayload,
+    CompletionEvent as CompletionEvent,
     ControlPayload as ControlPayload,
     DataPayload as DataPayload,
     Message as Message,
     PayloadBase as PayloadBase,
     ProgressPayload as ProgressPayload,
+    ReasoningDelta as ReasoningDelta,
+    StreamDone as StreamDone,
+    StreamRestart as StreamRestart,
+    TextDelta as TextDelta,
+    ToolCallDelta as ToolCallDelta,
     ToolCallRequest as ToolCallRequest,
     ToolExecutionResult as ToolExecutionResult,
     UnknownPayload as UnknownPayload,
+    progress_topic as progress_topic,
     register_payload_type as register_payload_type,
+    stream_topic as stream_topic,
 )
 from ravi_django.kernel.middleware import (
     AgentContextProtocol as AgentContextProtocol,
@@ -103,18 +113,6 @@ from ravi_django.kernel.middleware import (
     Middleware as Middleware,
 )
 from ravi_django.kernel.people import Addressees as Addressees, ApprovalDecision as ApprovalDecision, Step as Step
-from ravi_django.kernel.stream import (
-    AgentProgress as AgentProgress,
-    AgentStep as AgentStep,
-    CompletionEvent as CompletionEvent,
-    ReasoningDelta as ReasoningDelta,
-    StreamDone as StreamDone,
-    StreamRestart as StreamRestart,
-    TextDelta as TextDelta,
-    ToolCallDelta as ToolCallDelta,
-    progress_topic as progress_topic,
-    stream_topic as stream_topic,
-)
 from ravi_django.kernel.supervision import (
     CancellationToken as CancellationToken,
     ExecutionBudget as ExecutionBudget,

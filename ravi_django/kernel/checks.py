@@ -24,9 +24,17 @@ def check_whole(field: str, value: Any, least: int = 1, most: int | None = None)
     return value
 
 
+def seconds_of(value: Any) -> Any:
+    """The seconds of a timedelta, whole ones as an int; another value as it is."""
+    if not isinstance(value, timedelta):
+        return value
+    seconds = value.total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
+
+
 def check_seconds(field: str, value: Any, below: float = math.inf) -> float:
     """A span of time, as a number of seconds or a timedelta."""
-    found = value.total_seconds() if isinstance(value, timedelta) else value
+    found = seconds_of(value)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < below:
         end = "" if below == math.inf else f" and below {below:g}"
         raise InvalidInputError(f"{field} is a number of seconds above 0{end}, not {value!r:.100}", field=field)

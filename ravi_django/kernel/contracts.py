@@ -163,7 +163,7 @@ class RunContext(Protocol):
         from the one before, InvalidInputError that names the parameter.
         """
 
-    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int | timedelta = 0) -> None:
         """Have this agent follow `topic`, for the run's owner. Later publications come as a message and as the signal
         `new_feed_item` to the agent's run in this session, or start one. The follow outlives the run; following again
         changes nothing, and costs little.
@@ -184,13 +184,18 @@ class RunContext(Protocol):
     async def sleep(self, duration: float | timedelta) -> None:
         """Wait for seconds or a timedelta. A waiting run is only a row."""
 
-    async def sleep_until(self, when: datetime | timedelta) -> None: ...
+    async def sleep_until(self, when: datetime | timedelta | float) -> None: ...
 
     async def sleep_until_signal(
-        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+        self,
+        name: str,
+        *,
+        until: datetime | timedelta | float | None = None,
+        timeout: float | timedelta | None = None,
+        or_message: bool = False,
     ) -> Any:
         """Wait for a signal of this name, or take an earlier one: its payload, `{}` without one. None when `until` came
-        first, or with `or_message` a message for `receive`."""
+        first or `timeout` (seconds or a timedelta) has passed, or with `or_message` a message for `receive`."""
 
     async def receive(self) -> list[Message]:
         """The messages since those that the code got, oldest first; empty without any. It does not wait. Its messages

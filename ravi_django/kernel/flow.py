@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.kernel.contracts import RunHandle
@@ -16,14 +17,14 @@ class PauseForInputResult:
     """Ask a person, then call the tool again with the answer in its parameter annotated `HumanInput`.
 
     request: the question, or several as {key: question}. choices: texts to choose from, for a single question. context:
-    background for the person. timeout: seconds until the request expires; an expired one is not consent. to: the
-    recipients, an address or several (see Addressees); the run's owner unless the site says otherwise.
+    background for the person. timeout: seconds or a timedelta until the request expires; an expired one is not consent.
+    to: the recipients, an address or several (see Addressees); the run's owner unless the site says otherwise.
     """
 
     request: str | Mapping[str, str]
     choices: Sequence[str] | None = None
     context: str = ""
-    timeout: float | None = None
+    timeout: float | timedelta | None = None
     to: Any = None
 
 
@@ -51,7 +52,7 @@ class PauseForChildResult:
 
     handle: RunHandle
     message: Message | None = None
-    timeout: float | None = None
+    timeout: float | timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

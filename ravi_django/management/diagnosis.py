@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +13,24 @@ from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count
 
+from ravi_django.capabilities.llm import LiteLLMModel
 from ravi_django.capabilities.rehearsal.model import REHEARSAL
 from ravi_django.checks import SQLITE_LINE
 from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection, is_shared
 from ravi_django.kernel.visible import visible
-from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source, Status
+from ravi_django.models import Erasure, OutboxEvent, Run, Schedule, Source, Status, WorkerProcess
 from ravi_django.models.files import storage
 from ravi_django.models.schedules import SESSION_GONE
-from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog import agent_models, specs
 from ravi_django.runtime.catalog.registry import known_addresses
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.connections import own_settings
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
+from ravi_django.server_checks import NOTES
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -62,7 +63,7 @@ def _has_table(model: Any) -> bool:
 
 def settings() -> Iterator[Finding]:
     """Django's system checks of this app."""
-    messages = checks.run_checks(tags=["ravi"])
+    messages = [one for one in checks.run_checks(tags=["ravi"]) if one.id not in NOTES]
     for message in messages:
         if not message.is_silenced():
             level: Literal["error", "warning"] = "error" if message.is_serious() else "warning"
@@ -178,8 +179,8 @@ def tenants() -> Iterator[Finding]:
 
 def people() -> Iterator[Finding]:
     """Whether a request to staff reads many users, because the user model has no field `is_staff`."""
-    most = addressees.READ
-    if not addressees.has_field("is_staff") and addressees.active_users()[: most + 1].count() > most:
+    most = site_rules.READ
+    if not site_rules.has_field("is_staff") and site_rules.active_users()[: most + 1].count() > most:
         what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
@@ -234,23 +235,21 @@ def files() -> Iterator[Finding]:
 
 
 def models() -> Iterator[Finding]:
-    """The API keys of the models of all agents, in code and in the database."""
-    for empty in [key for key, value in os.environ.items() if key.endswith("_KEY") and not value.strip()]:
-        del os.environ[empty]  # litellm would use an empty variable as a key
-    agents_of: dict[tuple[str, str], list[str]] = {}
-    for address, model in specs.models():
-        for one in getattr(model, "models", (model,)):
-            look = getattr(one, "missing_variables", None)
-            missing = " or ".join(look()) if look else ""
-            agents_of.setdefault((one.name, missing), []).append(address)
-    for (name, missing), theirs in sorted(agents_of.items()):
-        used = ", ".join(sorted(theirs)[:SHOWN]) + (", …" if len(theirs) > SHOWN else "")
-        if missing:
-            fix = f"set {missing} in the environment of the workers"
-            yield Finding("error", f"model: {name} has no API key: {used}", fix)
-        else:
-            trial = ", which is only for trying out" if name == REHEARSAL else ""
-            yield Finding("ok", f"model: {name}{trial}: {used}")
+    """The names, keys and prices of the models of all agents. The keys are those of the live workers."""
+    is_migrated = _has_table(WorkerProcess)
+    keys = list(workers.alive().values_list("keys", flat=True)) if is_migrated else []
+    models = [*agent_models.in_code(), *(agent_models.in_rows() if is_migrated else ())]
+    has_dollars = "max_cost_usd" in str(conf.DAILY_BUDGETS)
+    for model, fault, addresses in agent_models.used(models, keys or (None,)):
+        of = ", ".join(sorted(addresses)[:SHOWN]) + (", …" if len(addresses) > SHOWN else "")
+        if fault is not None:
+            yield Finding("error", f"model: {fault.what.removeprefix('model ')}: {of}", fault.fix)
+            continue
+        trial = ", which is only for trying out" if model.name == REHEARSAL else ""
+        yield Finding("ok", f"model: {model.name}{trial}: {of}")
+        if has_dollars and isinstance(model, LiteLLMModel) and not model.has_price():
+            what = f"model: {model.name} has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it: {of}"
+            yield Finding("warning", what, "add it to RAVI['PRICES'], or limit max_tokens")
 
 
 def services() -> Iterator[Finding]:
@@ -264,7 +263,8 @@ def services() -> Iterator[Finding]:
             yield Finding("warning", what, _FIXES["event_bus"])
         elif check.name != "database":  # `database` reports that
             starts_worker = check.name == "worker" or (conf.ENGINE == "inline" and check.name == "sweep")
-            fix = worker_line() if starts_worker else _FIXES.get(check.name, "")
+            more = ", or manage.py runserver, which executes runs too" if conf.ENGINE == "inline" else ""
+            fix = worker_line() + more if starts_worker else _FIXES.get(check.name, "")
             yield Finding("ok", what) if check.ok else Finding("error", what.partition("; start")[0], fix)
     yield from streams()
 
@@ -283,13 +283,13 @@ def streams() -> Iterator[Finding]:
 
 def outbox() -> Iterator[Finding]:
     """Events in the outbox of a site that has no event bus any more."""
-    from ravi_django.runtime.events import outbox_rows
+    from ravi_django.runtime.events import relay
 
     if conf.EVENT_BUS is not None or not _has_table(OutboxEvent):
         return
-    count, age = outbox_rows.stranded()
+    count, age = relay.stranded()
     if count:
-        many = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
+        many = f"{'at least ' if count >= relay.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
         fix = (
             "set RAVI['EVENT_BUS'] again to publish them; with RAVI['RETENTION'] = {\"outbox\": 1} "
             "manage.py ravi_prune removes those older than a day"

@@ -115,6 +115,7 @@ class Migration(migrations.Migration):
                 ('seen_at', models.DateTimeField()),
                 ('code', models.JSONField(default=dict, help_text='At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds')),
                 ('agents', models.JSONField(default=list, help_text='Addresses of the agents in its code')),
+                ('keys', models.JSONField(default=list, help_text="Names of the variables with a model's key in its environment")),
             ],
             options={
                 'verbose_name_plural': 'worker processes',
@@ -398,6 +399,7 @@ class Migration(migrations.Migration):
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('title', models.CharField(blank=True, max_length=200)),
                 ('agent', models.CharField(blank=True, help_text="The agent of the last turn", max_length=302)),
+                ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
                 ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
@@ -531,7 +533,7 @@ class Migration(migrations.Migration):
                 ('agent', models.CharField(max_length=302)),
                 ('tool', models.CharField(max_length=200)),
                 ('risk', models.CharField(max_length=10)),
-                ('action', models.CharField(choices=[('approve', 'approve'), ('deny', 'deny')], max_length=10)),
+                ('action', models.CharField(choices=[('approve', 'approve'), ('deny', 'reject')], max_length=10)),
                 ('reason', models.TextField(blank=True, default='')),
                 ('decided_by_name', models.CharField(blank=True, default='', help_text="Kept when the user is deleted", max_length=200)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
@@ -797,6 +799,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='session',
             index=models.Index(condition=models.Q(('parent_session__isnull', False)), fields=['parent_session'], name='ravi_session_children'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=models.Index(condition=models.Q(('family__isnull', False)), fields=['family'], name='ravi_session_family'),
         ),
         migrations.AddIndex(
             model_name='session',

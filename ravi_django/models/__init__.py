@@ -4,13 +4,11 @@ from django.db.models.base import ModelBase
 
 from ravi_django.models.agent import Agent as Agent, AgentVersion as AgentVersion
 from ravi_django.models.audit import AuditRecord as AuditRecord
-from ravi_django.models.board import BoardTask as BoardTask
 from ravi_django.models.budget import (
     BudgetAccount as BudgetAccount,
     DailyBudget as DailyBudget,
     Reservation as Reservation,
 )
-from ravi_django.models.feedback import Feedback as Feedback
 from ravi_django.models.files import RaviFile as RaviFile
 from ravi_django.models.ids import first_id_of as first_id_of, uuid7 as uuid7
 from ravi_django.models.journal import (
@@ -27,9 +25,18 @@ from ravi_django.models.people import (
     StickyDecision as StickyDecision,
 )
 from ravi_django.models.rollup import Rollup as Rollup
-from ravi_django.models.run import ACTIVE as ACTIVE, TERMINAL as TERMINAL, Run as Run, Status as Status
+from ravi_django.models.run import (
+    ACTIVE as ACTIVE,
+    TERMINAL as TERMINAL,
+    Ask as Ask,
+    AskKind as AskKind,
+    Feedback as Feedback,
+    Run as Run,
+    Signal as Signal,
+    Status as Status,
+)
 from ravi_django.models.schedules import Schedule as Schedule, ScheduleTick as ScheduleTick
-from ravi_django.models.session import Session as Session, Turn as Turn
+from ravi_django.models.session import BoardTask as BoardTask, Session as Session, Turn as Turn
 from ravi_django.models.site import (
     Erasure as Erasure,
     OutboxEvent as OutboxEvent,
@@ -40,6 +47,5 @@ from ravi_django.models.site import (
 )
 from ravi_django.models.social import FeedItem as FeedItem, Follow as Follow, Publication as Publication
 from ravi_django.models.sources import Source as Source, SourceItem as SourceItem
-from ravi_django.models.waiting import Ask as Ask, AskKind as AskKind, Signal as Signal
 
 translate(model for model in list(globals().values()) if isinstance(model, ModelBase))

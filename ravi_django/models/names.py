@@ -38,7 +38,7 @@ FIELDS = {
 CHOICES = {
     *(_("Code"), _("Admin"), _("Todo"), _("Doing"), _("Done"), _("Blocked"), _("Queued"), _("Pending")),
     *(_("Running"), _("Suspended"), _("Completed"), _("Failed"), _("Cancelled"), _("Question"), _("Approval")),
-    *(_("Input"), _("Uncertain"), _("Feed"), _("Webhook"), _("Model"), _("Drop"), _("Adapter")),
+    *(_("reject"), _("Input"), _("Uncertain"), _("Feed"), _("Webhook"), _("Model"), _("Drop"), _("Adapter")),
 }
 WORDS = {
     # states of runs, requests, tasks, polls and workers
@@ -47,7 +47,7 @@ WORDS = {
     # kinds and events of requests, and what was decided
     *(_("question"), _("approval"), _("input"), _("uncertain"), _("opened"), _("escalated"), _("reassigned")),
     *("standing", "standing_revoked"),
-    *(_("approve"), _("deny"), _("edit"), _("answer"), _("skip"), _("cancel"), _("resolve")),
+    *(_("approve"), "deny", _("edit"), _("answer"), _("skip"), _("cancel"), _("resolve")),
     *(_("happened"), "run_again", _("fail")),
     # risks, effects, priorities
     *(_("safe"), _("high"), _("critical"), _("idempotent"), _("at most once"), _("transactional")),
@@ -69,7 +69,7 @@ LABELS = {
     **{"catch up": _("after a downtime"), "decided by name": _("decided by"), "last at": _("last time")},
     **{"every s": _("interval in seconds"), "jitter s": _("random delay in seconds")},
     **{"standing": _("sticky decision used"), "standing_revoked": _("sticky decision revoked")},
-    **{"run_again": _("run again")},
+    **{"run_again": _("run again"), "deny": _("reject")},
 }
 _NAMES = {*MODELS, *FIELDS, *CHOICES, *WORDS, *LABELS}
 

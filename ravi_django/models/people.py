@@ -123,7 +123,7 @@ class StickyDecision(models.Model):
     agent = models.CharField(max_length=302)
     tool = models.CharField(max_length=200)
     risk = models.CharField(max_length=10)
-    action = models.CharField(max_length=10, choices=[("approve", "approve"), ("deny", "deny")])
+    action = models.CharField(max_length=10, choices=[("approve", "approve"), ("deny", "reject")])
     reason = models.TextField(blank=True, default="")
     request = models.ForeignKey(HumanRequest, null=True, on_delete=models.SET_NULL, related_name="sticky")
     decided_by = user_key()

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Cast, Coalesce, Now
@@ -11,11 +12,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
 from ravi_django.models.session import Session
 
 
 class Status(models.TextChoices):
-    QUEUED = "queued"  # the session has an active run; promoted when that ends
+    QUEUED = "queued"  # behind the session's active run, or until `wake_at`; promoted then
     PENDING = "pending"  # claimable, once `wake_at` has passed
     RUNNING = "running"  # leased
     SUSPENDED = "suspended"  # waits, without a worker
@@ -203,8 +205,8 @@ class Run(Owned):
         return cast(Self, import_string("ravi_django.runtime.lifecycle.retry.retry")(self.id))
 
     def wait(self, timeout: float | timedelta | None = None) -> Self:
-        """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` seconds, and
-        RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
+        """Wait until the run has ended or is blocked, and read it. Raises TimeoutError after `timeout` (seconds or a
+        timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
     def result(self, timeout: float | timedelta | None = None) -> str:
@@ -222,5 +224,101 @@ class Run(Owned):
         return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None
 
     @property
+    def start_at(self) -> datetime | None:
+        """When a queued run may start, if it was submitted with `start_at`."""
+        return self.wake_at if self.status == Status.QUEUED else None
+
+    @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
+
+
+class Feedback(models.Model):
+    """One person's opinion of one run; the last one counts."""
+
+    class Score(models.IntegerChoices):
+        GOOD = 1, _("good")
+        BAD = -1, _("bad")
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="feedback", db_index=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    score = models.SmallIntegerField(choices=Score.choices)
+    text = models.CharField(max_length=2000, blank=True, default="")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "feedback"
+        constraints = [
+            models.UniqueConstraint(fields=["run", "user"], name="ravi_feedback_once"),
+            models.CheckConstraint(condition=Q(score__in=[1, -1]), name="ravi_feedback_score"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.get_score_display())
+
+
+class Signal(models.Model):
+    """A named message to a run. Kept until a wait consumes it, once.
+
+    The key to the run has no constraint: a sender and a deletion both lock the run's row first.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="signals", db_index=False, db_constraint=False)
+    name = models.CharField(max_length=200)
+    payload = models.JSONField(null=True)
+    key = models.CharField(
+        max_length=64, blank=True, default="", help_text="From the sender: a repeat is the same signal"
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    consumed_at = models.DateTimeField(null=True, blank=True)
+    woke = models.BooleanField(default=True, help_text="False until the run is woken: the sweep looks for these")
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["run", "key"], condition=~Q(key=""), name="ravi_signal_once")]
+        indexes = [
+            models.Index(fields=["run", "id"], condition=Q(consumed_at__isnull=True), name="ravi_signal_unread"),
+            models.Index(fields=["run"], condition=Q(woke=False), name="ravi_signal_silent"),
+            models.Index(fields=["run"], condition=Q(consumed_at__isnull=False), name="ravi_signal_read"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AskKind(models.TextChoices):
+    REPLIED = "replied"
+    TIMED_OUT = "timed_out"
+    TARGET_FAILED = "target_failed"
+    TARGET_CANCELLED = "target_cancelled"
+
+
+class Ask(models.Model):
+    """One run waits for another's reply, or its end. The outcome is set once: by the reply, the end or the timeout."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7)
+    asker = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="asks", db_index=False)
+    generation = models.IntegerField(default=0)
+    path = models.CharField(max_length=500, help_text="The place of the ask in the asker's code")
+    target = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="asked", db_index=False)
+    message_id = models.CharField(max_length=64, blank=True, default="", help_text="Empty: waits only for the end")
+    deadline = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(  # noqa: DJ001 - null while open
+        max_length=20, choices=AskKind.choices, null=True, blank=True
+    )
+    result = models.JSONField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    settled_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["asker", "generation", "path"], name="ravi_ask_once_a_path"),
+            models.CheckConstraint(
+                condition=Q(outcome__isnull=True) | Q(outcome__in=AskKind.values), name="ravi_ask_outcome"
+            ),
+        ]
+        indexes = [models.Index(fields=["target"], condition=Q(outcome__isnull=True), name="ravi_ask_open")]
+
+    def __str__(self) -> str:
+        return f"{self.asker_id} asks {self.target_id}"

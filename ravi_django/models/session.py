@@ -8,11 +8,16 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.models.base import Owned, OwnedQuerySet
+from ravi_django.models.ids import uuid7
 
 
 class SessionQuerySet(OwnedQuerySet):
     def for_user(self, user: Any) -> Self:
         return super().for_user(user).filter(erasure=None)
+
+    def of_family(self, family: Any) -> Self:
+        """The conversations that were forked from each other. `family`: the id of the first, or a reference to it."""
+        return self.filter(Q(id=family) | Q(family=family), parent_session=None)
 
 
 class Session(Owned):
@@ -32,6 +37,9 @@ class Session(Owned):
         "ravi.Erasure", null=True, blank=True, on_delete=models.DO_NOTHING, related_name="+", editable=False,
         db_index=False, db_constraint=False, help_text="Set when the sweep has to delete the session",
     )  # fmt: skip
+    family = models.UUIDField(
+        null=True, blank=True, help_text="The first of the conversations that were forked from each other; null for it"
+    )
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -44,6 +52,7 @@ class Session(Owned):
             models.Index(
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
+            models.Index(fields=["family"], condition=Q(family__isnull=False), name="ravi_session_family"),
             models.Index(fields=["erasure", "id"], condition=Q(erasure__isnull=False), name="ravi_session_to_erase"),
         ]
 
@@ -117,3 +126,45 @@ class Turn(models.Model):
         if self.entry is not None:
             return blocks_of(self.entry.kind, self.entry.request, self.entry.result)
         return list(self.content or ())
+
+
+class BoardTask(models.Model):
+    """A task of an agent in a session. Its owner is the session's."""
+
+    class Status(models.TextChoices):
+        TODO = "todo"
+        DOING = "doing"
+        DONE = "done"
+        BLOCKED = "blocked"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="board", db_index=False)
+    agent = models.CharField(max_length=302, help_text=_("type/key"))
+    label = models.CharField(max_length=200, blank=True, default="", help_text=_("The agent's display name"))
+    parent_agent = models.CharField(
+        max_length=302,
+        blank=True,
+        default="",
+        help_text=_("The agent that delegated. Its board has this one below it"),
+    )
+    run = models.ForeignKey(
+        "ravi.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+    )
+    number = models.IntegerField(help_text="From 1 in the session and agent; the model uses it to name the task")
+    title = models.CharField(max_length=500)
+    detail = models.TextField(blank=True, default="")
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.TODO)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["session", "agent", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["session", "agent", "number"], name="ravi_board_number"),
+            models.CheckConstraint(
+                condition=Q(status__in=["todo", "doing", "done", "blocked"]), name="ravi_board_status"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number}. {self.title}"

@@ -21,6 +21,7 @@ class WorkerProcess(models.Model):
         default=dict, help_text="At-most-once calls whose code runs: the end of the timeout, and the timeout in seconds"
     )
     agents = models.JSONField(default=list, help_text="Addresses of the agents in its code")
+    keys = models.JSONField(default=list, help_text="Names of the variables with a model's key in its environment")
 
     class Meta:
         verbose_name_plural = "worker processes"

@@ -30,7 +30,7 @@ class Button:
 
 _APPROVAL = {
     "approve": Button("approve", _("Approve"), "a", _("The tool is called with these arguments."), "default"),
-    "deny": Button("deny", _("Deny"), "d", _("The tool is not called. The model reads your reason."), "ravi-deny"),
+    "deny": Button("deny", _("Reject"), "r", _("The tool is not called. The model reads your reason."), "ravi-deny"),
     "edit": Button("edit", _("Approve with changes"), "e", _("The tool is called with your arguments.")),
     "skip": Button(
         "skip", _("Skip"), "s", _("The tool is not called. The agent continues without it."), is_further=True
@@ -51,7 +51,7 @@ _TOP_UP = {
         _("All its runs continue with the suggested limits."),
         "default",
     ),
-    "deny": Button("deny", _("Deny"), "d", _("The run ends because its budget is used up."), "ravi-deny"),
+    "deny": Button("deny", _("Reject"), "r", _("The run ends because its budget is used up."), "ravi-deny"),
     "edit": Button("edit", _("Approve my limits"), "e", _("All its runs continue with the limits that you entered.")),
 }
 _QUESTION = {

@@ -1,15 +1,17 @@
-"""The context of a request on its page: the conversation, the cost so far, the outcome."""
+"""The context of a request on its page: the run's input, the conversation, the cost so far, the outcome."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q, Subquery, Sum
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce, Left
 from django.utils.translation import ngettext
 
 from ravi_django.kernel.visible import visible
-from ravi_django.models import HumanRequest, Run, Turn
+from ravi_django.models import HumanRequest, InboxMessage, Run, Turn
 from ravi_django.pages import show
 from ravi_django.pages.words import answered_by, decision_of
 
@@ -25,6 +27,20 @@ def cost_of(run: Run) -> dict[str, str]:
         "run": show.money(run.cost, unknown=run.cost_unknown),
         "tree": words % {"cost": of_tree, "count": total["runs"]} if total["runs"] > 1 else "",
     }
+
+
+def input_of(run: Run, limit: int = show.CLIP) -> list[dict[str, Any]]:
+    """The message that the run's tree began with, as blocks, each cut at `limit` characters."""
+    first = InboxMessage.objects.filter(run=run.tree_id).order_by("id")
+    content = first.values_list("body__payload__message__content", flat=True).first()
+    return show.blocks(content, limit) if content else []
+
+
+def first_words(run: Any) -> Subquery:
+    """To annotate rows of a list: the beginning of the text that a run began with. `run` refers to the run's id."""
+    texts = [KT(f"body__payload__message__content__{place}__text") for place in (0, 1)]  # 0 may be about a page
+    first = InboxMessage.objects.filter(run=run).order_by("id").annotate(words=Left(Coalesce(*texts), show.LINE + 1))
+    return Subquery(first.values("words")[:1])
 
 
 def turns_of(row: HumanRequest, most: int, limit: int = show.CLIP) -> list[tuple[Turn, list[dict[str, Any]]]]:

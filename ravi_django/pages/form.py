@@ -91,7 +91,7 @@ class DecisionForm(forms.Form):
         sticky = forms.BooleanField(
             label=_("Decide the same for this tool for the rest of this session"),
             required=False,
-            help_text=_("Up to risk “%(risk)s”. Works with Approve and with Deny.")
+            help_text=_("Up to risk “%(risk)s”. Works with Approve and with Reject.")
             % {"risk": word(self.asked.risk or "safe")},
         )
         return {**found, "sticky": sticky}

@@ -32,7 +32,7 @@ def actions_of(user: Any, run: Run) -> RunActions:
         retry=run.status == Status.FAILED and run.parent_id is None and runs_agent,
         release=run.status == Status.BLOCKED and runs_agent,
         resume=is_live and run.paused_at is not None and permits(user, "ravi.change_run"),
-        fork=run.next_seq > 1 and runs_agent,
+        fork=run.next_seq > 1 and (may_fork(user, run) if run.parent_id else runs_agent),
         signals=_signals(user, run) if is_live and runs_agent else None,
     )
 
@@ -41,6 +41,15 @@ def may_run(user: Any, run: Run) -> bool:
     """Whether the user may still run the agent of the run's tree."""
     try:
         access.continue_run(user, run)
+    except KernelError:
+        return False
+    return True
+
+
+def may_fork(user: Any, run: Run) -> bool:
+    """Whether the user may run the agent of this very run, as a fork does: of a child it is another one."""
+    try:
+        access.find(user, run.agent, None if run.parent_id else run.session_id)
     except KernelError:
         return False
     return True

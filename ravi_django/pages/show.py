@@ -21,6 +21,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 
 NONE = "—"
+LINE = 140  # characters of a text in one line
 CLIP = 4_000  # characters of a value in a list; its own page shows all
 
 
@@ -83,7 +84,7 @@ def as_text(value: Any) -> str:
     return shown["text"] if shown else ""
 
 
-def snippet(text: str, limit: int = 140) -> str:
+def snippet(text: str, limit: int = LINE) -> str:
     line = " ".join(visible(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

@@ -17,7 +17,7 @@ from ravi_django.runtime.people.top_ups import is_top_up
 LINE = 160  # characters
 DONE = {
     "approve": gettext_lazy("approved"),
-    "deny": gettext_lazy("denied"),
+    "deny": gettext_lazy("rejected"),
     "edit": gettext_lazy("approved with changes"),
     "skip": gettext_lazy("skipped"),
     "cancel": gettext_lazy("cancelled"),
@@ -88,6 +88,15 @@ def name_of(row: HumanRequest) -> str:
     arguments = _call(answer.get("arguments") or row.arguments)
     tool = _("more budget") if is_top_up(row) else visible(row.tool)
     return f"{tool} ({arguments})" if arguments else tool
+
+
+def event_of(name: str, detail: dict[str, Any]) -> str:
+    """An event of the audit log about a request: "approved send_invoice(amount=100)"."""
+    answer: dict[str, Any] = detail.get("answer") or {}
+    done = DONE.get(str(answer.get("outcome") or answer.get("action") or ""), word(name))
+    arguments = _call(answer.get("arguments") or detail.get("arguments"))
+    call = str(detail.get("tool") or "")
+    return visible(f"{done} {call}({arguments})" if call and arguments else f"{done} {call}".strip())
 
 
 def decision_of(row: HumanRequest) -> str:
@@ -166,7 +175,7 @@ def end_of(row: HumanRequest) -> str:
     if row.expires_at is None:
         return _("There is no time limit.")
     ends = {
-        HumanRequest.Kind.APPROVAL: _("the request is denied"),
+        HumanRequest.Kind.APPROVAL: _("the request is rejected"),
         HumanRequest.Kind.UNCERTAIN: _("the request is closed without a decision"),
     }.get(HumanRequest.Kind(row.kind), _("the request is closed, and the agent continues without an answer"))
     return _("If nobody answers by %(at)s, %(end)s.") % {"at": show.moment(row.expires_at), "end": ends}

@@ -29,7 +29,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.json_values import read_json
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
 from ravi_django.runtime.files import files
-from ravi_django.runtime.files.types import kind_of
+from ravi_django.runtime.files.files import kind_of
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks
@@ -68,8 +68,6 @@ class Exchange:
     whole: bool = field(default=False)  # with values that are hidden from owners
     is_repeat: bool = False  # of an earlier call
 
-
-# ------------------------------------------------------------------------------------------------------- the input
 
 MAX_PARTS = 1000  # of the messages of one call
 
@@ -184,9 +182,6 @@ def _inline(data: str, name: Any) -> dict[str, Any]:
     return {"type": kind_of(found["mime_type"]), **found, "name": name}
 
 
-# ------------------------------------------------------------------------------------------------------- the run
-
-
 def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Input, **options: Any) -> Exchange:
     """Submit the input to `agent`, or answer the requests. Without a session a new one is made; more options: those of
     `submit`. Raises the errors of both."""
@@ -233,7 +228,7 @@ def submit(
     """`submit` with the user's rights and limits; also returns whether the run is new. `before` is called with the user
     and the session's id if the run is no repeat."""
     session = options.get("session")
-    if session:
+    if session or options.get("start_at"):
         limits.check_queued(user)
     if "priority" in options:
         access.check_priority(user, Priority[options["priority"].upper()])
@@ -322,9 +317,6 @@ def _answer_of(request: HumanRequest, content: Any) -> dict[str, Any]:
     if request.kind in (Kind.QUESTION, Kind.INPUT):
         return {"action": "answer", "text": str(value)}
     return {"action": str(value).strip()}
-
-
-# ------------------------------------------------------------------------------------------------------- requests
 
 
 def _pending(session: Session | UUID | None) -> list[HumanRequest]:

@@ -45,7 +45,7 @@ from ravi_django.models import Ticket
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.sources.secrets import opened, seal
+from ravi_django.runtime.sources.webhooks import opened, seal
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.reading import EVERY, Only
 
@@ -185,9 +185,6 @@ def _rows(wanted: Iterable[Owned | None]) -> dict[tuple[type[Owned], Any], Any]:
             ids[type(row)].add(row.pk)
     kinds: dict[Any, Any] = {model: model._default_manager.only("owner", "tenant") for model in ids}
     return {(kind, pk): row for kind, rows in kinds.items() for pk, row in rows.in_bulk(ids[kind]).items()}
-
-
-# ------------------------------------------------------------------------------------------------- credentials
 
 
 def _hash_of(user: Any) -> str:

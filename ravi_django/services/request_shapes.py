@@ -10,7 +10,7 @@ from rest_framework import serializers
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.people import answers, rights
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.shown import in_utc, request_shown
+from ravi_django.runtime.streams.frames import in_utc, request_shown
 from ravi_django.services.fields import (
     FlagField,
     IdField,

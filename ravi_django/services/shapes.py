@@ -7,11 +7,15 @@ from uuid import UUID, uuid5
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Left
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ravi_django.models import BoardTask, InboxMessage, Phase, Run, Status, Turn
+from ravi_django.conf import conf
+from ravi_django.models import BoardTask, InboxMessage, Phase, Run, Session, Status, Turn
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.db import clock
 from ravi_django.runtime.lifecycle.submit import ON_BUSY
+from ravi_django.runtime.runs import sessions
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import board
 from ravi_django.services.fields import (
@@ -33,9 +37,6 @@ Shown = serializers.Serializer  # never takes input
 
 class EmptySerializer(StrictSerializer):
     """An empty body, or `{}`."""
-
-
-# --------------------------------------------------------------------------------------------------- runs
 
 
 class RunErrorSerializer(Shown[Any]):
@@ -84,6 +85,7 @@ class RunSerializer(Shown[Any]):
     metadata = serializers.DictField()
     attempts = serializers.SerializerMethodField(help_text="Attempts of the present step; 0 before the run has started")
     created_at = TimeField()
+    start_at = TimeField(allow_null=True, help_text="When it may start, while it is queued until a time")
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
     paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree uses its slot")
@@ -115,15 +117,31 @@ class RunDetailSerializer(RunSerializer):
         help_text="Content blocks of the chat message that a root run began with",
     )
 
+    no_sign_of_worker = serializers.DictField(
+        child=serializers.FloatField(),
+        required=False,
+        help_text="While a renewal of the lease is late: since_s, and takeover_in_s until another may claim",
+    )
+
     def to_representation(self, run: Run) -> dict[str, Any]:
         message = {} if run.parent_id else (run.first_message or {}).get("payload", {}).get("message")  # type: ignore[attr-defined]
         found = {"output_schema": specs.result_schema_of(run), "input": (message or {}).get("content")}
+        found["no_sign_of_worker"] = _no_sign_of_worker(run)
         return {**super().to_representation(run), **{name: value for name, value in found.items() if value is not None}}
 
     @classmethod
     def read(cls, rows: Any) -> Any:
         first = InboxMessage.objects.filter(run=OuterRef("pk")).order_by("id")
         return rows.annotate(first_message=Subquery(first.values("body")[:1]))
+
+
+def _no_sign_of_worker(run: Run) -> dict[str, float] | None:
+    if run.status != Status.RUNNING or run.lease_expires_at is None:
+        return None
+    left = (run.lease_expires_at - clock.present()).total_seconds()
+    since = conf.LEASE_S - left
+    is_late = since > conf.HEARTBEAT_S * 1.5
+    return {"since_s": round(since, 1), "takeover_in_s": max(0.0, round(left, 1))} if is_late else None
 
 
 class OnBusyField(serializers.ChoiceField):
@@ -142,6 +160,7 @@ class RunRequestSerializer(StrictSerializer):
     priority = PriorityField(required=False)
     budget = BudgetField(required=False, allow_null=True)
     deadline = TimeField(required=False, allow_null=True)
+    start_at = TimeField(required=False, allow_null=True, help_text="Queued until then; at once if it has passed")
     metadata = ObjectField(required=False, allow_null=True)
     on_busy = OnBusyField()
 
@@ -213,9 +232,6 @@ class FramePageSerializer(Shown[Any]):
     done = serializers.BooleanField(help_text="This is the last page")
 
 
-# ----------------------------------------------------------------------------------------------- sessions
-
-
 class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
@@ -224,8 +240,26 @@ class SessionSerializer(Shown[Any]):
     created_at = TimeField()
     updated_at = TimeField()
 
+    owner = serializers.CharField(source="owner.get_username", default=None, help_text="The owner's user name")
+
     def get_agent(self, session: Any) -> str | None:
         return session.agent or None
+
+
+_BRANCH = {"type": "object", "properties": {name: {"type": "string", "format": "uuid"} for name in ("run", "session")}}
+
+
+class SessionDetailSerializer(SessionSerializer):
+    """One session, with the forks of its runs."""
+
+    branches = serializers.SerializerMethodField(
+        help_text="Of each message that was answered again or edited: its runs with their sessions, oldest first"
+    )
+
+    @extend_schema_field({"type": "array", "items": {"type": "array", "items": _BRANCH}})
+    def get_branches(self, session: Session) -> list[list[dict[str, Any]]]:
+        found = sessions.branches_of(session, self.context["request"].user)
+        return [[{"run": run.id, "session": run.session_id} for run in runs] for runs in found]
 
 
 class SessionRequestSerializer(StrictSerializer):
@@ -276,9 +310,6 @@ class MessageRequestSerializer(StrictSerializer):
     text = TextField()
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
     on_busy = OnBusyField()
-
-
-# -------------------------------------------------------------------------------------- agents, tickets, health
 
 
 class ToolSerializer(Shown[Any]):

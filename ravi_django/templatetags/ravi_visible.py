@@ -11,10 +11,10 @@ from ravi_django.kernel.visible import visible as made_visible
 from ravi_django.models.names import word as translated
 from ravi_django.pages import show
 from ravi_django.pages.words import script_words
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 
 register = template.Library()
-register.simple_tag(links.socket)
+register.simple_tag(mail.socket)
 register.simple_tag(script_words, name="ravi_words")
 register.filter(show.moment)
 

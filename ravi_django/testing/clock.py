@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.runtime.db import clock
 
 
@@ -24,9 +25,9 @@ class FakeClock:
     def fixed(self) -> datetime:
         return self.now
 
-    def advance(self, seconds: float) -> datetime:
+    def advance(self, seconds: float | timedelta) -> datetime:
         """Move the clock forward; returns the new time."""
-        self.now += timedelta(seconds=seconds)
+        self.now += timedelta(seconds=seconds_of(seconds))
         return self.now
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from celery import current_app
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import JournalEntry, Run
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.engine import sweep
@@ -21,7 +23,6 @@ from ravi_django.runtime.engine.worker import has_worker
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.runs.results import seconds_of
 from ravi_django.testing import memory, warm
 
 
@@ -67,7 +68,7 @@ def _prepare() -> None:
 
 async def _until_idle(timeout: float | timedelta | None) -> int:
     begun: dict[asyncio.Task[Any], UUID] = {}
-    seconds = seconds_of(timeout)
+    seconds = math.inf if timeout is None else seconds_of(timeout)
     give_up = time.monotonic() + seconds
     is_swept = conf.ENGINE != "manual"
     async with warm.engine() as engine:

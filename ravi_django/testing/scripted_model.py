@@ -14,7 +14,7 @@ from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
-from ravi_django.kernel.stream import TextDelta
+from ravi_django.kernel.messages import TextDelta
 from ravi_django.kernel.supervision import RunMeta
 from ravi_django.runtime.catalog import registry
 

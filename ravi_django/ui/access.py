@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.views import View
 from django.views.decorators.cache import never_cache
 
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.users import has, permits
 
 
@@ -60,7 +60,7 @@ def problem(request: HttpRequest, status: int, words: str) -> HttpResponse:
 def _with_policy(response: HttpResponseBase) -> HttpResponseBase:
     """Pages show texts of models: the browser runs no inline script, and loads nothing from other hosts."""
     here = f"'self' {urlsplit(static('')).netloc}".strip()
-    sockets = urlsplit(links.socket()).netloc
+    sockets = urlsplit(mail.socket()).netloc
     response["Content-Security-Policy"] = (
         f"default-src {here}; connect-src 'self' {sockets}; object-src 'none'; base-uri 'none'; "
         "form-action 'self'; frame-ancestors 'none'"

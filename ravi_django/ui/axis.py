@@ -66,21 +66,19 @@ class Axis:
         return piece.left + part * piece.width
 
     def ticks(self) -> list[Mark]:
-        """Labels: the time that is shown up to there, and the length of each stretch that is left out."""
+        """Labels: the time since the beginning, and the length of each stretch that is left out."""
         shown = sum((piece.end - piece.begin for piece in self._pieces if not piece.is_left_out), timedelta())
         step = next((step for step in STEPS if shown / TICKS <= step), STEPS[-1])
         found = [(float(fold.x.rstrip("%")), fold.text) for fold in self.folds]
-        before = timedelta()
-        at = timedelta()
         for piece in self._pieces:
-            span = piece.end - piece.begin
-            while not piece.is_left_out and span and at < before + span:
-                found.append((piece.left + (at - before) / span * piece.width, show.duration(at) if at else "0 s"))
+            at = -(-(piece.begin - self.begin) // step) * step  # the first whole step in it
+            while not piece.is_left_out and at < piece.end - self.begin:
+                found.append((self.x(self.begin + at), show.duration(at) if at else "0 s"))
                 at += step
-            before += timedelta() if piece.is_left_out else span
         kept: list[tuple[float, str]] = []
         for x, text in sorted(found, key=lambda mark: (not mark[1].startswith("+"), mark[0])):
-            if x < 100 - APART / 2 and all(abs(x - other) >= APART for other, _ in kept):
+            is_new = all(abs(x - other) >= APART and text != label for other, label in kept)  # "1 d 2 h" lasts an hour
+            if x < 100 - APART / 2 and is_new:
                 kept.append((x, text))
         return [Mark(percent(x), text) for x, text in sorted(kept)]
 

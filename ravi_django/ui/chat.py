@@ -25,7 +25,7 @@ from ravi_django import access
 from ravi_django.conf import conf
 from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.ui.access import Page, inbox_url, login_url, problem
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
@@ -54,13 +54,14 @@ def context_of(
     """What ravi/ui/chat.html needs beside its layout. `only` is the address of the single agent on offer."""
     is_staff = has(user, "is_superuser") or has(user, "is_staff")
     talks = Session.objects.filter(owner=user, parent_session=None, erasure=None).exclude(agent="")
-    chosen = chosen or talks.values_list("agent", flat=True).first() or ""
+    chosen = chosen or talks.order_by("-updated_at").values_list("agent", flat=True).first() or ""
     return {
         "mount": mount,
         "session": session or "",
         "agents": agents_of(user, chosen, only),
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
+        "sees_all": has(user, "is_superuser"),
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
         "on_busy": conf.ON_BUSY,
         "words": script_words(),
@@ -124,10 +125,10 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
     agents = agents_of(request.user, only=agent)
     if not agents:
         return SafeString()
-    mount = links.path_to("run-list").removesuffix("runs/")
+    mount = mail.path_to("run-list").removesuffix("runs/")
     chat = f"{mount}ui/panel/?{urlencode({'agent': agent})}"
     try:
-        home = links.path_to("chat")
+        home = mail.path_to("chat")
     except NoReverseMatch:  # the site has no pages
         home = ""
     request.ravi_panel = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -26,7 +26,8 @@ from django.utils.translation import ngettext
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
-from ravi_django.models import Blob, InboxMessage, JournalEntry, Run
+from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.pages import show
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import hidden
 from ravi_django.services.shapes import EntrySerializer
@@ -216,6 +217,54 @@ def new_since(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict
         + [f"- {name}" for name in sorted(tools[0] - tools[1])],
         "added": [*_results(ours.filter(seq__gte=before.seq), user), *_received(before, call, user)],
     }
+
+
+MOST_SENT = 200  # messages of one call on the page
+
+
+def sent(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict[str, Any] | None:
+    """What a model call was sent: its stored instructions and tools, and the messages before it, as many as it had.
+
+    The messages are rebuilt from the journal and the conversation: a summary in their place is not shown.
+    """
+    if call.kind != "llm.call":
+        return None
+    (instructions,), (tools,) = (_bodies(part, call) for part in ("instructions", "tools"))
+    count = max(0, (call.request or {}).get("messages", 0) - ("instructions" in (call.digests or {})))
+    rebuilt = sorted(_messages_before(call, user, min(count, MOST_SENT)), key=itemgetter(0))
+    messages = [(role, blocks) for _, role, blocks in rebuilt][-count:] if count else []
+    text = _text_of(instructions) if with_instructions else None
+    return {
+        "count": count,
+        "instructions": text and visible(text[:SHOWN]),
+        "tools": [(visible(str(tool.get("name", ""))), folded(tool)) for tool in tools or ()],
+        "messages": [(role, show.blocks(blocks)) for role, blocks in messages],
+        "json": copied({"instructions": text, "tools": tools, "messages": messages}),
+    }
+
+
+def _messages_before(call: JournalEntry, user: Any, most: int) -> Iterator[tuple[datetime, str, Any]]:
+    """The newest messages of each kind, `most` at most: (time, role, content blocks)."""
+    whole = hidden.sees(user)
+    ours = JournalEntry.objects.filter(run=call.run_id, generation=call.generation, seq__lt=call.seq)
+    rows = ours.filter(kind__in=("llm.call", "tool.call"), result__isnull=False).exclude(path__contains=SUMMARY_SCOPE)
+    entries = list(rows.order_by("-seq")[:most])
+    internalize(entries)
+    as_json = EntrySerializer(entries, many=True, context={"user": user}).data
+    for row, one in zip(entries, as_json, strict=True):
+        result = one["result"] if isinstance(one["result"], dict) else {}  # None where it is hidden from the user
+        if row.kind == "llm.call":
+            yield row.finished_at, "assistant", result.get("content") or []
+        else:
+            yield row.finished_at, "tool", [{"type": "tool_result", **result}]
+    received = InboxMessage.objects.filter(run=call.run_id, id__lte=call.inbox_upto or 0).order_by("-id")[:most]
+    for message in received:
+        if content := (message.body["payload"].get("message") or {}).get("content"):
+            yield message.created_at, "user", content if whole else hidden.blocks(content)
+    turns = Turn.objects.filter(session=call.run.session_id, agent=call.run.agent, keeps=None)
+    earlier = turns.exclude(run=call.run_id).filter(created_at__lt=call.run.created_at).select_related("entry")
+    for turn in earlier.order_by("-position")[:most]:
+        yield turn.created_at, turn.role, turn.blocks if whole else hidden.blocks(turn.blocks)
 
 
 def _bodies(part: str, *calls: JournalEntry) -> list[Any]:

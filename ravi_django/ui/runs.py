@@ -29,8 +29,9 @@ from pydantic_core import to_json
 from ravi_django import access
 from ravi_django.models import HumanRequest, Run
 from ravi_django.pages import show, words
-from ravi_django.pages.run_actions import actions_of, may_run
-from ravi_django.runtime.budgets.usage import TreeUsage
+from ravi_django.pages.context import input_of
+from ravi_django.pages.run_actions import actions_of, may_fork
+from ravi_django.runtime.budgets.accounts import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.people import rights
@@ -46,6 +47,7 @@ from ravi_django.users import has, name_of, permits
 
 PART = 300  # lanes
 REQUESTS = 20  # open ones
+INPUT = 400  # characters of what the run began with
 EXPORTED = 200  # rows a query
 GROWTH = 1.02  # of a live run's time: its bars are drawn again
 SHOWN = ("id", "status", "next_seq", "lease_epoch", "cancel_requested_at", "input_tokens", "output_tokens", "cost")
@@ -146,12 +148,13 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
     is_admin = hidden.sees(request.user) and permits(request.user, "ravi.view_run")
     return {
         "run": found,
+        "sent": journal.sent(rows[-1]["row"], request.user, with_instructions=is_admin),
         "new": journal.new_since(rows[-1]["row"], request.user, with_instructions=is_admin),
         "first": bodies[0],
         "rows": bodies,
         "before": int(rows[0]["seq"]) - 1,
         "address": f"?{address}",
-        "may_fork": rows[0]["seq"] > 1 and may_run(request.user, found),
+        "may_fork": rows[0]["seq"] > 1 and may_fork(request.user, found),
     }
 
 
@@ -207,6 +210,7 @@ class _Shown:
             "shown": first + len(part),
             "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
             "entry": _entry(request, run) if asked["entry"] else None,
+            "input": show.snippet(" ".join(block["shown"]["text"] for block in input_of(run)), INPUT),
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),
@@ -222,7 +226,7 @@ class _Shown:
         work = f"{show.duration(timeline.axis.work)} / " if self._is_readable else ""
         sums = [
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
-            (_("Started"), show.moment(run.started_at)),
+            (_("Starts at") if run.start_at else _("Started"), show.moment(run.start_at or run.started_at)),
             (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
             (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens)),
             (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
+from ravi_django.conf import conf
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Phase, Run, Status
 from ravi_django.pages import show
@@ -86,6 +87,7 @@ class Timeline:
         self.lost: list[datetime] = []
         self._waits: dict[Row, Bar] = {}  # of the rows of suspensions
         self._taken: dict[Row, datetime] = {}  # when the worker of this row took over
+        self._gone: dict[Row, Bar] = {}  # by the same row: what the lost worker did after its last entry
         self._tops = {run.id: self._run_lane(run) for run in runs}
         self._children: dict[UUID, list[Run]] = {}
         for run in runs:
@@ -165,6 +167,8 @@ class Timeline:
             begin, last = min(row.started_at for row in found), max(row.finished_at for row in found)
             if is_running and after is None and first.epoch == run.lease_epoch:
                 last = max(last, self._now)
+            if (taken := next((row for row in after or () if row.about.get("after")), None)) is not None:
+                last = self._lost_attempt(taken, last)
             self._lease(lane, Lease(str(first.about.get("worker", "")), begin, last))
             if first.about.get("after"):
                 self._taken[first] = begin  # its own times are those of the commit that it waited for
@@ -179,6 +183,12 @@ class Timeline:
             self._lease(lane, Lease(run.lease_owner, min(since, self._now), self._now))
         self.lost += lane.lost
         return lane
+
+    def _lost_attempt(self, taken: Row, since: datetime) -> datetime:
+        """Keep the bar of the attempt that the lost worker had begun: up to the last renewal of its lease, its end."""
+        expired = parse_datetime(str(taken.about["after"])) or since
+        self._gone[taken] = Bar("bar-gone", since, max(since, expired - timedelta(seconds=conf.LEASE_S)))
+        return self._gone[taken].end
 
     def _lease(self, lane: Lane, lease: Lease) -> None:
         self.leases.append(lease)
@@ -212,7 +222,8 @@ class Timeline:
         elif last.is_error:
             lane.state = "failed"
         if first.about.get("after"):
-            lane.lost, lane.bars = [self._taken.get(first, first.started_at)], []
+            lane.lost = [self._taken.get(first, first.started_at)]
+            lane.bars = [self._gone[first]] if first in self._gone else []
         length = (end if is_open else last.finished_at) - first.started_at
         lane.took = length if tone in ("model", "tool", "wait") else None
         costs = [row.cost for row in rows if row.cost is not None]
@@ -242,6 +253,8 @@ class Drawn:
         self.since = "" if begin is None else f"+{show.duration(begin - axis.begin)}"
         self.took = show.duration(lane.took) if lane.took else ""
         self.cost = show.money(lane.cost) if lane.cost is not None else ""
+        if gone := next((bar for bar in lane.bars if bar.tone == "bar-gone"), None):
+            self.took, self.cost = show.duration(gone.end - gone.begin), show.money(None, unknown=True)
 
 
 def workers_lane(timeline: Timeline) -> dict[str, Any]:

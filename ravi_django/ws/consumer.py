@@ -13,17 +13,17 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django import access as rights, limits
-from ravi_django.kernel import KernelError, RateLimitedError
-from ravi_django.models import Run
+from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError
+from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.lifecycle.cancel import cancel_for
+from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.streams import hidden, reading
 from ravi_django.services import openings
 from ravi_django.services.openings import Credential, Opening, watched
 from ravi_django.ws import access, commands
-from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, Refused
+from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, Refused, query, uuid_of
 
 log = logging.getLogger("ravi.ws")
 
@@ -60,8 +60,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     _ending: asyncio.Task[None] | None = None
     _closed = False
 
-    # ------------------------------------------------------------------------------------------- subclasses
-
     async def find(self) -> None:
         """Look up the row in the address. Raises Refused."""
         raise NotImplementedError
@@ -80,8 +78,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     def submitted(self) -> None:
         """A message of this client became a run."""
-
-    # ---------------------------------------------------------------------------------------------- its life
 
     async def connect(self) -> None:
         await self.accept()  # refusals too: a browser shows the code only of an accepted socket
@@ -136,8 +132,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             async for frame in frames:
                 await self._send(frame)
 
-    # -------------------------------------------------------------------------------------- the client's frames
-
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._streaming is None or self._closed:
             return
@@ -169,8 +163,6 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         run = await readers().call(_submit, agent, command, session, user, f"ws:{uuid4()}")
         self.submitted()
         return {"run": str(run.id)}
-
-    # ------------------------------------------------------------------------------------------------- sending
 
     async def _send(self, frame: dict[str, Any]) -> None:
         try:
@@ -227,3 +219,107 @@ def _submit(agent: str, said: commands.Say, session: UUID, user: Any, key: str) 
 def _about(command: commands.Command | None) -> dict[str, str]:
     """The request that an error is about."""
     return {"request": command.request[:100]} if isinstance(command, commands.Answer) else {}
+
+
+LOOK_S = 1.0  # how often an idle socket looks for a new tree
+WINDOW = 500  # the newest trees of a session, among which it looks for new ones
+
+
+class RunConsumer(StreamConsumer):
+    """Sends every frame above `after` and closes with 1000 after `stream.done`. `cancel` is for the run in the address,
+    `message` goes to the agent of the tree's root, in its session."""
+
+    async def find(self) -> None:
+        run_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
+        self.run = self.reads = await readers().call(self._lookup, run_id)
+
+    def _lookup(self, run_id: UUID) -> Run:
+        run: Run | None = Run.objects.for_user(self.user).select_related("root").filter(id=run_id).first()
+        if run is None:
+            raise Refused(NOT_FOUND, "there is no such run of yours")
+        return run
+
+    async def stream(self) -> None:
+        await self.follow(self.run.tree_id, self.after)
+
+    def cancelled(self) -> UUID:
+        return self.run.id
+
+    def addressed(self) -> tuple[str, UUID]:
+        root = self.run.root or self.run
+        return root.agent, root.session_id
+
+
+class SessionConsumer(StreamConsumer):
+    """`message` goes to the session's last agent, `cancel` is for the streamed tree."""
+
+    async def find(self) -> None:
+        session_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])
+        named = query(self.scope, "run")
+        self.session = self.reads = await readers().call(self._lookup, session_id)
+        self._submitted = asyncio.Event()
+        self._seen: set[UUID] = set()
+        self._tree: UUID | None = await readers().call(self._first, uuid_of(named) if named else None)
+        if self._tree is None:
+            self.after = 0
+
+    def _lookup(self, session_id: UUID) -> Session:
+        session: Session | None = Session.objects.for_user(self.user).filter(id=session_id).first()
+        if session is None:
+            raise Refused(NOT_FOUND, "there is no such session of yours")
+        return session
+
+    def _first(self, named: UUID | None) -> UUID | None:
+        """The first tree; earlier ones count as seen."""
+        roots = self._roots()
+        if named is not None:
+            run = Run.objects.for_user(self.user).filter(id=named).first()
+            first = run.tree_id if run else None
+            if first is None or not Run.objects.filter(id=first, session=self.session).exists():
+                raise Refused(NOT_FOUND, "there is no such run in this session")
+        else:
+            active = [root for root, status in roots if status not in TERMINAL]
+            first = next(iter(active or [root for root, _ in reversed(roots)]), None)
+        ids = [root for root, _ in roots]
+        self._seen = set(ids[: ids.index(first)] if first in ids else ())
+        return first
+
+    def _roots(self) -> list[tuple[UUID, str]]:
+        """The newest runs, the oldest first by the clock of the database: those of web processes may differ."""
+        rows = Run.objects.filter(session=self.session, parent=None).order_by("-id")
+        found = sorted(rows.values_list("created_at", "id", "status")[:WINDOW])
+        return [(root, status) for _, root, status in found]
+
+    async def stream(self) -> None:
+        while True:
+            if self._tree is None:
+                self._tree, self.after = await self._next(), 0
+            await self.follow(self._tree, self.after)
+            self._seen.add(self._tree)
+            self._tree = None
+
+    async def _next(self) -> UUID:
+        """Wait for a tree that this socket has not streamed."""
+        while True:
+            self._submitted.clear()
+            roots = [root for root, _ in await readers().call(self._roots)]
+            self._seen &= {*roots}
+            if new := [root for root in roots if root not in self._seen]:
+                return new[0]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):  # before 3.12 wait_for may swallow a cancellation
+                    await self._submitted.wait()
+
+    def cancelled(self) -> UUID:
+        if self._tree is None:
+            raise ConflictError("no run of this session is active; there is nothing to cancel")
+        return self._tree
+
+    def addressed(self) -> tuple[str, UUID]:
+        self.session.refresh_from_db(fields=["agent"])
+        if not self.session.agent:
+            raise InvalidInputError("this session has no agent yet; send its first message over REST", field="agent")
+        return self.session.agent, self.session.id
+
+    def submitted(self) -> None:
+        self._submitted.set()

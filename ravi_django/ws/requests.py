@@ -25,7 +25,7 @@ from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people import rights as people_rights
 from ravi_django.runtime.streams.buffer import REQUESTS, get_buffer
-from ravi_django.runtime.streams.shown import name_of
+from ravi_django.runtime.streams.frames import name_of
 from ravi_django.services.request_shapes import NOT_SHOWN, RequestSerializer, mark, marked
 from ravi_django.ws.access import UNKNOWN_USER, Refused, active
 from ravi_django.ws.consumer import StreamConsumer

@@ -18,6 +18,7 @@ from tests.support.runs import in_background
 HINT = "playwright install chromium"
 HERE = "MAP site.test 127.0.0.1, MAP *.site.test 127.0.0.1"  # for tests of two origins of one site
 AXE = (Path(__file__).parent / "vendor" / "axe.js").read_text()  # axe-core 4.12.1, of npm
+BOXES = (Path(__file__).parent / "page_boxes.js").read_text()
 SERIOUS = """async part => {
     const { violations } = await axe.run(
         { include: part, exclude: ['.vDateField', '.vTimeField'] }, { resultTypes: ['violations'] });
@@ -110,6 +111,12 @@ def looks(page: Any, *widths: int, part: str = "html") -> Iterator[tuple[str, in
             yield scheme, width
         found = findings(page, part)
         assert not found, f"{scheme}: {found}"
+
+
+def misplaced(page: Any) -> list[str]:
+    """What lies over its neighbours, or sticks out of the window."""
+    found: list[str] = page.evaluate(BOXES)
+    return found
 
 
 def findings(page: Any, part: str = "html") -> list[str]:

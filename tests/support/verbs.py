@@ -37,13 +37,13 @@ models.ids: ids_last=_last
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled
+runtime.catalog.agent_models: uses_litellm
 runtime.catalog.prompt_engine: PROMPT_ENGINE_FILTERS=FILTERS PROMPT_ENGINE_TAGS=TAGS
 runtime.catalog.prompts: PromptTemplate
 runtime.catalog.registry: registry_access=_access agents_by_address=_agents DEFAULT_ACCESS get_agent
     registry_known=_known known_addresses known_tools register register_tool spec_of registry_tools=_tools unregister
 runtime.catalog.rows: sync_after_migrate sync_agents
 runtime.catalog.specs: build_model check_spec specs_find=find bodies_forget=forget specs_load=load save_spec
-    uses_litellm
 runtime.db.claim_order: claim_at MOST_OPEN
 runtime.db.clock: clock_after=after clock_fixed=fixed now schedules_present=present
 runtime.db.connections: OWN_CONNECTIONS_SHAPES=SHAPES
@@ -66,7 +66,7 @@ runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S No
     BASE_TRIES=TRIES
 runtime.events.group: FORGET_S
 runtime.events.memory: MEMORY_KEPT=KEPT MemoryBus
-runtime.events.outbox_rows: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
+runtime.events.relay: AGAIN_S outbox_rows_alone=alone outbox_rows_backlog=backlog outbox_rows_forget=forget
     is_empty outbox_rows_refused=refused OUTBOX_ROWS_TRIES=TRIES outbox_rows_waiting=waiting
 runtime.events.relay: RELAY_BATCH=BATCH RELAY_BATCH_BYTES=BATCH_BYTES enqueue relay_event=_event courier_hint=hint
     IDLE_S courier_join=join courier_lock=_lock relay_one_here=_one_here relay relay_safely RELAY_REST_S=REST_S
@@ -95,8 +95,8 @@ runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_
     paths_scope=_scope
 runtime.lease.state: current_context
 runtime.lease.waits: consume_signal
-runtime.lifecycle.cancel: cancel asking_control=record_control request_cancel
-runtime.lifecycle.deletion: owners_live=_live owns_runs
+runtime.lifecycle.endings: cancel asking_control=record_control request_cancel
+runtime.lifecycle.erasing: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
 runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
 runtime.files.files: delete_unused
@@ -113,12 +113,12 @@ runtime.middleware.audit_log: audit_log_write_audit=write_audit
 runtime.middleware.response_cache: TIMEOUT_S
 runtime.model_calls.admission: budgets_estimate=_estimate budgets_forget=forget budgets_largest=_largest
 runtime.model_calls.call: prices_faults=faults
-runtime.people.addressees: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
+runtime.people.site_rules: addresses_get_user_model=get_user_model of_users ADDRESSES_READ=READ users_at
 runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_resolve=resolve
-runtime.people.decisions: decisions_decided=decided decisions_told=as_decision
+runtime.people.standing: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
-runtime.people.links: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
+runtime.people.mail: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
     use_link
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT
     on_request mail_rests_until=_rests_until mail_send=send mail_site_connection=_site_connection SMTP_TIMEOUT_S
@@ -153,7 +153,7 @@ runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable s
 runtime.schedules.ticking: SCHEDULER_BATCH=BATCH SCHEDULER_COUNTED=COUNTED grace_s SCHEDULER_MOST=MOST PER_SCHEDULE
     SCHEDULER_RETRY_S=RETRY_S see_to=handle scheduler_take=handle_row scheduler_tick=tick WITHIN_S
 runtime.schedules.timetable: check_cron Timetable zone_of TicksZoneInfo=ZoneInfo
-runtime.social.backlog: BACKLOG_MOST=MOST
+runtime.social.follow_rows: BACKLOG_MOST=MOST
 runtime.social.deliveries: homes_look=_look deliveries_targets=_targets
 runtime.social.delivery_rows: to_live_runs to_new_runs
 runtime.social.digests: digests_deliver_due=deliver_due has_due MOST_ITEMS digests_settle=_settle DIGESTS_TRIES=TRIES
@@ -161,36 +161,36 @@ runtime.social.fan_out: FAN_OUT_BATCH_BYTES=BATCH_BYTES FAN_OUT_BATCHES=BATCHES 
     FAN_OUT_FEW=FEW fan_out_hint=hint fan_out_run=run fan_out_set_all_aside=_set_all_aside fan_out_sweep=sweep
     fan_out_delivered_at_home=_delivered_at_home fan_out_unfinished=unfinished fan_out_wake=wake
 runtime.social.follow_rows: add_follow follower_of follows_known=known FOLLOWS_PAGE=PAGE
-runtime.social.followers: being_changed
+runtime.social.follow_rows: being_changed
 runtime.social.follows: follow followers
 runtime.social.publications: create_publication emit MAX_HOPS scope_of
 runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
-runtime.sources.bus_feed: feed_agent
+runtime.sources.webhooks: feed_agent
 runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
-runtime.sources.hanging: own_thread_after_fork=_after_fork Hangs on_own_thread
+runtime.sources.pollers: own_thread_after_fork=_after_fork Hangs on_own_thread
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
 runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
     PER_HOST poll_due Polls=_Polls SOURCES_RENEWALS=RENEWALS sources_sweep=sweep sweep_unread WHOLE_S
 runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLLING_PARSERS=PARSERS
     SOURCE_ADAPTERS_POLL_S=POLL_S pollers pollers_by_kind=_pollers drops_put_aside=_put_aside register_poller THREAD_S
     WAIT_S
-runtime.sources.rows: any_source_due claim_sources put_off renew_sources source_failed source_polled
+runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
     model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
     model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
     with_undelivered
-runtime.sources.secrets: seal secrets_of
-runtime.sources.unread: full_sources is_full left_unread
+runtime.sources.webhooks: seal secrets_of
+runtime.sources.items: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of
-runtime.streams.archive: archive mark_many_published reserve_events unpublished
+runtime.streams.republish: archive mark_many_published reserve_events unpublished
 runtime.streams.buffer: Batch get_buffer REQUESTS Lost MarkReached stream_url
 runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frames_rest=rest Frame Source stream_done
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
-runtime.streams.shown: in_utc
+runtime.streams.frames: in_utc
 runtime.streams.table: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask

@@ -19,7 +19,7 @@ from ravi_django import access
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.kernel import InvalidInputError
 from ravi_django.kernel.json_values import read_json
-from ravi_django.runtime.people import addressees
+from ravi_django.runtime.people import site_rules
 
 BLANK_ROWS = 3
 MAX_ROWS = 200
@@ -95,9 +95,6 @@ class ObjectField(forms.JSONField):
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return super().has_changed(initial or None, data)
-
-
-# --------------------------------------------------------------------------------------------------- variables
 
 
 class VariablesWidget(forms.Widget):
@@ -199,9 +196,6 @@ def to_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# ------------------------------------------------------------------------------------------------------- choices
-
-
 class DescribedChoices(forms.CheckboxSelectMultiple):
     """Checkboxes, each with a note. `notes`: value → {"label", "risk", "effect", "text"}."""
 
@@ -287,7 +281,7 @@ def _groups(names: set[str]) -> Iterable[str]:
 
 
 def _permissions(names: set[str]) -> Iterable[str]:
-    if not addressees.holders_are_known():  # a backend of the site may grant permissions that have no rows
+    if not site_rules.holders_are_known():  # a backend of the site may grant permissions that have no rows
         return names
     which = Q()
     for name in names:

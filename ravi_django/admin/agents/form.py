@@ -146,7 +146,7 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
         ],
         help_text=_(
             "Calls of these tools wait for approval. If neither the tool, this agent nor the site's "
-            "settings name approvers, the call is denied."
+            "settings name approvers, the call is rejected."
         ),
     )  # fmt: skip
     approvers = ApproversField(
@@ -281,8 +281,6 @@ class AgentForm(forms.ModelForm):  # type: ignore[type-arg]
     def is_valid(self) -> bool:
         self.valid = super().is_valid()
         return self.valid and not self.previewing
-
-    # ------------------------------------------------------------------------------------------------- checking
 
     def clean_address(self) -> str:
         """`type/key`. The address of an agent in code is taken, even before its row exists."""

@@ -101,8 +101,6 @@ class AgentAdmin(VersionPages, LiveAdmin):
     class Media:
         css = {"all": ["ravi/admin.css", "ravi/agent.css"]}
 
-    # ------------------------------------------------------------------------------------------------- the form
-
     def get_fieldsets(self, request: HttpRequest, obj: Agent | None = None) -> Any:
         if _is_code(obj):
             return [(None, {"fields": CODE_FIELDS})]
@@ -148,8 +146,6 @@ class AgentAdmin(VersionPages, LiveAdmin):
             context |= version_list(request, obj)
         return super().render_change_form(request, context, *args, obj=obj, **options)  # type: ignore[no-any-return]
 
-    # ------------------------------------------------------------------------------------------------ deleting
-
     def has_delete_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
         """One at a time, and never an agent in code."""
         return obj is not None and not _is_code(obj) and super().has_delete_permission(request, obj)
@@ -163,8 +159,6 @@ class AgentAdmin(VersionPages, LiveAdmin):
             self.message_user(request, words, messages.ERROR)
             return redirect("admin:ravi_agent_change", obj.pk)
         return super().delete_view(request, object_id, *args, **options)
-
-    # ------------------------------------------------------------------------------------------------- columns
 
     shown_name = column(_("name"), lambda agent: agent.name or show.NONE)
     whose = column(_("owner"), lambda agent: show.visible(str(agent.owner or show.NONE)))

@@ -101,8 +101,6 @@ def _ip(text: str) -> int:
     return len(candidate)
 
 
-# ----------------------------------------------------------------------------------------------------- patterns
-
 # Every repetition is bounded, and none can begin inside an earlier match: linear in the text's length.
 _ALL = [
     Pattern(

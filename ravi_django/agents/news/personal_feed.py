@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.agents.messages import Instructions
@@ -11,7 +12,7 @@ from ravi_django.agents.news.curation import CURATED, Verdict, judge, match
 from ravi_django.agents.news.items import NEW_ITEM, OURS, Item, note_failure, topic_of, wants_answer
 from ravi_django.agents.news.reading import NewsAgent, Reading
 from ravi_django.kernel import ChatPayload, ForbiddenError, InvalidInputError, Message, RunContext, TopicId
-from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.checks import check_whole, seconds_of
 
 PREFERENCES = "feed.preferences"
 REFUSED = "feed.refused"
@@ -50,7 +51,7 @@ class PersonalFeedAgent(NewsAgent):
         *,
         follow_topics: Sequence[TopicId | str] = (),
         preferences: str = "",
-        every_s: int = 0,
+        every_s: int | timedelta = 0,
         instructions: Instructions = CURATE,
         **options: Any,
     ) -> None:
@@ -62,7 +63,7 @@ class PersonalFeedAgent(NewsAgent):
         found = [topic_of(topic, f"follow_topics.{place}") for place, topic in enumerate(follow_topics)]
         self.follow_topics = tuple(dict.fromkeys(found))
         self.preferences = preferences
-        self.every_s = check_whole("every_s", every_s, 0)
+        self.every_s = check_whole("every_s", seconds_of(every_s), 0)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
         reading = Reading(ctx, inbox, self.items_per_generation)

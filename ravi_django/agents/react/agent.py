@@ -18,9 +18,9 @@ from ravi_django.agents.messages import (
     final_text,
     instructions_text,
     message_to_chat,
+    names_of,
 )
 from ravi_django.agents.middleware import MiddlewarePipeline
-from ravi_django.agents.public_signals import names_of
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result

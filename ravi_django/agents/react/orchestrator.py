@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.agents.messages import with_options
@@ -27,24 +28,28 @@ class SubAgentConfig:
 
     agent: an agent object, which `register` of the orchestrator registers too, or an address "type/key".
     description: tells the model which tasks to delegate to it.
-    ask_timeout: seconds to wait for its answer, without the time that people take to answer its requests.
+    ask_timeout: seconds or a timedelta to wait for its answer, without the time in which people answer its requests.
     priority: of its runs; in a full tree HIGH and CRITICAL pause a strictly lower one.
     handoff: it takes over permanently and answers the orchestrator's caller.
     """
 
     agent: Agent | AgentId | str
     description: str = ""
-    ask_timeout: float = 120.0
+    ask_timeout: float | timedelta = 120.0
     priority: Priority = Priority.NORMAL
     handoff: bool = False
 
     def __post_init__(self) -> None:
-        check_seconds("ask_timeout", self.ask_timeout)
+        _ = self.ask_s
         try:
             Priority(self.priority)
         except ValueError:
             raise InvalidInputError(f"priority must be a Priority, not {self.priority!r}", field="priority") from None
         _ = self.address
+
+    @property
+    def ask_s(self) -> float:
+        return check_seconds("ask_timeout", self.ask_timeout)
 
     @property
     def address(self) -> AgentId:
@@ -110,7 +115,7 @@ class OrchestratorAgent(ReActAgent):
             words = TextBlock(text=f"handed over to {config.address}")
             return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task))
         priority, metadata = Priority(config.priority), {INHERITED: dict[str, Any]()}
-        answer = await delegate(ctx, config.address, task, config.ask_timeout, priority=priority, metadata=metadata)
+        answer = await delegate(ctx, config.address, task, config.ask_s, priority=priority, metadata=metadata)
         return _bounded(answer)
 
     def spec(self) -> dict[str, Any]:
@@ -161,7 +166,7 @@ def _described(config: SubAgentConfig) -> dict[str, Any]:
         "agent": str(config.address),
         "tool": handoff_name(config.address),
         "description": config.description,
-        "ask_timeout": float(config.ask_timeout),
+        "ask_timeout": config.ask_s,
         "priority": Priority(config.priority).name.lower(),
         "handoff": config.handoff,
     }

@@ -14,8 +14,11 @@ from ravi_django.agents.current import _task_run_id
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    ToolResultCompaction,
+)
 from ravi_django.agents.memory.history import Address, HistoryProvider, InMemoryHistoryProvider
 from ravi_django.agents.news.information import InformationAgent
 from ravi_django.agents.news.personal_feed import PersonalFeedAgent

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
+from ravi_django.agents.messages import checked_names
 from ravi_django.agents.news.items import PER_GENERATION, checked_signal, topic_of
 from ravi_django.agents.news.personal_feed import LONGEST
-from ravi_django.agents.public_signals import checked_names
 from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import handoff_name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from pydantic_core import to_json
@@ -79,7 +80,7 @@ class AgentTool(HandoffTool):
         self,
         agent_id: Agent | AgentId | str,
         description: str = "",
-        timeout: float = 120.0,
+        timeout: float | timedelta = 120.0,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(agent_id, description)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, overload
 
 from ravi_django.agents.tools.approvers import checked_policy, checked_visible, refuse_owner
@@ -34,7 +35,7 @@ class FunctionTool(Tool):
         description: str | None = None,
         risk: Risk | str | RiskRule = Risk.SAFE,
         effect: Effect | str | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         permission: str | None = None,
         max_calls: int | None = None,
         max_result_bytes: int | None = None,
@@ -102,7 +103,7 @@ def tool(
     description: str | None = None,
     risk: Risk | str | RiskRule = Risk.SAFE,
     effect: Effect | str | None = None,
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
     permission: str | None = None,
     max_calls: int | None = None,
     max_result_bytes: int | None = None,
@@ -123,7 +124,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     check: only for an at-most-once tool: a sync or async function of a call's arguments and its idempotency key. It may
     only read. It is called if an effect may have happened, and returns Happened(result), NotHappened, or None if it
     does not know; then a person is asked.
-    timeout: seconds.
+    timeout: seconds, or a timedelta.
     permission: a Django permission ("app.codename") that the run's owner needs.
     max_calls: of this tool in one run.
     max_result_bytes: how much of a result the model gets at once; an agent with a ReadResultTool can read the rest.

@@ -12,7 +12,7 @@ from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
 from ravi_django.kernel.llm import ModelResponse
-from ravi_django.kernel.stream import ReasoningDelta, TextDelta, ToolCallDelta
+from ravi_django.kernel.messages import ReasoningDelta, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
 
 

@@ -7,11 +7,12 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ravi_django.capabilities.llm.names import Fault, no_key_in
 from ravi_django.kernel.errors import ModelError, TransientError, message_of
 from ravi_django.kernel.secrets import is_secret
 
@@ -57,17 +58,17 @@ def translate_error(error: Exception, *, secrets: Iterable[str] = ()) -> Transie
     return ModelError(message, type=kind, status=status)
 
 
-def missing_key(error: Exception, model: str, variables: Sequence[str]) -> ModelError | None:
+def missing_key(error: Exception, model: str, fault: Fault | None) -> ModelError | None:
     """The error to raise if `error` means that the API key is missing; else None. litellm reports some of these as
-    outages. `variables` are the unset environment variables that may hold the model's key."""
+    outages. `fault`: the variable of the model's key, if none is set."""
     message = _message_of(error)
     is_explicit = _NO_KEY.search(message) is not None
-    if not is_explicit and not (variables and _status_of(error) == 401):
+    if not is_explicit and not (fault and _status_of(error) == 401):
         return None
-    names = variables or list(dict.fromkeys(_VARIABLE.findall(message))) or ["the variables of its provider"]
+    variables = list(dict.fromkeys(_VARIABLE.findall(message))) or ["the variables of its provider"]
+    fault = fault or no_key_in(model, " or ".join(variables))
     more = "" if is_explicit else f"; the provider's error: {redact(message, ())[:_MAX_MESSAGE]}"
-    how = f"set {' or '.join(names)} in the environment of the processes that run agents"
-    return ModelError(f"model {model} has no API key: {how}{more}", type="MissingKeyError", status=401)
+    return ModelError(f"{fault}{more}", type=fault.error, status=401)
 
 
 def is_fetch_error(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FALLBACK_TOTAL_S, FallbackModel
@@ -37,8 +38,8 @@ class LLMFactory:
         *,
         fallbacks: Sequence[Any] = (),
         fallback_on: Collection[str | int] = (),
-        fallback_after: float = FALLBACK_AFTER_S,
-        fallback_total: float = FALLBACK_TOTAL_S,
+        fallback_after: float | timedelta = FALLBACK_AFTER_S,
+        fallback_total: float | timedelta = FALLBACK_TOTAL_S,
         retry: RetryPolicy | None = None,
         **defaults: Any,
     ) -> None:

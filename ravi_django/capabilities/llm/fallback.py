@@ -6,12 +6,14 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
-from ravi_django.kernel.stream import StreamRestart
+from ravi_django.kernel.messages import StreamRestart
 from ravi_django.kernel.supervision import RunMeta
 
 FALLBACK_AFTER_S = 60.0
@@ -52,8 +54,8 @@ class FallbackModel:
         *,
         retry: RetryPolicy | None = None,
         fallback_on: Collection[str | int] = (),
-        fallback_after: float = FALLBACK_AFTER_S,
-        fallback_total: float = FALLBACK_TOTAL_S,
+        fallback_after: float | timedelta = FALLBACK_AFTER_S,
+        fallback_total: float | timedelta = FALLBACK_TOTAL_S,
     ) -> None:
         if not models:
             raise InvalidInputError("a fallback list needs at least one model", field="models")
@@ -61,7 +63,8 @@ class FallbackModel:
         self.name = self.models[0].name
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
-        self.fallback_after, self.fallback_total = fallback_after, fallback_total
+        self.fallback_after: float = check_seconds("fallback_after", fallback_after)
+        self.fallback_total: float = check_seconds("fallback_total", fallback_total)
 
     def __repr__(self) -> str:
         return f"FallbackModel({', '.join(map(repr, self.models))})"
@@ -174,6 +177,10 @@ class FallbackModel:
     async def fetches_addresses(self) -> bool:
         """Whether one of the models does."""
         return any([await one() for one in self._all("fetches_addresses")])
+
+    def needs_library(self) -> bool:
+        """Whether a call of one of the models has to wait for the import of litellm."""
+        return any(needs() for needs in self._all("needs_library"))
 
     def _all(self, name: str) -> list[Any]:
         return [getattr(model, name) for model in self.models if hasattr(model, name)]

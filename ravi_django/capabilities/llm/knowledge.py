@@ -45,11 +45,6 @@ def supports_schema(litellm: Any, model: str) -> bool:
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
-def missing_variables(litellm: Any, model: str, api_base: str | None) -> list[str]:
-    """The environment variables that the model's provider needs and that are not set."""
-    return sorted(litellm.validate_environment(model=model, api_base=api_base)["missing_keys"])
-
-
 def accepts_images(litellm: Any, model: str) -> bool:
     """Whether the model accepts images; True if unknown."""
     entry = listed(litellm, model)

@@ -6,20 +6,23 @@ The options of a call cannot change host and credentials. A streamed answer that
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
-from ravi_django.capabilities.llm import knowledge
+from ravi_django.capabilities.llm import knowledge, names
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
-from ravi_django.capabilities.llm.loading import aload_litellm, load_litellm
+from ravi_django.capabilities.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
 from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
+from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
@@ -35,6 +38,8 @@ _FIXED = {
     "max_retries": 0,
     "drop_params": True,
 }
+_ROUTES = frozenset({"base_url", "custom_llm_provider", "mock_response"})  # options that replace the name's provider
+_NO_PROVIDER = "LLM Provider NOT provided"  # litellm's words for a name that it does not know
 _MAY_BE_EMPTY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
 
 
@@ -56,7 +61,7 @@ class LiteLLMModel:
         *,
         api_key: str | None = None,
         api_base: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
+        timeout: float | timedelta = DEFAULT_TIMEOUT_S,
         prices: Mapping[str, float] | None = None,
         retry: RetryPolicy | None = None,
         context_window: int | None = None,
@@ -64,7 +69,7 @@ class LiteLLMModel:
         **params: Any,
     ) -> None:
         self.name = name
-        self.timeout = timeout
+        self.timeout = check_seconds("timeout", timeout)
         self.prices = dict(prices) if prices else None
         self.retry = retry
         self.params = {key: value for key, value in params.items() if not holds_secret(key, value)}
@@ -94,6 +99,8 @@ class LiteLLMModel:
         """
         meta.cancellation.check()
         refuse_destinations(options.extra)
+        if not is_imported() and (fault := self.fault()) is not None:
+            raise fault.as_error()
         litellm = await aload_litellm()
         collector = ResponseCollector()
         failure: KernelError | None = None
@@ -111,7 +118,7 @@ class LiteLLMModel:
         except KernelError:
             raise
         except Exception as error:
-            failure = missing_key(error, self.name, self.missing_variables()) or translate_error(error)
+            failure = self._failure(error)
         if failure is not None:
             # Outside the handler: a chained traceback would print what the message has redacted.
             raise failure
@@ -119,10 +126,30 @@ class LiteLLMModel:
             collector.provider_usage = await estimated_usage(litellm, self.name, messages, collector.output_text)
         yield self._response(litellm, collector, messages)
 
-    def missing_variables(self) -> list[str]:
-        """The unset environment variables that may hold the model's key; none when it has a key. Imports litellm."""
-        given = self._api_key or self._secret_params
-        return [] if given else knowledge.missing_variables(load_litellm(), self.name, self._api_base)
+    def fault(self, variables: Collection[str] | None = None) -> names.Fault | None:
+        """What is wrong with the name, or with the key where only `variables` are set (None: those of this process).
+        None where only litellm can know it. Does not import litellm."""
+        if self._api_base or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ:
+            return None
+        return names.unknown(self.name) or (None if self._has_key else names.no_key(self.name, variables))
+
+    def has_price(self) -> bool:
+        """Whether the cost of a call is known. Does not import litellm."""
+        return bool(self.prices or site_prices(self.name) or names.has_price(self.name))
+
+    def needs_library(self) -> bool:
+        """Whether a call has to wait for the import of litellm."""
+        return not is_loaded() and (is_imported() or self.fault() is None)
+
+    @property
+    def _has_key(self) -> bool:
+        return bool(self._api_key or self._secret_params)
+
+    def _failure(self, error: Exception) -> KernelError:
+        if _NO_PROVIDER in str(error) and (fault := names.unknown(self.name)) is not None:
+            return fault.as_error()
+        fault = None if self._has_key else names.no_key(self.name)
+        return missing_key(error, self.name, fault) or translate_error(error)
 
     async def context_window(self) -> int | None:
         """The maximum of input tokens; None if unknown."""
@@ -134,6 +161,8 @@ class LiteLLMModel:
 
     async def supports_schema(self) -> bool:
         """Whether `response_format` may hold a JSON schema."""
+        if not is_imported() and self.fault() is not None:
+            return False  # the call fails at once
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
     async def fetches_addresses(self) -> bool:

@@ -32,6 +32,15 @@ async def aload_litellm() -> Any:
     return _litellm or await asyncio.to_thread(load_litellm)
 
 
+def is_imported() -> bool:
+    """Whether litellm is imported, maybe by the site, or an import has begun."""
+    return "litellm" in sys.modules
+
+
+def is_loaded() -> bool:
+    return _litellm is not None
+
+
 def warm() -> None:
     """Import litellm ahead of the first model call. Workers call it at start, after fork."""
     load_litellm()
@@ -39,7 +48,7 @@ def warm() -> None:
 
 async def close_clients() -> None:
     """Close the HTTP connections that model calls left open on the running loop. Call it before the loop ends."""
-    if "litellm" not in sys.modules:
+    if not is_imported():
         return
     cache = load_litellm().in_memory_llm_clients_cache
     suffix = cache.update_cache_key_with_event_loop("")  # litellm keeps a client per loop

@@ -13,7 +13,7 @@ from ravi_django.capabilities.rehearsal.rules import LABEL, MOST_READ, answer, c
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolUseBlock
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
-from ravi_django.kernel.stream import TextDelta
+from ravi_django.kernel.messages import TextDelta
 from ravi_django.kernel.supervision import RunMeta
 
 REHEARSAL = "rehearsal"
@@ -27,9 +27,10 @@ class RehearsalModel:
     """A ChatModel that follows rules: the same conversation gets the same answer, and nothing leaves the process.
 
     It calls `calculator` for arithmetic, `send_invoice` for "Send an invoice of 100 to ACME", `send_mail` for
-    "Send a mail to ada@example.com: See you at noon.", and `current_time` for the time. With `handoff_*` tools it
-    delegates to up to two agents by their names and descriptions. It summarizes a news item by its first sentence, and
-    judges it by the words of the reader's preferences. Otherwise it repeats the last two messages of the user. It
+    "Send a mail to ada@example.com: See you at noon.", and `current_time` for the time. Of other tools it calls the one
+    whose name and arguments fit the message: `order_status(order_id=7)` for "Where is order 7?". With `handoff_*` tools
+    it delegates to up to two agents by their names and descriptions. It summarizes a news item by its first sentence,
+    and judges it by the words of the reader's preferences. Otherwise it repeats the last two messages of the user. It
     streams a word every `delay` seconds. Its tokens are words and cost nothing.
     """
 

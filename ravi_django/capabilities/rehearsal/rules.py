@@ -40,6 +40,12 @@ _FAILED = re.compile(
 )
 _CHANGED = re.compile(r"^\[(?P<who>a person(?: \([^\n]*?\))?) changed the arguments of this call[^\n]*\]\s*")
 _ADVICE = re.compile(r"; (?:do not call it again unchanged|go on without it)$")  # the end of a refusal
+_VALUES = re.compile(r"[\"“]([^\"”]+)[\"”]|(?<![\w.,-])([\w-]*\d(?:[\w-]|,\d{3})*(?:\.\d+)?)")
+_FORMS = {
+    "integer": re.compile(r"[\d,]+"),
+    "number": re.compile(r"[\d,]+(\.\d+)?"),
+    "string": re.compile(r".+", re.DOTALL),
+}
 _HANDOFF = "handoff_"
 _AT_ONCE = 2  # agents to delegate to at once
 _COMMON = frozenset(
@@ -130,7 +136,37 @@ def _wanted(text: str, tools: Schemas) -> list[ToolRequest]:
         return [("calculator", {"expression": expression}) for expression in expressions]
     if "current_time" in tools and _TIME.search(text):
         return [("current_time", {})]
-    return []
+    return _by_words(text, tools)
+
+
+def _by_words(text: str, tools: Schemas) -> list[ToolRequest]:
+    """The tool whose name and arguments share the most words with the text, if the text has its required arguments:
+    "Where is order 7?" is `order_status(order_id=7)`."""
+    words, best, most = _stems(text), [], 0
+    for name, schema in tools.items():
+        required = (schema.get("parameters") or {}).get("required") or ()
+        shared = len(words & _stems(" ".join([name, *required])))
+        fits = shared > most and (required or _stems(name) <= words)
+        if fits and (arguments := _arguments_in(text, schema, required)) is not None:
+            best, most = [(name, arguments)], shared
+    return best
+
+
+def _arguments_in(text: str, schema: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any] | None:
+    """Each a number, an option, a quoted text or a word with a digit; first those behind the argument's name."""
+    arguments: dict[str, Any] = {}
+    values = [quoted or plain for quoted, plain in _VALUES.findall(text)]
+    for name in required:
+        about = schema["parameters"]["properties"].get(name) or {}
+        form = _FORMS.get(about.get("type", ""))
+        options = [str(one) for one in about["enum"] if str(one) in text] if "enum" in about else values
+        near = re.search(rf"\b{re.escape(name.partition('_')[0])}\W+(\w[\w.-]*\w|\w)", text, re.IGNORECASE)
+        if not (fitting := [one for one in options if form and form.fullmatch(one)]):
+            return None
+        value = near[1] if near and near[1] in fitting else fitting[0]
+        values = [one for one in values if one != value]
+        arguments[name] = value if about["type"] == "string" else _number(value)
+    return arguments
 
 
 def _delegations(text: str, tools: Schemas, handoffs: Sequence[str]) -> list[ToolRequest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal
 
 from ravi_django.agents.tools.function_tool import FunctionTool
@@ -23,6 +24,7 @@ from ravi_django.capabilities.net.outbound import (
     resolve,
 )
 from ravi_django.kernel import ToolArgumentsError, ToolRefused
+from ravi_django.kernel.checks import check_seconds
 
 MAX_REDIRECTS = 5
 MAX_URL = 4000  # characters
@@ -51,11 +53,12 @@ class HttpFetchTool(FunctionTool):
         *,
         methods: Iterable[str] = ("GET", "HEAD"),
         max_bytes: int = MAX_BYTES,
-        timeout_s: float = 20.0,
+        timeout_s: float | timedelta = 20.0,
         ports: Iterable[int] = (),
         allow_addresses: Iterable[str] = (),
         resolver: Resolver | None = None,
     ) -> None:
+        timeout_s = check_seconds("timeout_s", timeout_s)
         super().__init__(self._fetch, name="http_fetch", timeout=timeout_s + 5.0)
         self._allow = [_checked_pattern(pattern) for pattern in _listed("allow", allow)]
         self._methods = frozenset(_listed("methods", methods))

@@ -24,7 +24,7 @@ from ravi_django.models import Run, Session, Status
 from ravi_django.runtime import Runtime
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.people import links
+from ravi_django.runtime.people import mail
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import reading
 from ravi_django.services.shapes import RunSerializer
@@ -77,8 +77,6 @@ class Command(BaseCommand):
             raise CommandError(words, returncode=FAILED) from error
         self._report()
 
-    # ------------------------------------------------------------------------------------------------- the run
-
     async def _inline(self, agent: str, text: str, asked: dict[str, Any]) -> None:
         """Execute the run in this process."""
         async with Runtime() as runtime:
@@ -110,8 +108,6 @@ class Command(BaseCommand):
         if (await readers().call(_read, run.id)).status == Status.PENDING:
             self._err(f"No worker has taken the run yet. Is one running? {worker_line()}\n")
 
-    # -------------------------------------------------------------------------------------------------- its end
-
     def _report(self) -> None:
         assert self._run is not None
         run = Run.objects.get(id=self._run.id)
@@ -136,8 +132,8 @@ class Command(BaseCommand):
         inline = " (in manage.py ravi_worker, or the next process with an engine)" if conf.ENGINE == "inline" else ""
         self._err(f"\nRun {run.id} continues{inline}.\n")
         for what, path in (
-            ("follow: ", partial(links.path_to, "run-events", id=run.id)),
-            ("cancel: POST ", partial(links.path_to, "run-cancel", id=run.id)),
+            ("follow: ", partial(mail.path_to, "run-events", id=run.id)),
+            ("cancel: POST ", partial(mail.path_to, "run-cancel", id=run.id)),
             ("admin: ", partial(reverse, "admin:ravi_run_change", args=[run.id])),
         ):
             with contextlib.suppress(NoReverseMatch):

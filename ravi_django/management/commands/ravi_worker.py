@@ -14,7 +14,7 @@ from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.runtime import Runtime
-from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog import agent_models, specs
 
 POLL_S = 0.2
 
@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             agents = sorted(specs.known_agents())
-            warms = specs.uses_litellm()
+            warms = agent_models.uses_litellm()
         except DatabaseError as error:
             raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
         if not agents:
@@ -37,6 +37,7 @@ class Command(BaseCommand):
                 "there is no agent: call ravi_django.register(agent) in an app's agents.py, or make one in the admin"
             )
             raise CommandError(words)
+        agent_models.log_faults()
         connection.close()  # the engine has connections of its own
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(self._serve(agents, warms))

@@ -119,9 +119,6 @@ def _limits(account: Account) -> dict[str, Any]:
     return {f"max_{unit}": account.limits.get(name) for name, unit in UNITS.items()}
 
 
-# ------------------------------------------------------------------------------------------------------ accounts
-
-
 def _create(accounts: Sequence[Account]) -> None:
     """A day begins with 0, a tree with the sums of its journals, which a fork has copied."""
     new = [
@@ -143,9 +140,6 @@ def _used_by(root: Any) -> dict[str, Any]:
         "spent_cost": sums["cost"] or ZERO,
         "spent_turns": turns,
     }
-
-
-# ------------------------------------------------------------------------------------------------------ settle
 
 
 def settled(lease: Lease, entries: Sequence[Entry], write: Callable[[], T], *, ends: bool = False) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -101,27 +101,6 @@ def agent_of(run: Run) -> AgentObject:
     if run.agent_version is None:
         return registry.get_agent(run.agent)
     return load(run.agent, run.agent_version)
-
-
-def uses_litellm() -> bool:
-    """Whether an agent of this process calls models through litellm: then import it early."""
-    from ravi_django.capabilities.llm import LiteLLMModel
-    from ravi_django.capabilities.rehearsal.model import REHEARSAL
-
-    models = [getattr(agent, "model", None) for agent in list(registry._agents.values())]
-    return any(isinstance(model, LiteLLMModel) for model in models) or (
-        _rows().filter(spec__has_key="model").exclude(spec__model=REHEARSAL).exists()
-    )
-
-
-def models() -> Iterator[tuple[str, ChatModel]]:
-    """The address and the model of every agent that can be run and has one."""
-    for address, agent in list(registry._agents.items()):
-        if (model := getattr(agent, "model", None)) is not None:
-            yield address, model
-    for address, spec in _rows().exclude(address__in=list(registry._agents)).values_list("address", "spec"):
-        if name := spec.get("model"):
-            yield address, build_model(name, fallbacks=spec.get("fallbacks") or ())
 
 
 # ------------------------------------------------------------------------------------------------------- building

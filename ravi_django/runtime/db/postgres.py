@@ -104,9 +104,6 @@ def texts(values: Sequence[str] | None) -> str | None:
     return None if values is None else to_json(list(values)).decode()
 
 
-# ------------------------------------------------------------------------------------------------ rows of models
-
-
 @cache
 def columns(model: type[Model], alias: str) -> str:
     """All columns of a model's table, in the order that `instance` expects their values."""

@@ -37,10 +37,10 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
 from ravi_django.runtime.lease.inbox import hops_of, trail_of
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lifecycle import cancel, handoff
+from ravi_django.runtime.lifecycle import endings, handoff
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import call as model_calls
-from ravi_django.runtime.people import approvals, decisions, questions
+from ravi_django.runtime.people import approvals, questions, standing
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import asks, spawn as children
@@ -106,20 +106,25 @@ class DurableContext(RunState):
     async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None:
         target = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
-            await cancel.control(self, target, message, message.payload)
+            await endings.control(self, target, message, message.payload)
         else:
             await asks.send(self, target, message)
 
     async def sleep(self, duration: float | timedelta) -> None:
         await waits.sleep_until(self, duration if isinstance(duration, timedelta) else timedelta(seconds=duration))
 
-    async def sleep_until(self, when: datetime | timedelta) -> None:
+    async def sleep_until(self, when: datetime | timedelta | float) -> None:
         await waits.sleep_until(self, when)
 
     async def sleep_until_signal(
-        self, name: str, *, until: datetime | timedelta | None = None, or_message: bool = False
+        self,
+        name: str,
+        *,
+        until: datetime | timedelta | float | None = None,
+        timeout: float | timedelta | None = None,
+        or_message: bool = False,
     ) -> Any:
-        return await waits.sleep_until_signal(self, name, until, or_message=or_message)
+        return await waits.sleep_until_signal(self, name, until, timeout, or_message=or_message)
 
     async def receive(self) -> list[Message]:
         """The messages that arrived after those that the code was given. Does not wait."""
@@ -191,7 +196,7 @@ class DurableContext(RunState):
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)
 
-    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int = 0) -> None:
+    async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int | timedelta = 0) -> None:
         await calls.follow(self, topic, session, every_s)
 
     async def unfollow(self, topic: TopicId | str, *, session: bool = False) -> None:
@@ -206,7 +211,7 @@ class DurableContext(RunState):
         if self.effects.recall_now(path, "log", kind) is not None:
             return
         entry, begun = Entry(kind="log", path=path, name=kind, result=data), self.effects.journal.started(path)
-        if begun is not None and begun.kind == decisions.KIND:
+        if begun is not None and begun.kind == standing.KIND:
             await approvals.withdraw(self, begun, entry)
         else:
             self.effects.note(entry)

@@ -46,12 +46,12 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
 from ravi_django.runtime.lease.inbox import noted
-from ravi_django.runtime.lifecycle import cancel as lifecycle_cancel, generations
+from ravi_django.runtime.lifecycle import endings as lifecycle_cancel, generations
 from ravi_django.runtime.lifecycle.endings import Unseen
 from ravi_django.runtime.runs import failures, hints
 from ravi_django.runtime.streams import frames, republish
-from ravi_django.runtime.streams.archive import archived_at
 from ravi_django.runtime.streams.publisher import Publisher
+from ravi_django.runtime.streams.republish import archived_at
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools.threads import ToolThreads
 

@@ -20,7 +20,7 @@ from ravi_django.conf import conf, worker_line
 from ravi_django.db import connection
 from ravi_django.models import Erasure, SweepState
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.events import relay
 from ravi_django.runtime.runs import hints, workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.tools.threads import hanging
@@ -130,12 +130,12 @@ def events() -> str:
 
 def event_bus() -> str:
     """Report the events that wait for the bus. Never fails: runs do not need it."""
-    count, age = outbox_rows.backlog()
-    refused, why = outbox_rows.refused()
+    count, age = relay.backlog()
+    refused, why = relay.refused()
     more = f"; {refused} {REFUSED}, {why}" if refused else ""
     if not count:
         return "nothing waits" + more
-    waits = f"{'at least ' if count >= outbox_rows.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
+    waits = f"{'at least ' if count >= relay.MANY else ''}{count} events wait, the oldest for {age:.0f} s"
     return (waits if age < LATE_S else f"{waits}: {LATE}") + more
 
 

@@ -71,7 +71,8 @@ async def rehearse(run: Run, database: DatabaseThreads) -> Verdict:
     drift = [note.result["changed"] for note in effects.notes if note.kind == "replay.drift"]
     changed = sorted({name for names in drift for name in names})
     harmless = effects.reached_the_end or outcome.status == Status.COMPLETED
-    return Verdict(run.id, run.agent, None if harmless else outcome.error, changed)
+    bare = error_of(outcome.raised) if outcome.raised else outcome.error  # without the ways out of a block
+    return Verdict(run.id, run.agent, None if harmless else bare, changed)
 
 
 class _Rehearsal(Effects):

@@ -21,7 +21,7 @@ from django.db import DatabaseError, connections
 from ravi_django.capabilities.llm import warm
 from ravi_django.conf import conf, in_tests
 from ravi_django.models import Run, Status
-from ravi_django.runtime.catalog.specs import uses_litellm
+from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.engine.worker import close_worker, get_worker
 
@@ -71,10 +71,11 @@ def _start_when_ready() -> None:
         _expire_leases_of_dead_processes()
     get_worker()
     atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+    agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)
     try:
-        if uses_litellm():
+        if agent_models.uses_litellm():
             warm()
     finally:
         connections.close_all()  # this thread's

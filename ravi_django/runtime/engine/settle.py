@@ -105,7 +105,7 @@ class Outcome:
         wanted = lease.run.release
         if isinstance(error, DeterminismError) and wanted not in ("", conf.RELEASE) and not lease.run.for_release:
             return cls(Status.PENDING, error=error_of(error), for_release=wanted)
-        return cls(Status.BLOCKED, error=error_of(error), raised=error)
+        return cls(Status.BLOCKED, error=with_ways_out(error_of(error)), raised=error)
 
     @classmethod
     def of_error(cls, error: BaseException, lease: Lease) -> Outcome:
@@ -278,7 +278,7 @@ def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
     if outcome.for_release and workers.alive().filter(release=outcome.for_release).exists():
         first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
-    error = outcome.error or {}
+    error = with_ways_out(outcome.error or {})
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
     return Settled(block(lease, [entry], error=error), Status.BLOCKED), [entry]
 
@@ -328,6 +328,19 @@ def error_of(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, DeterminismError) and error.diff:
         shown["diff"] = error.diff
     return dict(storable(shown))
+
+
+WAYS_OUT = (
+    "Three ways out: deploy the earlier code, then retry the run; or let runs that have passed here make the earlier "
+    "calls, by `if ctx.patched(name):` around the new code, then retry the run; or fork the run before this entry and "
+    "cancel it"
+)
+
+
+def with_ways_out(error: dict[str, Any]) -> dict[str, Any]:
+    """The error of a run that is blocked because code and journal differ, with what an operator can do."""
+    is_known = error.get("type") != DeterminismError.__name__ or WAYS_OUT in error["message"]
+    return error if is_known else {**error, "message": f"{error['message']}. {WAYS_OUT}"}
 
 
 def as_output(value: Any) -> str:

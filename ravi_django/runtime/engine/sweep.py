@@ -19,7 +19,7 @@ from ravi_django.runtime.runs.workers import each as _each
 from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import fan_out
 from ravi_django.runtime.sources import poll, saves
-from ravi_django.runtime.streams import archive, republish
+from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import slots
 
 BATCH = 500
@@ -56,7 +56,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     failed = _send(send, [*due, *promoted, *woken, *resumed])
     ticked = _each(lambda _: ticking.tick(), "the schedules") or []  # may take seconds
     failed += _send(send, ticked) if ticked else 0
-    unpublished = archive.unpublished(50, older_than_s=2 * conf.SWEEP_S)
+    unpublished = republish.unpublished(50, older_than_s=2 * conf.SWEEP_S)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
     _each(lambda _: fan_out.sweep(), "the fan-outs")
     _each(lambda _: mail.sweep(), "the e-mails")

@@ -14,12 +14,14 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.db import threads
@@ -206,12 +208,13 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    async def result(self, run_id: str, timeout: float | None = None) -> str:
+    async def result(self, run_id: str, timeout: float | timedelta | None = None) -> str:
         """Wait for a run's end and return its output.
 
         Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
         """
-        give_up = None if timeout is None else time.monotonic() + timeout
+        limit = seconds_of(timeout)
+        give_up = None if limit is None else time.monotonic() + limit
         key, row = UUID(run_id), None
         looks = not self.engine.is_here(key)  # else the end of the lease here says how the run ended
         while True:
@@ -223,7 +226,7 @@ class Runtime:
                     return output_of(*row)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:
-                    raise TimeoutError(f"run {run_id} is {row and row[0]} after {timeout:g} s")
+                    raise TimeoutError(f"run {run_id} is {row and row[0]} after {limit:g} s")
                 await asyncio.wait([lease_end], timeout=max(0.0, min(left, LOOK_S)))
                 row = lease_end.result() if lease_end.done() else None
                 looks = row is None

@@ -102,8 +102,6 @@ class Member:
             raise
         await self._handle(rows_of(reply))
 
-    # --------------------------------------------------------------------------------------------------- holding
-
     async def keep(self) -> None:
         """Renew the events that we hold, until cancelled."""
         while True:

@@ -73,8 +73,6 @@ class ValkeyBus(Bus):
             self._sync.ping()
             return redis.ResponseError(f"the server hangs up: {error}")
 
-    # ------------------------------------------------------------------------------------------- subscriptions
-
     async def subscribe(
         self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
     ) -> str:
@@ -194,8 +192,6 @@ class _Reading:
 async def _read(client: redis.asyncio.Redis, key: str, after: str) -> Rows:
     return rows_of(await client.xread({key: after}, count=BATCH, block=int(BLOCK_S * 1000)))
 
-
-# ------------------------------------------------------------------------------------------------------- relaying
 
 # Errors of the server's own state, whatever the event.
 _AWAY = (

@@ -1,10 +1,11 @@
-"""Store an uploaded file, refer to it from a run, and delete it."""
+"""Store an uploaded file, recognise its media type by its content, refer to it from a run, and delete it."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from django.core.files.base import ContentFile, File
 from django.db.models import QuerySet, Sum
 from django.db.models.signals import pre_delete
 
+from ravi_django.conf import DEFAULTS, conf
 from ravi_django.db import lock_rows, transaction
 from ravi_django.kernel import (
     ChatPayload,
@@ -25,7 +27,62 @@ from ravi_django.kernel import (
 from ravi_django.models import RaviFile, Run, Session
 from ravi_django.models.files import path_of
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.files.types import kind_of, setting, type_of
+
+TEXT = "text/plain"
+_MAGIC = {  # how each type begins
+    "image/png": rb"\x89PNG\r\n\x1a\n",
+    "image/jpeg": rb"\xff\xd8\xff",
+    "image/gif": rb"GIF8[79]a",
+    "image/webp": rb"RIFF.{4}WEBP",
+    "application/pdf": rb"%PDF-",
+    "audio/wav": rb"RIFF.{4}WAVE",
+    "audio/mpeg": rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]",  # a tag, or a frame of layer III
+    "video/mp4": rb".{4}ftyp(?:iso[m2-6]|mp4[12]|avc1|M4V |dash)",
+    "video/webm": rb"\x1a\x45\xdf\xa3.{0,60}?webm",
+}
+_PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _MAGIC.items()}
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+KNOWN = (*_MAGIC, TEXT)
+
+
+def type_of(content: bytes) -> str:
+    """The media type; "" if it is not in KNOWN. HTML, SVG and other texts are plain text."""
+    for name, pattern in _PATTERNS.items():
+        if pattern.match(content):
+            return name
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return ""
+    return TEXT if text and not _NO_TEXT.search(text) else ""
+
+
+def kind_of(media_type: str) -> str:
+    """The type of the content block for a file: image, audio, video or document."""
+    kind = media_type.partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "document"
+
+
+def setting(name: str) -> Any:
+    return {**DEFAULTS["FILES"], **conf.FILES}[name]
+
+
+def faults(given: Any) -> Iterator[str]:
+    """Errors in RAVI["FILES"]."""
+    if not isinstance(given, Mapping):
+        yield f" is {given!r}, not a dict"
+        return
+    for name, value in given.items():
+        if name not in DEFAULTS["FILES"]:
+            yield f" has an unknown name {name!r}; known: {', '.join(DEFAULTS['FILES'])}"
+        elif name == "types":
+            if not isinstance(value, list | tuple):
+                yield f"['types'] is {value!r}, not a list"
+            else:
+                yield from (f"['types'] has {one!r}; known: {', '.join(KNOWN)}" for one in value if one not in KNOWN)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            yield f"[{name!r}] is {value!r}, not a number above 0"
+
 
 log = logging.getLogger("ravi.files")
 
@@ -45,9 +102,6 @@ def _deleting_session(sender: Any, instance: Session, **more: Any) -> None:
         lock_rows(rows)  # another conversation may get one
         instance.files.clear()  # type: ignore[attr-defined]
         forget(rows.filter(sessions=None))
-
-
-# ---------------------------------------------------------------------------------------------------- upload
 
 
 def max_bytes() -> int:
@@ -87,9 +141,6 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
         stored.storage.delete(name)
         raise InvalidInputError("the user was erased during the upload", field="file")
     return row
-
-
-# -------------------------------------------------------------------------------------------------- reference
 
 
 def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
@@ -146,9 +197,6 @@ def rows_of(names: Iterable[str], owner: Any) -> dict[str, RaviFile]:
     rows = RaviFile.objects.present() if owner is None else RaviFile.objects.for_user(owner)
     found = rows.in_bulk(set(ids.values()))
     return {name: found[id] for name, id in ids.items() if id in found}
-
-
-# ------------------------------------------------------------------------------------------------------ deletion
 
 
 def forget(rows: QuerySet[Any]) -> None:

@@ -238,16 +238,17 @@ def _above(path: str) -> list[str]:
 
 
 def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
-    """The recorded call must be the call asked for: kind, model or tool name, and a tool's arguments.
+    """The recorded call must be the call asked for: kind, name (but for a model's, see `drift`), a tool's arguments.
 
     Raises DeterminismError with a readable diff.
     """
     has_arguments = row.kind in _WITH_ARGUMENTS
     recorded = (row.request or {}).get("arguments") if has_arguments else None
-    if (row.kind, row.name) == (kind, name) and (not has_arguments or recorded == arguments):
+    is_same = row.kind == kind and (row.name == name or kind == "llm.call")
+    if is_same and (not has_arguments or recorded == arguments):
         return  # as nearly always, and without a round trip through JSON
     asked = json.loads(dumps(arguments) or "null") if kind in _WITH_ARGUMENTS else None
-    if (row.kind, row.name) == (kind, name) and _same(recorded, asked):
+    if is_same and _same(recorded, asked):
         return
     was = describe(row)
     now = {"kind": kind, "name": name, **({"arguments": asked} if kind in _WITH_ARGUMENTS else {})}
@@ -268,12 +269,12 @@ def _same(recorded: Any, asked: Any) -> bool:
     return bool(recorded == asked)
 
 
-def drift(row: Recorded, digests: dict[str, Any] | None) -> list[str]:
-    """Which components (instructions, tools, options, view) are no longer what the recorded call was made with.
+def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
+    """Which components (model, instructions, tools, options, view) differ from those of the recorded model call.
 
     Raises DeterminismError instead when RAVI["REPLAY"] is "strict".
     """
-    recorded, present = row.digests or {}, digests or {}
+    recorded, present = {"model": row.name, **(row.digests or {})}, {"model": name, **digests}
     changed = sorted(key for key in recorded.keys() | present.keys() if recorded.get(key) != present.get(key))
     if changed and conf.REPLAY == "strict":
         raise DeterminismError(

@@ -117,7 +117,7 @@ class Effects(Gate):
             return None
         try:
             check_identity(row, kind, name, arguments)
-            changed = drift(row, digests) if digests is not None else []
+            changed = drift(row, name, digests) if digests is not None else []
             await self.turnstile.take(row)
         except DeterminismError as error:
             await self.end(Stop(Stop.Kind.BLOCK, error))

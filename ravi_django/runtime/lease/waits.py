@@ -9,7 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError, LeaseLostError
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.checks import check_seconds, check_text
 from ravi_django.models import Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
@@ -26,7 +26,7 @@ REPLY = "human_reply:"  # prefix of signals that answer a question in place of a
 PEOPLES = (REPLY, "hitl:")  # prefixes of signals that carry a person's answer
 
 
-async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
+async def sleep_until(ctx: RunState, when: datetime | timedelta | float) -> None:
     effects, path = ctx.effects, ctx.path()
     if await effects.recall(path, "timer", "", None, None) is not None:
         return
@@ -37,13 +37,22 @@ async def sleep_until(ctx: RunState, when: datetime | timedelta) -> None:
 
 
 async def sleep_until_signal(
-    ctx: RunState, name: str, until: datetime | timedelta | None, *, or_message: bool = False
+    ctx: RunState,
+    name: str,
+    until: datetime | timedelta | float | None,
+    timeout: float | timedelta | None = None,
+    *,
+    or_message: bool = False,
 ) -> Any:
     """Wait for a signal of this name, or take one that arrived before. Returns its payload, `{}` if it has none; None
     if `until` came first, or with `or_message` if there is a message that the code was not given."""
     check_name(name)
     if name.startswith(PEOPLES):  # the run's owner may send it before the question, without `public_signals`
         raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
+    if timeout is not None:
+        if until is not None:
+            raise InvalidInputError("until and timeout both end the wait: pass one of them", field="timeout")
+        until = check_seconds("timeout", timeout)
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "signal", name, None, None)
     if row is not None:
@@ -86,7 +95,7 @@ def over(ctx: RunState, until: datetime) -> bool | None:
     return True if ctx.effects.present() >= until else None
 
 
-def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime | timedelta) -> datetime:
+def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime | timedelta | float) -> datetime:
     """The end of a wait, as first computed: "in an hour" must not move with each replay."""
     begun = ctx.effects.journal.started(path)
     if begun is not None and begun.request:

@@ -47,8 +47,6 @@ NAMING: tuple[tuple[type[Model], str, str], ...] = (  # the column, and that of 
     (HumanRequest, "answered_by", "answered_at"),
 )
 
-# ---------------------------------------------------------------------------------------------------- beginning
-
 
 def lock(user: Any, models: Sequence[type[Model]] = (Schedule, Source, Follow, Session)) -> None:
     """In the caller's transaction: lock the user's rows that others are made from, then the sessions, in the order of
@@ -108,9 +106,6 @@ def begin_session(session_id: UUID) -> Erasure:
 
 def _family(ids: Sequence[UUID]) -> set[UUID]:
     return reached(ids, lambda edge: Session.objects.filter(parent_session__in=edge).values_list("id", flat=True))
-
-
-# -------------------------------------------------------------------------------------------------- working it off
 
 
 def sessions_of(erasure: Erasure, after: UUID | None, limit: float) -> list[UUID]:
@@ -197,8 +192,6 @@ def _some(table: Table, rows: QuerySet[Any], pseudonym: str) -> int:
         return len(ids)
 
 
-# -------------------------------------------------------------------------------------------------- the audit log
-
 ERASED = "erased"
 _KEPT = {  # the decision, hashes and addresses; no text that a person wrote
     *("request", "version", "kind", "tool", "risk", "to", "from", "level", "by", "instead_of", "revoked_by"),
@@ -216,9 +209,6 @@ def _reduce(rows: QuerySet[Any], pseudonym: str) -> None:
         row.detail = kept | {ERASED: True} | ({"owner": pseudonym} if pseudonym else {})
         row.owner_id = None if pseudonym else row.owner_id
     AuditRecord.objects.bulk_update(found, ["detail", "owner"], batch_size=500)
-
-
-# ---------------------------------------------------------------------------------------------------------- bodies
 
 
 def mark_bodies(entries: QuerySet[Any]) -> None:

@@ -28,7 +28,7 @@ from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.facts import CARRIED
-from ravi_django.runtime.lifecycle.deletion import check_owned
+from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of
@@ -177,9 +177,6 @@ def _budget(source: Run) -> dict[str, Any] | None:
     return {**(source.root.budget or {}), **source.budget, **(spawning or {})}
 
 
-# ------------------------------------------------------------------------------------------------- where
-
-
 def _point(source: Run, after_seq: int) -> int:
     """The nearest entry at or before `after_seq`, in this generation, where no effect was open and the run not
     ended."""
@@ -249,9 +246,6 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------- what
-
-
 def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int) -> None:
     """Count what the fork copies. No more is read than the limit allows."""
     if (most := limits.limit("fork_bytes")) is None or user is None:
@@ -273,6 +267,8 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
 def _copy_session(source: Run, end: int, title: str) -> Session:
     """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
+    if source.parent_id is None:
+        new.family = source.session.family or source.session_id
     session = create_session(new)
     key: Any = Session._meta.pk
     ids = [key.get_db_prep_value(one, connection) for one in (session.id, source.session_id)]

@@ -26,10 +26,9 @@ from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import JournalEntry
 from ravi_django.models.people import HumanRequest, StickyDecision
-from ravi_django.models.run import TERMINAL, Run
+from ravi_django.models.run import TERMINAL, Run, Signal
 from ravi_django.models.site import Erasure, OutboxEvent
 from ravi_django.models.social import Publication
-from ravi_django.models.waiting import Signal
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.teams.slots import reached
 

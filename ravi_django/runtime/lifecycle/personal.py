@@ -13,20 +13,17 @@ from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
 
 from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
-from ravi_django.models.board import BoardTask
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
-from ravi_django.models.feedback import Feedback
 from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
-from ravi_django.models.run import Run
+from ravi_django.models.run import Ask, Feedback, Run, Signal
 from ravi_django.models.schedules import Schedule, ScheduleTick
-from ravi_django.models.session import Session, Turn
+from ravi_django.models.session import BoardTask, Session, Turn
 from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
-from ravi_django.models.waiting import Ask, Signal
 
 NONE = Q(pk__in=[])
 

@@ -15,7 +15,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import ConflictError, InvalidInputError
 from ravi_django.models import Run
 from ravi_django.runtime.budgets import accounts
-from ravi_django.runtime.events import outbox_rows
+from ravi_django.runtime.events import relay
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.lifecycle import erasing, erasure_rows, prune_rows
@@ -152,7 +152,7 @@ def _prune_runs(older_than_s: float, dry_run: bool) -> int:
 def _prune_outbox(older_than_s: float, dry_run: bool) -> int:
     if outbox.is_on():  # the events wait for a server that is away
         return 0
-    return _prune(outbox_rows.old_events(older_than_s), dry_run)
+    return _prune(relay.old_events(older_than_s), dry_run)
 
 
 _OTHERS: dict[str, Callable[[float, bool], int]] = {

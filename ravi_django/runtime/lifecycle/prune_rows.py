@@ -19,13 +19,12 @@ from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import HumanRequest
-from ravi_django.models.run import TERMINAL, Run, Status
+from ravi_django.models.run import TERMINAL, Ask, Run, Signal, Status
 from ravi_django.models.schedules import Schedule
 from ravi_django.models.session import Session, Turn
 from ravi_django.models.site import StreamFrame, Ticket
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source
-from ravi_django.models.waiting import Ask, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lease.facts import CARRIED
@@ -41,9 +40,6 @@ BLOB_AGE_S = 24 * 3600.0  # a body is stored before its row, and processes remem
 def is_pruned(run: Run) -> bool:
     """Whether the journal has lost its end."""
     return run.next_seq > 1 and not JournalEntry.objects.filter(run_id=run.id, seq=run.next_seq - 1).exists()
-
-
-# ------------------------------------------------------------------------------------------------- ended trees
 
 
 def batches(rows: QuerySet[Any]) -> Iterator[list[Any]]:
@@ -146,9 +142,6 @@ def still_ended(roots: Sequence[UUID], older_than_s: float) -> list[UUID]:
     return without_live(list(Run.objects.filter(_ended(older_than_s), id__in=roots).values_list("id", flat=True)))
 
 
-# -------------------------------------------------------------------------------------- generations that are over
-
-
 def not_ended(run_ids: Sequence[UUID], older_than_s: float) -> list[UUID]:
     """The runs that are in none of the `ended_trees`."""
     pairs = Run.objects.filter(id__in=run_ids).values_list("id", "root_id")
@@ -193,8 +186,6 @@ def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Inbo
 
 Past = Callable[[Sequence[UUID], float], QuerySet[Any]]
 
-# ------------------------------------------------------------------------------------------------- bodies
-
 
 def unreferenced_blobs() -> set[str]:
     """Bodies that no row names, older than a day. One pass over the journal."""
@@ -225,9 +216,6 @@ def _references() -> Iterator[Iterable[str]]:
 def prune_blobs(ids: Sequence[str]) -> int:
     """Delete the bodies that were not stored again meanwhile; returns how many. Pass at most some hundreds."""
     return delete_rows(Blob.objects.filter(id__in=ids, created_at__lt=clock.after(-BLOB_AGE_S)))
-
-
-# ------------------------------------------------------------------------------------------------- tickets
 
 
 def expired_tickets() -> QuerySet[Ticket]:

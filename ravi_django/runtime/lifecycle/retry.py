@@ -17,17 +17,17 @@ from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.lifecycle.deletion import check_owned
 from ravi_django.runtime.lifecycle.endings import ended_reason
+from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.people import requests
-from ravi_django.runtime.people.links import forget_links
+from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import notify, record_all
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import active_root, lock_session
 from ravi_django.runtime.runs.waking import RELEASED, lock, ready
 from ravi_django.runtime.streams import republish
-from ravi_django.runtime.streams.shown import request_shown
+from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.signals import request_opened
 
 

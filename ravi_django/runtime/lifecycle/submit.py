@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -23,7 +23,7 @@ from ravi_django.kernel import (
     Priority,
 )
 from ravi_django.models import Run, Session, Status
-from ravi_django.runtime.lifecycle.cancel import cancel
+from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.runs import checks
 from ravi_django.runtime.runs.sessions import active_root
 from ravi_django.runtime.runs.submit import submit_once
@@ -42,6 +42,7 @@ def submit(
     priority: str | Priority = "normal",
     budget: ExecutionBudget | Mapping[str, Any] | None = None,
     deadline: datetime | str | None = None,
+    start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
     on_busy: str | None = None,
 ) -> Run:
@@ -52,6 +53,9 @@ def submit(
     Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
     to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
     a new session is made.
+
+    With `start_at` (a time, a timedelta from now or seconds) the run is queued until then, and other messages of the
+    conversation do not wait for it. A sweep starts it, after the run that is at work by then. `on_busy` has no effect.
 
     `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
     "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
@@ -72,6 +76,7 @@ def submit(
         priority=priority,
         budget=budget,
         deadline=deadline,
+        start_at=start_at,
         metadata=metadata,
         on_busy=on_busy,
     )
@@ -99,7 +104,7 @@ def say(
         busy = active_root(Run(session=found, agent=str(checks.address_of(agent))))
         at_work = list(busy.values_list("id", flat=True)) if found else []
     run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)
-    if is_new and run.status == Status.QUEUED:
+    if is_new and run.status == Status.QUEUED and run.start_at is None:
         transaction.on_commit(partial(_interrupt, at_work), robust=True)
     return run, is_new
 

@@ -77,8 +77,6 @@ class AuditLog:
         self.redact = frozenset(name.lower() for name in ([redact] if isinstance(redact, str) else redact))
         self.middlewares = [_RunAudit(self), _ModelAudit(self), _ToolAudit(self)]
 
-    # ----------------------------------------------------------------------------------------------- records
-
     async def attempted(self, ctx: Any, event: str, name: str, place: str, detail: dict[str, Any]) -> None:
         """Before the call. Raises PermanentError when the log is required and cannot be written."""
         try:
@@ -136,9 +134,6 @@ class AuditLog:
 
     def _is_secret(self, name: str) -> bool:
         return name.lower() in self.redact or is_secret(name) or _SECRET.search(name) is not None
-
-
-# ------------------------------------------------------------------------------------------------ the three levels
 
 
 class _Part:

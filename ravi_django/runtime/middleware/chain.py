@@ -40,8 +40,6 @@ from ravi_django.runtime.lease.state import RunState
 
 _RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
 
-# ------------------------------------------------------------------------------------------------ agent level
-
 
 def _called(agent: Agent, ctx: RunContext, inbox: list[Message]) -> Awaitable[Any]:
     running: Any = agent.run(ctx, inbox)
@@ -71,8 +69,6 @@ async def run_agent(agent: Agent, ctx: RunState, inbox: list[Message]) -> Any:
         ctx.output, ctx.replied = context.result, True
     return context.result
 
-
-# ------------------------------------------------------------------------------------------------- chat level
 
 Stream = Callable[..., Awaitable[ModelResponse]]
 
@@ -124,8 +120,6 @@ def _answer(stop: MiddlewareTermination) -> ModelResponse:
         raise ModelError(message_of(stop), type="MiddlewareTermination")
     return ModelResponse.of([TextBlock(text=str(stop.result))], cost=0.0)
 
-
-# --------------------------------------------------------------------------------------------- function level
 
 Perform = Callable[..., Awaitable[ToolExecutionResult]]
 

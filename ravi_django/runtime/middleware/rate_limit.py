@@ -43,11 +43,11 @@ class UserRateLimit(AgentMiddleware):
         self,
         runs: int,
         *,
-        per_s: float,
+        per_s: float | timedelta,
         on_limit: str = "refuse",
         scope: str = "user",
         every_agent: bool = False,
-        max_wait_s: float = 3600.0,
+        max_wait_s: float | timedelta = 3600.0,
     ) -> None:
         for field, choice, allowed in (("on_limit", on_limit, ("refuse", "wait")), ("scope", scope, SCOPES)):
             if choice not in allowed:
@@ -90,8 +90,6 @@ class UserRateLimit(AgentMiddleware):
             f"at most {self.runs} runs {whose} in {self.per_s:g} s; try again in {retry_after:.0f} s",
             retry_after=retry_after,
         )
-
-    # ----------------------------------------------------------------------------------------------- decide
 
     def _decide(self, run: Run) -> Decision:
         """On a database thread; from rows that do not change."""

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ class ResponseCache(ChatMiddleware):
     keeps personal data out of the cache. Raises InvalidInputError, with the field.
     """
 
-    def __init__(self, *, ttl: float = 3600.0, scope: str = "user", alias: str | None = None) -> None:
+    def __init__(self, *, ttl: float | timedelta = 3600.0, scope: str = "user", alias: str | None = None) -> None:
         if scope not in SCOPES:
             raise InvalidInputError(f"scope is one of {', '.join(SCOPES)}, not {scope!r}", field="scope")
         if alias is not None and alias not in settings.CACHES:
@@ -78,8 +79,6 @@ class ResponseCache(ChatMiddleware):
         for message in context.messages:
             hashed.update(message.digest)
         return f"ravi.response.{hashed.hexdigest()}"
-
-    # ------------------------------------------------------------------------------------------- the cache
 
     async def _reach(self, function: Callable[..., Any], *args: Any) -> Any:
         """On a thread of the cache's own, with a timeout; None when it is away."""

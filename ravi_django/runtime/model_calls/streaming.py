@@ -8,6 +8,7 @@ from typing import Any
 
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import fallback
+from ravi_django.capabilities.llm.loading import aload_litellm
 from ravi_django.conf import conf
 from ravi_django.kernel import (
     AgentStep,
@@ -48,6 +49,11 @@ async def stream(
 ) -> ModelResponse:
     """Returns the model's response. Adds to `moved` each fallback to another model. Raises the model's errors,
     TransientError if it is silent or takes too long, ModelError if it gives no response."""
+    if (needs := getattr(model, "needs_library", None)) is not None and needs():
+        about = {"model": model.name, "call": path}
+        ctx.effects.outlet.progress(AgentStep.THINKING, {**about, "imports": True})
+        await aload_litellm()  # outside of the model's time limits
+        ctx.effects.outlet.progress(AgentStep.THINKING, about)
     size, has_media = ctx.view_digest.costs(messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
     async with process_bytes.holding(call.held(size)):

@@ -28,7 +28,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotStanding, Stop
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import requests, rights, rows as people_rows, site_rules, standing
-from ravi_django.runtime.people.decisions import KIND, Kept, as_decision, decided, denied, is_used, recalled
+from ravi_django.runtime.people.standing import KIND, Kept, as_decision, decided, denied, is_used, recalled
 from ravi_django.runtime.streams.hidden import MARK
 
 log = logging.getLogger("ravi.approvals")

@@ -21,8 +21,8 @@ from ravi_django.kernel import Addressees, ForbiddenError, InvalidInputError, No
 from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
-from ravi_django.runtime.people import addressees, requests, rights
-from ravi_django.runtime.people.links import forget_links
+from ravi_django.runtime.people import requests, rights, site_rules
+from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import log_entry, notify, record
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.people.rows import check_in_time, conflict
@@ -166,7 +166,7 @@ def address_for(request: HumanRequest, to: Any, user: Any, right: Authority | No
 
 def _check_stays_with_staff(request: HumanRequest, address: str, placed: HumanRequest) -> None:
     asked, found = rights.address_now(request), rights.candidates(address, placed)
-    meant = addressees.of_users(found, asked)
+    meant = site_rules.of_users(found, asked)
     if any(asked not in meant[user.pk] and not users.has(user, "is_staff") for user in found):
         raise InvalidInputError(
             _("The address %(address)s includes users who are not staff. Request %(id)s is for %(asked)s.")

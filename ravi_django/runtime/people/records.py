@@ -30,7 +30,8 @@ def record_all(requests: Sequence[HumanRequest], event: str, run: Run, detail: d
 
 def _row(request: HumanRequest, event: str, run: Run, detail: dict[str, Any]) -> AuditRecord:
     """The event and the version of the request make the key: each change has its own version."""
-    asked = {"text": request.text, "arguments": request.arguments} if event == "opened" else {}
+    asked = {"arguments": request.arguments} if event in ("opened", "answered") else {}
+    asked |= {"text": request.text} if event == "opened" else {}
     known = {
         "request": str(request.id),
         "version": request.version,

@@ -25,8 +25,8 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotDue, Wait
 from ravi_django.runtime.people import rights, rows as people_rows, site_rules
+from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.runtime.streams.hidden import MARK, without_owner
-from ravi_django.runtime.streams.shown import request_shown
 
 if TYPE_CHECKING:
     from ravi_django.runtime.lease.effects import Effects
@@ -183,9 +183,6 @@ def hash_of(arguments: Any) -> str:
         return ""
     canonical = json.dumps(json.loads(to_json(arguments)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-# ------------------------------------------------------------------------------------------- opening and waiting
 
 
 def place_of(path: str, attempt: int = 1) -> str:

@@ -26,7 +26,7 @@ from django.utils.translation import gettext as _
 from ravi_django.kernel import ForbiddenError, NotFoundError
 from ravi_django.models import TERMINAL, Delegation, HumanRequest
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.people import addressees, site_rules
+from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.people.site_rules import tenants_of
 from ravi_django.users import has, permits
 
@@ -117,7 +117,7 @@ def answerable_as_read(user: Any) -> QuerySet[HumanRequest]:
     """`answerable` with fewer queries, for pages: by the user and the permissions that this HTTP request has read."""
     if not getattr(user, "is_authenticated", False) or not user.is_active:
         return HumanRequest.objects.none()
-    meant = addressees.of_users([user], "group:")[user.pk]
+    meant = site_rules.of_users([user], "group:")[user.pk]
     meant += [f"permission:{name}" for name in getattr(user, "get_all_permissions", frozenset)()]
     return HumanRequest.objects.filter(reduce(or_, [_right(user, meant), *_places(user, delegators(user))]))
 
@@ -191,10 +191,10 @@ _GOES_BY = ("to", "owner", "kind", "four_eyes", "tenant")
 def rights_to(user: Any, request: HumanRequest) -> Iterator[Authority]:
     """The rights by which `user` answers it, without the site's hook; the own right is the first. The rule of `_right`
     for one request, which may be unsaved."""
-    if _is_right(user, addressees.of_users([user], request.to)[user.pk], request):
+    if _is_right(user, site_rules.of_users([user], request.to)[user.pk], request):
         yield Authority(user)
     others = delegators(user) if _may_stand_in(user, request) else []
-    meant = addressees.of_users(others, request.to) if others else {}
+    meant = site_rules.of_users(others, request.to) if others else {}
     for other in others:
         if _is_right(other, meant[other.pk], request):
             yield Authority(user, other)
@@ -255,7 +255,7 @@ def _places(user: Any, others: Sequence[Any]) -> list[Q]:
 
 def _rights(users: Sequence[Any]) -> list[Q]:
     """What each user may answer in their own right."""
-    meant = addressees.of_users(users, None)
+    meant = site_rules.of_users(users, None)
     return [_right(user, meant[user.pk]) for user in users]
 
 
@@ -290,9 +290,6 @@ def have_a_tenant(delegate: Any, user: Any) -> bool:
     return others is None or bool(others if theirs is None else set(theirs).intersection(others))
 
 
-# ----------------------------------------------------------------------------------------------- recipients
-
-
 def candidates(to: str, request: HumanRequest) -> list[Any]:
     """The recipients of an address: active users, at most MOST, without delegates and other superusers."""
     return list(islice((user for user in _meant(to, request) if user is not None), MOST))
@@ -301,7 +298,7 @@ def candidates(to: str, request: HumanRequest) -> list[Any]:
 def means_somebody(to: str, request: HumanRequest) -> bool:
     """Whether the address has a recipient. True if that is not known: for a permission of a backend without
     `with_perm`, and an address of more users than READ."""
-    if to.startswith("permission:") and not addressees.holders_are_known():
+    if to.startswith("permission:") and not site_rules.holders_are_known():
         return True
     return next(_meant(to, request), False) is not False
 
@@ -317,9 +314,9 @@ def address_of(to: str, owner_id: Any) -> str:
 
 def _meant(to: str, request: HumanRequest) -> Iterator[Any]:
     """The recipients; a None at the end if there are more users than READ."""
-    found = addressees.users_at(to, request.owner_id)[: addressees.READ + 1]
+    found = site_rules.users_at(to, request.owner_id)[: site_rules.READ + 1]
     for place, user in enumerate(found.iterator(chunk_size=MOST)):
-        if place == addressees.READ:
+        if place == site_rules.READ:
             yield None
         elif _is_open_to_tenant(user, request) and not _is_own_call(user, request) and site_rules.allows(user, request):
             yield user

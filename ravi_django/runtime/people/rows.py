@@ -227,9 +227,6 @@ _CLOSED = {
 }
 
 
-# ------------------------------------------------------------------------------------------- signals as answers
-
-
 def forget_earlier(request: HumanRequest) -> None:
     """In the transaction that opens a question: discard earlier signals of its name that may not answer it.
 

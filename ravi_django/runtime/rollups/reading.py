@@ -152,8 +152,6 @@ def read(wanted: Wanted, requests: QuerySet[HumanRequest] | None = None) -> Dash
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- rollups
-
 _IS_CALL = Case(When(model="", then=Value(0)), default=Value(1))
 _SUMS = {
     "tokens": Sum(F("input_tokens") + F("output_tokens")),
@@ -223,8 +221,6 @@ def _users(wanted: Wanted, since: datetime) -> list[UserFigures]:
     return [UserFigures(row.pop("user"), row.pop("name") or "", **row) for row in rows[:USERS]]
 
 
-# ------------------------------------------------------------------------------------------------------- present
-
 _WORKER, _SWEEP = "worker", "sweep"
 
 
@@ -273,9 +269,6 @@ def _read_requests(found: Dashboard, wanted: Wanted, rows: QuerySet[Any]) -> Non
     oldest: Any = rows.select_related("run").annotate(total=Window(Count("pk"))).order_by("id")[:REQUESTS]
     found.requests = list(oldest)
     found.open_requests = found.requests[0].total if found.requests else 0  # type: ignore[attr-defined]
-
-
-# ---------------------------------------------------------------------------------------------------------- time
 
 
 def _local(at: datetime) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,13 +27,15 @@ from ravi_django.kernel import (
     SessionNotFoundError,
     TextBlock,
 )
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.checks import check_seconds, check_text
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import Session
+from ravi_django.runtime.db import clock
 from ravi_django.users import has
 
 METADATA_BYTES = 16 * 1024
+MAX_START_S = 366 * 86400.0  # a run starts at most so long after its submit
 MESSAGE_MEDIA = 20  # images, recordings, videos and documents of one message: uploaded, by address and inline
 
 
@@ -150,6 +152,23 @@ def moment_of(field: str, value: datetime | str | None) -> datetime | None:
     if not isinstance(parsed, datetime):
         raise InvalidInputError(f"{field} must be ISO 8601, like 2030-01-31T12:00:00Z", field=field)
     return timezone.make_aware(parsed, timezone.get_default_timezone()) if timezone.is_naive(parsed) else parsed
+
+
+def start_of(value: datetime | timedelta | float | None) -> datetime | None:
+    """The time before which a run does not start; None for one that starts at once, as for a time that has passed."""
+    if value is None:
+        return None
+    present = clock.present()
+    if not isinstance(value, datetime):
+        return present + timedelta(seconds=check_seconds("start_at", value, MAX_START_S))
+    if timezone.is_naive(value):
+        words = f"start_at has no time zone: {value}; use django.utils.timezone.make_aware, or a timedelta from now"
+        raise InvalidInputError(words, field="start_at")
+    if value > present + timedelta(seconds=MAX_START_S):
+        raise InvalidInputError(
+            f"start_at is {value}, more than {MAX_START_S / 86400:g} days from now", field="start_at"
+        )
+    return value if value > present else None
 
 
 def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.kernel import RunFailedError
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.models import Run, Status
 
 LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
@@ -21,8 +22,8 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
     inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
     meanwhile. `look` is called with each row of a run that goes on."""
     refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
-    seconds = seconds_of(timeout)
-    give_up = time.monotonic() + seconds
+    limit = math.inf if timeout is None else seconds_of(timeout)
+    give_up = time.monotonic() + limit
     pause, most = LOOK_S
     while True:
         run.refresh_from_db()
@@ -35,15 +36,9 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
                 "call ravi_django.testing.run_until_idle()"
             )
         if time.monotonic() >= give_up:
-            raise TimeoutError(f"run {run.id} is {run.status} after {seconds:g} s")
+            raise TimeoutError(f"run {run.id} is {run.status} after {limit:g} s")
         time.sleep(min(pause, max(0.0, give_up - time.monotonic())))
         pause = min(most, 1.5 * pause)
-
-
-def seconds_of(timeout: float | timedelta | None) -> float:
-    if timeout is None:
-        return math.inf
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
 
 def refuse_to_wait(name: str, instead: str) -> None:

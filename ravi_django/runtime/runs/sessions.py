@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
@@ -136,6 +136,25 @@ def lock_session(run: Run) -> bool:
     return bool(postgres.execute(sql, [str(run.session_id)]))
 
 
+MOST_BRANCHES = 1000  # forks of one family
+
+
+def branches_of(session: Session, user: Any) -> list[list[Run]]:
+    """The runs of the session's family, as far as the user may see it, that are forks of each other, oldest first. Each
+    list has the versions of one message."""
+    seen = Session.objects.for_user(user).of_family(session.family or session.id)
+    runs = Run.objects.filter(session__in=seen, parent=None)
+    forks = runs.filter(forked_from__isnull=False)
+    found = runs.filter(Q(forked_from__isnull=False) | Q(id__in=forks.values("forked_from")))
+    origins: dict[UUID, UUID] = {}  # the run that each one descends from
+    groups: dict[UUID, list[Run]] = {}
+    for run in found.only("id", "session", "forked_from").order_by("id")[:MOST_BRANCHES]:  # before their forks
+        source = run.forked_from or run.id
+        origins[run.id] = origins.get(source, source)
+        groups.setdefault(origins[run.id], []).append(run)
+    return [runs for runs in groups.values() if len(runs) > 1]
+
+
 def steer(run: Run, message: dict[str, Any]) -> Run | None:
     """Give the message of a new run to the one that is at work in its session; None if no run there can take it. A
     repeat with the same idempotency key gives it once. Raises IdempotencyMismatchError."""
@@ -194,14 +213,15 @@ def _queue(run: Run) -> tuple[UUID | None, bool]:
     """The oldest queued root run of this agent in the session, and whether there is an active one. By the clock of the
     database: ids are of the clocks of web processes."""
     if not postgres.in_use():
-        queued = Run.objects.filter(session_id=run.session_id, agent=run.agent, parent=None, status=Status.QUEUED)
+        queued = _due().filter(session_id=run.session_id, agent=run.agent)
         return queued.order_by("created_at", "id").values_list("id", flat=True).first(), active_root(run).exists()
-    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent})[0]
+    return postgres.execute(_QUEUE, {"session": str(run.session_id), "agent": run.agent, "now": postgres.present()})[0]
 
 
 _ROOTS = "FROM ravi_run WHERE session_id = %(session)s::uuid AND agent = %(agent)s::text AND parent_id IS NULL"
-_QUEUE = f"""SELECT (SELECT id {_ROOTS} AND status = 'queued' ORDER BY created_at, id LIMIT 1),
-  EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
+_QUEUE = f"""SELECT (
+    SELECT id {_ROOTS} AND status = 'queued' AND (wake_at IS NULL OR wake_at <= {NOW}) ORDER BY created_at, id LIMIT 1
+  ), EXISTS (SELECT {_ROOTS} AND status IN ({", ".join(f"'{status.value}'" for status in ACTIVE)}))"""
 
 
 def promote(run: Run) -> list[UUID]:
@@ -217,11 +237,17 @@ def promote(run: Run) -> list[UUID]:
 
 
 def orphans(limit: int) -> list[Run]:
-    """Queued runs whose session has no active run: their promotion was lost."""
+    """Queued runs whose session has no active run: their promotion was lost, or `start_at` has passed."""
     active = Run.objects.filter(
         session_id=OuterRef("session_id"), agent=OuterRef("agent"), parent=None, status__in=ACTIVE
     )
-    return list(Run.objects.filter(~Exists(active), status=Status.QUEUED, parent=None).order_by("id")[:limit])
+    return list(_due().filter(~Exists(active)).order_by("id")[:limit])
+
+
+def _due() -> QuerySet[Run]:
+    """Queued root runs that may start."""
+    is_due = Q(wake_at=None) | Q(wake_at__lte=clock.now())
+    return Run.objects.filter(is_due, status=Status.QUEUED, parent=None)
 
 
 def promote_orphan(run: Run) -> list[UUID]:

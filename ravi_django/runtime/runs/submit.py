@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +37,7 @@ def submit_once(
     priority: str | Priority = "normal",
     budget: ExecutionBudget | Mapping[str, Any] | None = None,
     deadline: datetime | str | None = None,
+    start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
     send: Any = None,
     run_id: UUID | None = None,
@@ -65,10 +66,12 @@ def submit_once(
         deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
     )
+    if (wake_at := checks.start_of(start_at)) is not None:
+        run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
     if idempotency_key is not None:
         place = agent_id if said is None or found is None else f"session:{found.id}"
         run.idempotency_scope = checks.scope_of(owner, place, idempotency_key)
-        run.request_digest = _request_digest(run, message, session) if said is None else digest_of(dict(said))
+        run.request_digest = _request_digest(run, message, session, start_at) if said is None else digest_of(dict(said))
         if (first := first_of(run)) is not None:
             return first, False
     message, used = files.resolve(message, owner)
@@ -113,7 +116,7 @@ def _boot(run: Run, message: Message) -> dict[str, Any]:
     return message.model_dump(mode="json")
 
 
-def _request_digest(run: Run, message: Message, session: Any) -> str:
+def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> str:
     body = {
         "payload": message.payload.model_dump(mode="json"),
         "session": str(session.id if isinstance(session, Session) else session or ""),
@@ -121,6 +124,7 @@ def _request_digest(run: Run, message: Message, session: Any) -> str:
         "budget": run.budget,
         "deadline": run.deadline.isoformat() if run.deadline else None,
         "metadata": run.metadata,
+        **({} if start_at is None else {"start_at": str(start_at)}),
     }
     return digest_of(body)
 

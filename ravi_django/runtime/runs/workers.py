@@ -18,6 +18,7 @@ from uuid import UUID
 
 from django.db.models import F, Q, QuerySet
 
+from ravi_django.capabilities.llm.names import set_variables
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.models import Run, SweepState, WorkerProcess
@@ -54,7 +55,7 @@ def worker_seen(name: str, runs: int | None = None) -> None:
     """Write the row of a worker, with the code that runs in it."""
     with _writing:  # an older list must not replace a newer one
         seen = {"seen_at": clock.now(), "release": conf.RELEASE, "code": dict(code_of.get(name, {}))}
-        seen |= {"agents": known_addresses()} | ({} if runs is None else {"runs": runs})
+        seen |= {"agents": known_addresses(), "keys": set_variables()} | ({} if runs is None else {"runs": runs})
         create = {**seen, "started_at": clock.now()}
         WorkerProcess.objects.update_or_create(name=name, defaults=seen, create_defaults=create)
 

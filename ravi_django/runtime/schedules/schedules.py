@@ -15,7 +15,7 @@ from django.db import IntegrityError
 from ravi_django import access
 from ravi_django.db import transaction
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, NotFoundError, Priority
-from ravi_django.kernel.checks import check_text, check_whole
+from ravi_django.kernel.checks import check_text, check_whole, seconds_of
 from ravi_django.models import Run, Schedule, Session, Source
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
@@ -109,7 +109,7 @@ def schedule(
     every: timedelta | int | None = None,
     timezone: str = "",
     starts_at: datetime | str | None = None,
-    jitter_s: int = 0,
+    jitter_s: int | timedelta = 0,
     catch_up: str = "one",
     session: Session | UUID | str | None = None,
     user: Any = None,
@@ -135,10 +135,10 @@ def schedule(
         "input": input,
         "session": session_of(session, owner),
         "cron": cron,
-        "every_s": _seconds(every),
+        "every_s": seconds_of(every),
         "timezone": timezone,
         "starts_at": moment_of("starts_at", starts_at),
-        "jitter_s": jitter_s,
+        "jitter_s": seconds_of(jitter_s),
         "catch_up": catch_up,
         "priority": priority_of(priority).name.lower(),
         "budget": budget_of(budget),
@@ -252,9 +252,6 @@ def next_ticks(schedule: Schedule, n: int = 5) -> list[datetime]:
     return timetable(schedule).next(clock.present(), n)
 
 
-# --------------------------------------------------------------------------------------------------- submitting
-
-
 def run_now(schedule: Schedule) -> Run:
     """Submit a run of the schedule now, without a tick. Raises what `submit` does, and ForbiddenError when the owner is
     not active."""
@@ -307,11 +304,3 @@ def _find_for(owner: Any, agents: dict[str, specs.Found], address: AgentId) -> s
     if not access.may_run(owner, found):
         raise ForbiddenError(f"its owner, {owner.get_username()}, may not run {address}")
     return found
-
-
-def _seconds(every: Any) -> Any:
-    if not isinstance(every, timedelta):
-        return every
-    if every % timedelta(seconds=1):
-        raise InvalidInputError("every must be whole seconds", field="every_s")
-    return int(every.total_seconds())

@@ -129,18 +129,12 @@ def _interval_after(start: datetime | None, every_s: int, moment: datetime) -> d
     return begin + ((moment - begin) // every + 1) * every
 
 
-# --------------------------------------------------------------------------------------------------------- cron
-
-
 def _cron_after(cron: str, zone: tzinfo, moment: datetime) -> datetime:
     """Raises StopIteration when no day fits."""
     for tick in CronSim(cron, moment.astimezone(zone)):
         if (at := tick.astimezone(UTC)) > moment:  # in a repeated hour, cronsim returns the first one again
             return at
     raise StopIteration
-
-
-# ------------------------------------------------------------------------------------------------------ checking
 
 
 def check_cron(cron: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from ravi_django.kernel import (
     PermanentError,
     TopicId,
 )
-from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.checks import check_whole, seconds_of
 from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import Follow
 from ravi_django.runtime.catalog import specs
@@ -42,13 +43,14 @@ _CIRCLE = (
 )
 
 
-async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int) -> None:
+async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int | timedelta) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "follow", name, None, None)) is not None:
         raise_recorded(row)
         return
     wanted = _own(ctx, topic_of(topic), session)
-    wanted.every_s, wanted.metadata = check_whole("every_s", every_s, 0, MAX_EVERY_S), effects.lease.run.metadata
+    every_s = wanted.every_s = check_whole("every_s", seconds_of(every_s), 0, MAX_EVERY_S)
+    wanted.metadata = effects.lease.run.metadata
     entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
     async with effects.performing():
         if (

@@ -116,9 +116,6 @@ def _at_their_homes(dues: Sequence[Due], homes: Homes) -> list[Due]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------- the live runs
-
-
 def _targets(dues: Sequence[Due]) -> tuple[list[tuple[Due, UUID]], list[Due]]:
     """The run that gets each message, as read without a lock; and the dues that have no run."""
     runs = _at_home(dues, ACTIVE)
@@ -141,6 +138,7 @@ def _roots_in(
     places: Collection[Any], agents: Collection[str], statuses: Sequence[Status]
 ) -> Iterable[tuple[Any, ...]]:
     rows = Run.objects.filter(session_id__in=places, agent__in=agents, parent=None, status__in=statuses)
+    rows = rows.exclude(status=Status.QUEUED, wake_at__isnull=False)  # it starts at its own time
     return rows.order_by("-created_at", "-id").values_list(
         "id", "session_id", "agent", "owner_id", "tenant"
     )  # the oldest counts
@@ -190,9 +188,6 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLi
         else:
             to_live.append(ToLive(due.follower.id, due.letter, run_id, session_id))
     return to_live
-
-
-# ------------------------------------------------------------------------------------------------- the new runs
 
 
 def _places(idle: Sequence[Due], found: Delivered) -> list[ToNew]:

@@ -24,10 +24,9 @@ from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.inbox import hops_in, noted
-from ravi_django.runtime.social.backlog import forget, move_up, put_off
 from ravi_django.runtime.social.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import Letter
-from ravi_django.runtime.social.followers import Locked, lock_followers
+from ravi_django.runtime.social.follow_rows import Locked, forget, lock_followers, move_up, put_off
 
 log = logging.getLogger("ravi.fan_out")
 
@@ -81,9 +80,6 @@ def _due(limit: int) -> list[tuple[UUID, datetime]]:
     """The follows with something due, the longest overdue first, with the database's present time."""
     rows = FeedItem.objects.filter(due_at__lte=clock.now()).order_by().values("follow_id").annotate(due=Min("due_at"))
     return list(rows.annotate(present=clock.now()).order_by("due").values_list("follow_id", "present")[:limit])
-
-
-# --------------------------------------------------------------------------------------------------- the messages
 
 
 def _letters(follows: Mapping[UUID, Locked]) -> tuple[dict[UUID, list[Item]], dict[UUID, Letter]]:
@@ -171,9 +167,6 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
     message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=hops)
     signal = {"topic": topic, "publication": str(newest.id), "message": name, "items": len(items), **lost, **hops}
     return Letter(name, message.model_dump(mode="json"), signal)
-
-
-# ----------------------------------------------------------------------------------------------------- the results
 
 
 def _settle(chosen: Mapping[UUID, list[Item]], given: Delivered, present: datetime) -> None:

@@ -33,11 +33,17 @@ from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.runs import background, hints, workers
 from ravi_django.runtime.runs.waking import WOKEN
 from ravi_django.runtime.social import digests
-from ravi_django.runtime.social.backlog import drop_oldest, set_aside
 from ravi_django.runtime.social.deliveries import Delivered, Due, Follower, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import PRIORITY, SIGNAL, Letter, json_text
 from ravi_django.runtime.social.digests import letter_of
-from ravi_django.runtime.social.followers import OPEN, being_changed, lock_followers, owner_is_active
+from ravi_django.runtime.social.follow_rows import (
+    OPEN,
+    being_changed,
+    drop_oldest,
+    lock_followers,
+    owner_is_active,
+    set_aside,
+)
 
 log = logging.getLogger("ravi.fan_out")
 

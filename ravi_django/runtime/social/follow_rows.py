@@ -1,23 +1,35 @@
-"""The rows of follows. A follow is one row per agent, owner, tenant and topic, and per session where one is given; a
-unique constraint guards it against calls at the same time.
+"""The rows of follows, and of the items that wait for them. A follow is one row per agent, owner, tenant and topic, and
+per session where one is given; a unique constraint guards it against calls at the same time.
 
 A run's row is locked before a follow's, here as in the fan-out.
+
+Only the oldest item of a follow has a due time; the others are BEHIND it. So postponing a follow changes one row,
+however many items wait. Removing the oldest item makes the next one due, under the lock of the follow's row.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet, Subquery, UUIDField
 
+from ravi_django.access import Rights, Wanted
 from ravi_django.db import transaction
-from ravi_django.models import ACTIVE, FeedItem, Follow, Run
-from ravi_django.runtime.db import clock
+from ravi_django.models import ACTIVE, Agent, FeedItem, Follow, Publication, Run
+from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.db import clock, postgres
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.lease import Lease
+from ravi_django.runtime.people.site_rules import has_active_field
+from ravi_django.runtime.social.deliveries import Follower
+from ravi_django.runtime.social.delivery_rows import json_text
 
 PAGE = 1000
 
@@ -113,3 +125,230 @@ def followers(topic: str, tenant: str = "", *, after: UUID | None = None, limit:
             return
         after = page[-1].id
         limit = None if limit is None else limit - len(page)
+
+
+log = logging.getLogger("ravi.fan_out")
+
+T = TypeVar("T")
+
+BEHIND = datetime(9999, 1, 1, tzinfo=UTC)
+MOST = 1_000  # items that wait for one follow
+
+
+def set_aside(publication_id: UUID, rows: Sequence[tuple[UUID, datetime, int]]) -> None:
+    """Deliver a publication later: (follow, due time, number of failed deliveries)."""
+    if not rows:
+        return
+    if postgres.in_use():
+        values = [[str(follow_id), due.isoformat(), tries] for follow_id, due, tries in rows]
+        params = {"now": postgres.present(), "publication": str(publication_id), "rows": json_text(values)}
+        postgres.execute(_SET_ASIDE, params)
+        return
+    FeedItem.objects.bulk_create(
+        (
+            clock.stamp(FeedItem(follow_id=follow_id, publication_id=publication_id, due_at=due, tries=tries))
+            for follow_id, due, tries in rows
+        ),
+        ignore_conflicts=True,
+    )
+
+
+_SET_ASIDE = f"""
+INSERT INTO ravi_feeditem (follow_id, publication_id, due_at, tries, created_at)
+SELECT (one ->> 0)::uuid, %(publication)s::uuid, (one ->> 1)::timestamptz, (one ->> 2)::smallint, {postgres.NOW}
+FROM jsonb_array_elements(%(rows)s::jsonb) AS one
+ON CONFLICT DO NOTHING RETURNING id"""  # noqa: S608 - of our own names
+
+
+def oldest_due(follow_ids: Collection[UUID]) -> dict[UUID, datetime]:
+    """The due time of the oldest item of each follow that has one."""
+    rows = Follow.objects.filter(id__in=follow_ids).annotate(items_at=_of_oldest("due_at"))
+    return dict(rows.filter(items_at__isnull=False).values_list("id", "items_at"))
+
+
+def put_off(follow_ids: Iterable[UUID], until: datetime) -> None:
+    FeedItem.objects.filter(follow_id__in=list(follow_ids), due_at__lt=until).update(due_at=until)
+
+
+def move_up(follow_ids: Collection[UUID], present: datetime) -> None:
+    """Make the oldest remaining item of each follow due. The caller has locked the follows."""
+    ids = Follow.objects.filter(id__in=follow_ids).values_list(_of_oldest("id"), flat=True)
+    FeedItem.objects.filter(id__in=list(ids), due_at=BEHIND).update(due_at=present)
+
+
+def _of_oldest(field: str) -> Subquery:
+    items = FeedItem.objects.filter(follow_id=OuterRef("id")).order_by("publication_id")
+    return Subquery(items.values(field)[:1])
+
+
+def drop_oldest(follow_ids: Collection[UUID], present: datetime) -> None:
+    """Keep the newest MOST items of each follow. The next delivery reports the number of dropped ones. The caller has
+    locked the follows."""
+    newest = FeedItem.objects.filter(follow_id=OuterRef("id")).order_by("-publication_id").values("publication_id")
+    rows = Follow.objects.filter(id__in=follow_ids).annotate(
+        upto=Subquery(newest[MOST : MOST + 1], output_field=UUIDField())
+    )
+    counts: Counter[UUID] = Counter()
+    for upto, ids in _grouped(dict(rows.filter(upto__isnull=False).values_list("id", "upto"))):
+        over = FeedItem.objects.filter(follow_id__in=ids, publication_id__lte=upto)
+        counts.update(over.values_list("follow_id", flat=True))
+        over.delete()
+    for count, ids in _grouped(counts):
+        Follow.objects.filter(id__in=ids).update(dropped=F("dropped") + count)
+        log.warning(
+            "%d items of each of %d follows are dropped, %d wait already: %s",
+            *(count, len(ids), MOST, ", ".join(map(str, ids[:20]))),
+            extra={"action": "fan_out.dropped"},
+        )
+    move_up(counts, present)
+
+
+def forget(rows: Any, why: str) -> None:
+    """Give items up: their publications do not count as delivered to these followers."""
+    found = list(rows.values_list("id", "publication_id", "follow_id"))
+    if not found:
+        return
+    counts = Counter(publication_id for _, publication_id, _ in found)
+    list(Publication.objects.filter(id__in=counts).order_by("id").select_for_update(no_key=True).values_list("id"))
+    for count, ids in _grouped(counts):
+        Publication.objects.filter(id__in=ids).update(delivered=F("delivered") - count)
+    follows = ", ".join(sorted({str(follow_id) for _, _, follow_id in found})[:20])
+    log.error("%d items are given up, %s: follows %s", len(found), why, follows, extra={"action": "fan_out.given_up"})
+    FeedItem.objects.filter(id__in=[row[0] for row in found]).delete()
+
+
+def _grouped(values: Mapping[UUID, T]) -> Iterable[tuple[T, list[UUID]]]:
+    """Each different value with its keys: as a rule all have the same one."""
+    for value in set(values.values()):
+        yield value, [key for key, one in values.items() if one == value]
+
+
+OPEN = "authenticated"  # the `access` of an agent that every user may run
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A follow whose row is locked until the commit."""
+
+    follower: Follower
+    every_s: int
+    last_at: datetime | None
+    items_at: datetime | None  # when the oldest of its waiting items is due
+    dropped: int  # items that were dropped, and are not reported yet
+
+    def due_at(self, present: datetime) -> datetime | None:
+        """When it gets something that is published now; None: at once."""
+        if self.items_at is not None:
+            return BEHIND if self.items_at < BEHIND else present
+        if self.every_s and self.last_at is not None:
+            at = self.last_at + timedelta(seconds=self.every_s)
+            return at if at > present else None
+        return None
+
+
+@dataclass(slots=True)
+class Looked:
+    """Follows that were locked; one that is in no list is locked by another transaction, or deleted."""
+
+    found: list[Locked] = field(default_factory=list)  # may get something
+    refused: list[UUID] = field(default_factory=list)  # may not
+    unknown: list[Locked] = field(default_factory=list)  # no row and no code of this process has its agent
+    undecided: list[Locked] = field(default_factory=list)  # the site's policy raises for its topic
+
+    @property
+    def locked(self) -> list[Locked]:
+        return [*self.found, *self.unknown, *self.undecided]
+
+    @property
+    def ids(self) -> set[UUID]:
+        return {one.follower.id for one in self.locked}.union(self.refused)
+
+
+def lock_followers(ids: Sequence[UUID], rights: Rights | None = None) -> Looked:
+    """Lock those of these follows that nobody else has locked, and see which may get something."""
+    active = owner_is_active()
+    # Where users have no such column, the topic takes its place in the row.
+    names = ("id", "agent", "owner_id", "tenant", "session_id", "home_id", "every_s", "last_at", "topic", "dropped")
+    rows: Any = Follow.objects.filter(id__in=ids).order_by("id")
+    rows = rows.select_for_update(skip_locked=True, no_key=True, of=("self",))
+    found = list(rows.values_list(*names, active or "topic"))
+    waiting = oldest_due([row[0] for row in found])  # read after the lock
+    agents = _agents({row[1] for row in found})
+    versions, disabled = _versions(agents)
+    wanted = {(row[1], row[2], row[8]) for row in found if row[2] is not None and row[1] in versions}
+    refused, failed = _refused(wanted, agents, rights)
+    looked, off = Looked(), Counter[str]()
+    for follow_id, agent, owner_id, tenant, session_id, home_id, every_s, last_at, topic, dropped, is_active in found:
+        follower = Follower(follow_id, agent, owner_id, tenant, session_id, session_id or home_id, versions.get(agent))
+        one = Locked(follower, every_s, last_at, waiting.get(follow_id), dropped)
+        if owner_id is not None and active and not is_active:
+            looked.refused.append(follow_id)
+        elif owner_id is not None and topic in failed:
+            looked.undecided.append(one)
+        elif agent in disabled or (agent, owner_id, topic) in refused:
+            looked.refused.append(follow_id)
+            off.update([agent] if agent in disabled else ())
+        else:
+            (looked.found if agent in versions else looked.unknown).append(one)
+    for topic, error in failed.items():
+        log.error(
+            "topic %s: its followers that have an owner wait, may_receive has failed",
+            topic,
+            exc_info=error,
+            extra={"action": "fan_out.failed"},
+        )
+    for agent, count in off.items():
+        log.warning(
+            "agent %s is disabled: its %d follows get nothing",
+            *(agent, count),
+            extra={"action": "fan_out.disabled"},
+        )
+    return looked
+
+
+def being_changed(ids: Iterable[UUID]) -> list[UUID]:
+    """Those of these follows that another transaction has locked and does not delete. A row that refers to a follow
+    that is being deleted would have to wait."""
+    wanted = "{" + ",".join(map(str, ids)) + "}"
+    if wanted == "{}" or not postgres.in_use():
+        return []
+    sql = "SELECT id FROM ravi_follow WHERE id = ANY (%s::uuid[]) FOR KEY SHARE SKIP LOCKED"
+    return [row[0] for row in postgres.execute(sql, [wanted])]
+
+
+def owner_is_active() -> str | None:
+    return "owner__is_active" if has_active_field() else None
+
+
+def _agents(addresses: set[str]) -> dict[str, Agent]:
+    """Their rows, and an unsaved one for an agent of this process's code that has none. Another process may know the
+    agents that are left out."""
+    rows = {row.address: row for row in Agent.objects.filter(address__in=addresses).defer("spec")}
+    return {place: Agent(address=place) for place in addresses if place in registry._agents} | rows
+
+
+def _versions(agents: Mapping[str, Agent]) -> tuple[dict[str, int | None], set[str]]:
+    """The enabled agents, each with the version of its spec if it is a row; and the disabled ones."""
+    found: dict[str, int | None] = {}
+    for place, row in agents.items():
+        if row.enabled:
+            is_row = row.source == Agent.Source.ADMIN and place not in registry._agents
+            found[place] = row.version if is_row else None
+    return found, set(agents).difference(found)
+
+
+def _is_open(agent: Agent) -> bool:
+    """Whether every user may run it, by its `access`."""
+    is_here = agent.address in registry._agents
+    return (registry.access_of(agent.address) if is_here else agent.access) == OPEN
+
+
+def _refused(
+    wanted: set[Wanted], agents: Mapping[str, Agent], rights: Rights | None
+) -> tuple[set[Wanted], dict[str, Exception]]:
+    if rights is not None and rights.by_access:
+        closed = {place for place, agent in agents.items() if not _is_open(agent)}
+        wanted = {one for one in wanted if one[0] in closed}
+    if rights is None or not wanted:
+        return set(), {}
+    return rights.refused(wanted, agents)

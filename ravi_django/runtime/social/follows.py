@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from ravi_django import access
 from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError, TopicId
-from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.checks import check_whole, seconds_of
 from ravi_django.models import Follow, Session, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.runs.checks import address_of, metadata_of, owner_of as checked_owner, session_of, tenant_of
@@ -24,15 +25,15 @@ def follow(
     user: Any = None,
     tenant: str = "",
     session: Session | UUID | str | None = None,
-    every_s: int = 0,
+    every_s: int | timedelta = 0,
     metadata: Mapping[str, Any] | None = None,
 ) -> tuple[Follow, bool]:
     """Have `agent` follow `topic` (`type/source`) for `user`; (the follow, whether it is new). Inside the caller's
     transaction.
 
     With `session`, only that conversation follows. Following again returns the same row, with the new `every_s` and
-    `metadata`. `every_s`: deliver at most once in so many seconds, all in one message; 0 leaves it as it is, and is
-    "at once" for a new follow. `metadata`: of the runs that deliveries start, as for `submit`.
+    `metadata`. `every_s`: deliver once in so many seconds or a timedelta at most, all in one message; 0 leaves it as
+    it is, and is "at once" for a new follow. `metadata`: of the runs that deliveries start, as for `submit`.
 
     Raises InvalidInputError (with `field`), AgentNotFoundError, SessionNotFoundError and, where the site's policy
     refuses, ForbiddenError; nothing is written then.
@@ -47,12 +48,12 @@ def add(
     user: Any,
     tenant: str,
     session: Session | UUID | str | None,
-    every_s: int | None,
+    every_s: int | timedelta | None,
     metadata: Mapping[str, Any] | None,
 ) -> tuple[Follow, bool]:
     """`follow`, where None leaves `every_s` as it is, and 0 changes it."""
     row = _row(agent, topic, user, tenant, session)
-    row.every_s, row.metadata = check_whole("every_s", every_s or 0, 0, MAX_EVERY_S), metadata_of(metadata)
+    row.every_s, row.metadata = check_whole("every_s", seconds_of(every_s) or 0, 0, MAX_EVERY_S), metadata_of(metadata)
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
     access.check_follow(owner_of(user), found, topic_of(topic))

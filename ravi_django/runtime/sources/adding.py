@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -11,19 +12,19 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.capabilities.feeds import adapter, drop, fields, signatures
+from ravi_django.capabilities.feeds import adapter, drop, item, signatures
 from ravi_django.capabilities.feeds.parse import NEWEST
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError
+from ravi_django.kernel.checks import seconds_of
 from ravi_django.kernel.secrets import secret_names
 from ravi_django.models import Session, Source
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs.checks import owner_of
-from ravi_django.runtime.sources import saves, secrets
-from ravi_django.runtime.sources.items import TODAY
-from ravi_django.runtime.sources.rows import MOVED, STATE
+from ravi_django.runtime.sources import saves, webhooks
+from ravi_django.runtime.sources.items import MOVED, STATE, TODAY
 from ravi_django.users import permits
 
 Fault = tuple[str, str]  # the field, and its error as text
@@ -132,7 +133,7 @@ def _webhook(source: Source) -> Iterator[Fault]:
         yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
     if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
         yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
-    yield from (("options", fault) for fault in fields.faults(source.options))
+    yield from (("options", fault) for fault in item.faults(source.options))
 
 
 def _model(source: Source) -> Iterator[Fault]:
@@ -152,7 +153,7 @@ def _drop(source: Source) -> Iterator[Fault]:
         drop.resolve(source.location, conf.DROP_ROOTS)
     except drop.DropError as error:
         yield "location", str(error)
-    yield from (("options", fault) for fault in fields.faults(source.options))
+    yield from (("options", fault) for fault in item.faults(source.options))
 
 
 def _adapter(source: Source) -> Iterator[Fault]:
@@ -162,7 +163,7 @@ def _adapter(source: Source) -> Iterator[Fault]:
         yield "location", str(error.args[0])
 
 
-_PATHS = (*fields.PATHS, "keep")
+_PATHS = (*item.PATHS, "keep")
 _NAMES: dict[str, tuple[str, ...]] = {
     Source.Kind.FEED: ("newest",),
     Source.Kind.WEBHOOK: ("scheme", *_PATHS),
@@ -187,7 +188,7 @@ def add_source(
     tenant: str = "",
     name: str = "",
     signal: str = "new_source_item",
-    every_s: int = 900,
+    every_s: int | timedelta = 900,
     options: Mapping[str, Any] | None = None,
     secret: str = "",
     session: Session | UUID | None = None,
@@ -207,7 +208,7 @@ def add_source(
         tenant=tenant,
         name=(name or location or str(agent))[:200],
         signal=signal,
-        every_s=every_s,
+        every_s=seconds_of(every_s),
         options=dict(options or {}),
         secret=secret,
         home=_home(session, user, tenant),
@@ -219,7 +220,7 @@ def add_source(
     except ValidationError as error:
         field, faults = next(iter(error.message_dict.items()))
         raise InvalidInputError(f"{field}: {' '.join(faults)}", field=field) from None
-    source.secret = secrets.seal(secret) if secret else ""
+    source.secret = webhooks.seal(secret) if secret else ""
     clock.stamp(source).save(force_insert=True)
     return source
 

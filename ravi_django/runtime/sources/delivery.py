@@ -19,7 +19,7 @@ from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import create_run, create_session
 from ravi_django.runtime.runs.waking import touch
 from ravi_django.runtime.sources import items as source_items
-from ravi_django.runtime.sources.unread import Unread, carry, full_sources, take_first, unread_in
+from ravi_django.runtime.sources.items import Unread, carry, full_sources, take_first, unread_in
 
 BATCH = 200  # items of one transaction
 UNREAD = "its run has reached RAVI['SOURCE_UNREAD'], the limit of unread items; it gets more when it has read some"

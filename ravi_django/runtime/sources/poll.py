@@ -21,10 +21,9 @@ from ravi_django.conf import conf
 from ravi_django.models import Source
 from ravi_django.runtime.db.threads import DatabaseThreads
 from ravi_django.runtime.runs import background
-from ravi_django.runtime.sources import delivery, rows as source_rows, unread
+from ravi_django.runtime.sources import delivery, items as source_rows
 from ravi_django.runtime.sources.delivery import UNREAD, UNREAD_S
-from ravi_django.runtime.sources.hanging import run_alone
-from ravi_django.runtime.sources.pollers import Polling, pollers
+from ravi_django.runtime.sources.pollers import Polling, pollers, run_alone
 
 log = logging.getLogger("ravi.sources")
 
@@ -65,7 +64,7 @@ def sweep() -> None:
 def sweep_unread() -> list[UUID]:
     """Begin runs for unread items of ended runs; one query when there are none. Returns the runs, which are hinted."""
     begun = []
-    for source_id in unread.left_unread(AT_ONCE):
+    for source_id in source_rows.left_unread(AT_ONCE):
         try:
             run_id = delivery.deliver_unread(source_id)
         except Exception as error:
@@ -133,7 +132,7 @@ class _Polls:
         if wanted <= 0 or (room < self._room // 4 and wanted == room):
             return []
         found = await self._database.call(source_rows.claim_sources, list(self._pollers), wanted, LEASE_S)
-        full = await self._database.call(unread.full_sources, [source.id for source in found])
+        full = await self._database.call(source_rows.full_sources, [source.id for source in found])
         behind = [source for source in found if source.id in full]
         if behind:
             await self._database.call(source_rows.put_off, behind, UNREAD_S, UNREAD)

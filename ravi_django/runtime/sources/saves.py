@@ -35,7 +35,7 @@ from ravi_django.models import Source, SourceItem
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.runs import background
 from ravi_django.runtime.sources.delivery import BATCH, deliver
-from ravi_django.runtime.sources.unread import full_sources
+from ravi_django.runtime.sources.items import full_sources
 from ravi_django.users import permits
 
 log = logging.getLogger("ravi.sources")

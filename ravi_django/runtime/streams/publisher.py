@@ -19,7 +19,7 @@ from ravi_django.conf import conf
 from ravi_django.models import Run
 from ravi_django.runtime.db.connections import limit_waits
 from ravi_django.runtime.db.threads import with_retry
-from ravi_django.runtime.streams import archive
+from ravi_django.runtime.streams import republish
 from ravi_django.runtime.streams.buffer import Batch, EventBuffer, Locked, Lost, MarkReached, get_buffer
 from ravi_django.runtime.streams.frames import Frame
 from ravi_django.runtime.streams.reading import durable_frames
@@ -213,7 +213,7 @@ class Publisher:
         ended, self._ended = self._ended, {}
         self._archived_at = time.monotonic()
         try:
-            with_retry(archive.archive, self._buffer, ended)
+            with_retry(republish.archive, self._buffer, ended)
         except Exception as error:  # the sweep repeats it
             log.warning("%d streams not archived: %s", len(ended), error, extra={"action": "publish.archive"})
 
@@ -242,7 +242,7 @@ class Publisher:
         and is archived."""
         dropped = [-1] * len(batch.frames)
         reserved = len(batch.frames) + RESERVE
-        root = with_retry(archive.reserve_events, batch.tree, reserved, skip_locked=True)
+        root = with_retry(republish.reserve_events, batch.tree, reserved, skip_locked=True)
         if root is None:
             return Locked() if Run.objects.filter(id=batch.tree).exists() else dropped
         if is_lost and root.is_terminal and root.published_at is not None:

@@ -20,8 +20,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import frames as framing, hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
-from ravi_django.runtime.streams.frames import Frame, Source, rest
-from ravi_django.runtime.streams.shown import named
+from ravi_django.runtime.streams.frames import Frame, Source, named, rest
 
 T = TypeVar("T")
 

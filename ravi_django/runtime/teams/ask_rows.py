@@ -24,8 +24,6 @@ from ravi_django.runtime.runs.sessions import active_root, create_run
 from ravi_django.runtime.runs.waking import append_locked, lock, require, touch
 from ravi_django.runtime.teams import slots
 
-# ------------------------------------------------------------------------------------------------------ asks
-
 
 def open_ask(
     lease: Lease,
@@ -148,9 +146,6 @@ ENDS = {
 
 def end_result(status: str, output: str | None, error: dict[str, Any] | None) -> Any:
     return output if status == Status.COMPLETED else error
-
-
-# -------------------------------------------------------------------------------------------------- messages
 
 
 def reply(

@@ -33,8 +33,6 @@ from ravi_django.runtime.teams.spawn import spawn
 
 Duration = float | timedelta | None
 
-# -------------------------------------------------------------------------------------------------------- ask
-
 
 async def ask(
     ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
@@ -180,9 +178,6 @@ def _met(ctx: RunState, path: str, until: datetime | None) -> Ask | bool | None:
 
 def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
     return AskOutcome(kind=result["kind"], result=result["result"], handle=target)
-
-
-# ----------------------------------------------------------------------------------------------------- messages
 
 
 async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:

@@ -22,7 +22,7 @@ from ravi_django.kernel import InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import BoardTask, JournalEntry, Run, Session
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.streams.shown import in_utc
+from ravi_django.runtime.streams.frames import in_utc
 
 MAX_TASKS = 100  # of one agent in a thread
 MAX_ALL = 500  # of all agents of a thread; concurrent additions may exceed it by one each
@@ -77,9 +77,6 @@ def thread_of(session: Session) -> Session:
     while session.parent_session is not None:
         session = session.parent_session
     return session
-
-
-# --------------------------------------------------------------------------------------------------- writes
 
 
 def add(place: Place, title: str, detail: str = "") -> BoardTask:
@@ -177,9 +174,6 @@ def copy_past(source: Run, fork: Run) -> None:
         )
         for task in tasks.values()
     )
-
-
-# --------------------------------------------------------------------------------------------------- reads
 
 
 def tasks_of(place: Place, *, all_agents: bool = False) -> Sequence[BoardTask]:

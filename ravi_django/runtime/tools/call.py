@@ -17,9 +17,8 @@ from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, Too
 from ravi_django.kernel.flow import FinishAgentResult, HumanInput
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.json_values import storable
-from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.messages import AgentStep, Message, ToolExecutionResult
 from ravi_django.kernel.middleware import HookEvent
-from ravi_django.kernel.stream import AgentStep
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, Effect, Tool, is_too_deep
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, encode

@@ -31,7 +31,7 @@ from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.people import questions, requests, rows as people_rows
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.shown import request_shown
+from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.runtime.teams import asks
 from ravi_django.runtime.teams.messages import run_id_of
 from ravi_django.runtime.tools.results import error as error_result

@@ -82,11 +82,11 @@ def test_the_list_says_and_finds_who_decided_and_for_whom(root) -> None:
         names = ("shown_name", "by", "who")
         return {tuple(re.findall(f"field-{name}[^>]*>([^<]*)<", row)[0] for name in names) for row in rows}
 
-    by_ada = {("answered", "ada", "olga")}
-    by_bob = {("answered", "bob", "olga"), ("sticky decision revoked", "bob", "olga")}
+    by_ada = {("approved pay(to=ACME, amount=100)", "ada", "olga")}
+    by_bob = {("rejected pay(to=ACME, amount=100)", "bob", "olga"), ("sticky decision revoked pay", "bob", "olga")}
     assert found("ada") == by_ada
     assert found("BO") == by_bob
-    assert found("olga") == by_ada | by_bob | {("opened", "—", "olga")}
+    assert found("olga") == by_ada | by_bob | {("opened pay(to=ACME, amount=100)", "—", "olga")}
     get_user_model().objects.filter(username="ada").delete()
     assert found("ada") == by_ada
 

@@ -31,7 +31,7 @@ def pending() -> int:
     return HumanRequest.objects.filter(status="pending", version=1).count()
 
 
-@pytest.mark.parametrize(("action", "word"), [("approve", "Approved"), ("deny", "Denied")])
+@pytest.mark.parametrize(("action", "word"), [("approve", "Approved"), ("deny", "Rejected")])
 def test_a_confirmation_lists_each_and_then_each_is_decided(client: Any, action: str, word: str) -> None:
     requests = [ask(arguments={"customer": name, "amount": 5}) for name in ("ACME", "Bolt")]
 

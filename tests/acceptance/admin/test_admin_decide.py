@@ -226,7 +226,7 @@ def test_the_second_is_told_who_was_first_and_keeps_what_they_typed(client: Any)
     late = decide(client, request, "approve", version=1, reason="I had my reasons")
 
     text = words(html_of(late, 409))
-    assert "Your decision was not recorded: gus decided first" in text and "denied" in text
+    assert "Your decision was not recorded: gus decided first" in text and "rejected" in text
     assert "I had my reasons" in text and "The sum is wrong" in text
     assert 'name="action"' not in ours(html_of(late, 409))
     assert answer_of(request)["by"] == "gus"
@@ -257,7 +257,7 @@ def test_the_page_has_all_that_one_needs_to_decide(client: Any) -> None:
         "Please invoice ACME.",
         "group finance assigned now for 4 h",
         "the request goes to group directors",
-        "the request is denied",
+        "the request is rejected",
         "opened",
         str(request.arguments_hash),
     ):
@@ -292,7 +292,7 @@ def test_enter_in_a_field_presses_nothing_and_each_field_has_its_label(client: A
     for name in ("arguments", "reason", "sticky"):
         assert f'for="id_decision-{name}"' in form and f'aria-describedby="decision-{name}-note"' in form
         assert f'id="decision-{name}-note"' in form
-    assert 'accesskey="a"' in form and 'accesskey="d"' in form
+    assert 'accesskey="a"' in form and 'accesskey="r"' in form
 
 
 def test_what_the_page_costs_does_not_grow(client: Any) -> None:

@@ -135,7 +135,7 @@ def test_approve_and_deny_come_first_and_the_other_ways_to_say_no_behind(client:
     first, _, others = html[html.index('id="decision"') :].partition('<details class="ravi-no">')
     assert 'value="approve"' in first and 'value="deny"' in first and 'value="skip"' not in first
     assert "More ways to decline" in others and others.index('value="skip"') < others.index("</details>")
-    assert "If nobody answers by " in words(html) and "the request is denied" in words(html)
+    assert "If nobody answers by " in words(html) and "the request is rejected" in words(html)
     hashed = html[: html.index("SHA-256")]
     assert hashed.rindex("<details") > hashed.rindex("</details>") if "</details>" in hashed else "<details" in hashed
 

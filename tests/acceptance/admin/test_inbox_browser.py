@@ -76,7 +76,7 @@ def test_one_decides_by_keyboard_without_javascript(open_page: Any, fay: Any, re
     page.keyboard.press("Enter")
     page.wait_for_selector(".messagelist .success")
 
-    assert "Denied" in page.inner_text(".messagelist")
+    assert "Rejected" in page.inner_text(".messagelist")
     assert kept(request_).answer == {"action": "deny", "reason": "The order is signed.", "by": "fay"}
 
 
@@ -85,18 +85,18 @@ def test_a_letter_goes_to_its_button_and_decides_nothing(open_page: Any, fay: An
     page.wait_for_selector("[data-ravi-script-only]:visible")
 
     page.focus("[name=decision-reason]")
-    page.keyboard.type("a d")
-    assert page.input_value("[name=decision-reason]") == "a d"
+    page.keyboard.type("a r")
+    assert page.input_value("[name=decision-reason]") == "a r"
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("a")
     assert page.locator("*:focus").get_attribute("value") == "approve"
-    page.keyboard.press("d")
+    page.keyboard.press("r")
     assert page.locator("*:focus").get_attribute("value") == "deny"
     assert kept(request_).status == "pending"
     assert not page.is_visible("button[value=skip]")
     page.keyboard.press("s")  # it is folded in until then
     assert page.locator("*:focus").get_attribute("value") == "skip" and page.is_visible("button[value=skip]")
-    page.keyboard.press("d")
+    page.keyboard.press("r")
     page.keyboard.press("Enter")
     page.wait_for_selector(".messagelist .success")
 

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from ravi_django.kernel import AgentId, SessionNotFoundError
 from ravi_django.models import TERMINAL, Agent, Blob, HumanRequest, JournalEntry, Run, Session, Status, Turn
-from tests.acceptance.api.api_support import client_of, drive, error_of, make_agent
+from tests.acceptance.api.api_support import AGENT, client_of, drive, error_of, make_agent
 from tests.support import world
 from tests.support.asked import approval_of
 from tests.support.runs import (
@@ -99,7 +99,7 @@ def test_a_session_is_begun_and_read(client: APIClient, user: Any, agent: str) -
     assert (made["id"], made["title"], made["agent"], made["parent"]) == (str(row.id), "Sums", agent, None)
     assert row.owner == user
     assert datetime.fromisoformat(made["created_at"]) == row.created_at and made["created_at"].endswith("Z")
-    assert client.get(f"/ravi/sessions/{row.id}/").json() == made
+    assert client.get(f"/ravi/sessions/{row.id}/").json() == {**made, "branches": []}
     assert client.get("/ravi/sessions/").json()["results"] == [made]
     empty = client.post("/ravi/sessions/")
     assert (empty.status_code, empty.json()["title"], empty.json()["agent"]) == (201, "", None)
@@ -132,7 +132,7 @@ def test_a_bad_session_is_neither_made_nor_renamed_nor_spoken_in(client, user, a
     assert written() == before
     renamed = client.patch(address, {"title": "Sums"}, format="json")
     assert (renamed.status_code, renamed.json()["title"]) == (200, "Sums")
-    assert client.get(address).json() == renamed.json()
+    assert client.get(address).json() == {**renamed.json(), "branches": []}
 
 
 @pytest.mark.django_db
@@ -307,7 +307,7 @@ def test_a_value_too_big_for_its_row_is_shown_whole(client, user, agent, django_
 
 
 def test_a_page_has_so_many_bytes_and_its_links_lead_to_the_rest(client, user, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 5_000)
     session = world.create_session(Session(owner=user))
     for place in range(7):
         content = [{"type": "text", "text": f"{place}" * 2_000}]
@@ -350,7 +350,7 @@ def loaded(*models: Any) -> Iterator[list[Any]]:
 
 
 def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 6_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 6_000)
     run = submit(agent, "hi", user=user)
     turn = {"session_id": run.session_id, "agent": "react/x", "role": "user"}
     entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}
@@ -368,7 +368,7 @@ def test_no_more_rows_are_read_than_the_bytes_of_a_page(client, user, agent, mon
 
 
 def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(client, user, agent, monkeypatch) -> None:
-    monkeypatch.setattr("ravi_django.api.pagination.MAX_BYTES", 5_000)
+    monkeypatch.setattr("ravi_django.api.filters.MAX_BYTES", 5_000)
     run = submit(agent, "hi", user=user)
     approval_of(run)
     entry = {"run": run, "kind": "log", "started_at": run.created_at, "finished_at": run.created_at}
@@ -387,3 +387,36 @@ def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(client, user, 
     assert ([row["result"]["text"][0] for row in page["results"]], len(bodies)) == (["0", "1"], 2)
     assert [row["seq"] for row in again] == [3, 4]
     assert [one.get_deferred_fields() >= {"output", "metadata"} for one in runs] == [True]
+
+
+# ------------------------------------------------------------------------------------------------- branches
+
+
+@pytest.mark.django_db
+def test_forks_of_a_conversation_are_one_entry_and_versions_of_a_message(user: Any, root: Any, agent: str) -> None:
+    first = submit(AGENT, "first", user=user)
+    other = submit(AGENT, "other", user=user)
+    client = client_of(user)
+
+    def fork(run: Any, **body: Any) -> dict[str, Any]:
+        return client.post(f"/ravi/runs/{run}/fork/", body, format="json").json()
+
+    edited = fork(first.id, input="edited")
+    again = fork(edited["id"], input="again")
+    Run.objects.filter(id=other.id).update(status=Status.COMPLETED)
+    submit(AGENT, "more", user=user, session=other.session_id)
+
+    def listed(reader: Any = user, filters: str = "&mine=true") -> list[str]:
+        page = client_of(reader).get(f"/ravi/sessions/?ordering=-updated_at&newest_fork=true{filters}").json()
+        return [one["id"] for one in page["results"]]
+
+    def branches(session: Any) -> Any:
+        return client.get(f"/ravi/sessions/{session}/").json()["branches"]
+
+    versions = [[{"run": str(first.id), "session": str(first.session_id)}]]
+    versions[0] += [{"run": one["id"], "session": one["session"]} for one in (edited, again)]
+    assert listed() == [str(other.session_id), again["session"]]
+    assert branches(first.session_id) == branches(again["session"]) == versions and branches(other.session_id) == []
+    assert (listed(root), listed(root, "")) == ([], listed())
+    Session.objects.filter(id=again["session"]).delete()
+    assert listed() == [str(other.session_id), edited["session"]]

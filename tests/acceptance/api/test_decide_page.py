@@ -79,7 +79,8 @@ def test_it_shows_what_is_asked_and_what_would_come_of_it(ann: Any, pay: HumanRe
 
     page = text_of(response)
     assert response.status_code == 200
-    for words in ("Pay?", "Arguments of pay", "&quot;amount&quot;: 100", "risk: high", "test/code", "Approve", "Deny"):
+    facts = ("Pay?", "Arguments of pay", "&quot;amount&quot;: 100", "risk: high", "test/code", "Approve", "Reject")
+    for words in facts:
         assert words in page, words
     values = re.findall(r'name="action" value="([^"]+)"', page)
     assert values == ["approve", "deny", "edit", "skip", "cancel"]
@@ -187,7 +188,7 @@ def test_a_used_link_shows_what_was_decided_and_decides_no_more(ann: Any, pay: H
     page = text_of(client.get(address))
     again = press(client, address, version=2)
 
-    assert "Your decision was recorded: denied: pay (" in text_of(decided)
+    assert "Your decision was recorded: rejected: pay (" in text_of(decided)
     assert "Outcome" in page and "Too much." in page and 'name="action"' not in page
     assert again.status_code == 409
     assert state(pay) == ("answered", "deny", 1)

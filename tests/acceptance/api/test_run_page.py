@@ -278,6 +278,7 @@ def test_a_model_call_shows_what_the_call_before_was_not_sent(user: Any, root: A
     assert "New since" not in first
     assert all(words in shown for words in ("New since", "2 → 6", "+ pay, - old", "Order 7 left.", "Be brief."))
     assert "sesame" not in shown and "Tuesday" not in shown
+    assert "4 of 5 messages, rebuilt" in shown and "Be brief." in shown.partition("Show what was sent")[2]
     assert "sesame" in whole and "<ins>+ Today is Tuesday.\n</ins>" in whole and "  You help." in whole
 
 
@@ -339,8 +340,39 @@ def test_the_number_of_queries_does_not_depend_on_the_journal(user: Any, django_
     run = submit(AGENT, "hi", user=user)
     long(run, 400)
     client = logged_in(user)
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(16):
         page = client.get(page_of(run)).content.decode()
 
     assert len(lanes_of(page)) == 300 and "300 of 401 rows" in page
     assert len(lanes_of(read(user, run, "?from=300"))) == 101
+
+
+def test_the_axis_has_the_true_time_and_a_lost_attempt_is_a_bar(user: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "LEASE_S": 30, "HEARTBEAT_S": 10}
+    run = make_run(AGENT, owner=user)
+    expired = (run.created_at + timedelta(seconds=50)).isoformat()
+    rows_of(
+        run,
+        (11, 11, {"kind": "run.started", "result": {"worker": "w1"}}),
+        (11, 16, CALL),
+        (51, 51, {"kind": "run.resumed", "epoch": 2, "result": {"worker": "w2", "after": expired}}),
+        (51, 61, {"kind": "llm.call", "name": "gpt", "path": "2", "epoch": 2}),
+    )
+    set_to(run, Status.COMPLETED, finished_at=run.created_at + timedelta(seconds=61))
+
+    page = read(user, run)
+
+    assert re.findall(r'<text x="[\d.]+%" y="13"[^>]*>([^<]*)<', page) == ["+11.0 s", "15.0 s", "+31.0 s", "55.0 s"]
+    gone = page.partition('class="bar-gone"')[2]  # from the end of the call to the last renewal of the lease
+    assert gone.partition("</div>")[0].count(">4.0 s<") == 1 and ">unknown<" in gone.partition("</div>")[0]
+
+
+def test_of_a_child_only_a_user_who_may_run_its_agent_can_fork(user: Any, root: Any) -> None:
+    run = submit(AGENT, "hi", user=user)
+    child = make_run("react/nobody", owner=user, parent=run, root=run, depth=1, session=run.session)
+    for one in (run, child):
+        rows_of(one, (0, 1, CALL), (1, 2, {**CALL, "path": "2"}))
+
+    pages = [read(user, run, f"?part=detail&entry={one.id}.2") for one in (run, child)]
+
+    assert ["Fork before this" in page for page in pages] == [True, False]

@@ -100,13 +100,13 @@ def test_a_question_of_a_sub_agent_keeps_its_answer_after_a_reload(demo, submitt
     page.wait_for_selector("#status:text-is('Done')")
     page.reload()
     answered = ".answer > .agent:not([open]) .request .state:text-is('Answered by demo: red')"
-    page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
+    page.wait_for_selector(f".user:text-is('hi') + .message-bar + {answered}", state="attached")
     elsewhere(lambda: submitted(str(agent.id), "again", session=run.session))
     page.click(".answer.live .request button:text-is('blue')")
-    page.wait_for_selector(".user:text-is('again') + .answer .foot")
+    page.wait_for_selector(".user:text-is('again') + .message-bar + .answer .foot")
     page.reload()  # the agent has no memory: the session has no messages
-    page.wait_for_selector(f".user:text-is('hi') + {answered}", state="attached")
-    page.wait_for_selector(".user:text-is('again') + .answer .foot")
+    page.wait_for_selector(f".user:text-is('hi') + .message-bar + {answered}", state="attached")
+    page.wait_for_selector(".user:text-is('again') + .message-bar + .answer .foot")
     assert page.locator(".answer").count() == page.locator(".user").count() == 2
 
 
@@ -254,7 +254,7 @@ def test_the_page_fits_each_screen_and_the_policy_stops_nothing(chat_of, tmp_pat
     page.on("response", lambda response: received.append(len(response.body())))
     page.goto("/ravi/ui/chat/?agent=react/assistant")
     page.wait_for_selector("ravi-chat:defined")
-    assert sum(received) < 200_000
+    assert sum(received) < 210_000
     page.click("text=What is 12 * (3 + 4)?")
     page.wait_for_selector("#status:text-is('Done')")
     assert "/ravi/ui/chat/" in page.url
@@ -387,17 +387,28 @@ def test_a_team_works_in_cards_and_answers_again_and_a_draft_outlives_a_reload(d
     page.wait_for_selector(".foot [aria-pressed=true]:text-is('Bad')")
     assert sorted(cards.locator("> summary .name").all_inner_texts()) == ["react/editor", "react/researcher"]
     page.click("text=Answer again")
-    page.wait_for_selector(f".note a[href$='{session}']")  # the conversation that it was forked from
-    page.wait_for_selector(f".user:has-text('{prompt}') + .answer .foot:has-text('tokens')")
+    page.wait_for_selector(
+        f".user:has-text('{prompt}') + .message-bar:has-text('2/2') + .answer .foot:has-text('tokens')"
+    )
     assert page.evaluate("location.pathname") != session
-    page.click("text=Edit the message…")
+    page.click("text=Edit…")
+    page.locator(".user").wait_for(state="hidden")  # the box stands in its place
     assert page.input_value(".edit textarea") == prompt
     page.fill(".edit textarea", "Calculate 2 * (3 + 4)")
     page.press(".edit textarea", "Enter")
-    page.wait_for_selector(".user:text-is('Calculate 2 * (3 + 4)') + .answer .foot:has-text('tokens')")
+    page.wait_for_selector(".user:text-is('Calculate 2 * (3 + 4)') + .message-bar + .answer .foot:has-text('tokens')")
+    assert page.locator(".talk").count() == 1, "forks of each other are one entry"
+    for place in (2, 1):
+        page.click("[aria-label='Version before']")
+        page.wait_for_selector(f".user:has-text('{prompt}') + .message-bar:has-text('{place}/3')")
+    assert page.evaluate("location.pathname") == session
+    assert page.locator(".talk[aria-current=page]").count() == 1
+    for place in (2, 3):
+        page.click("[aria-label='Next version']")
+        page.wait_for_selector(f".message-bar:has-text('{place}/3')")
     here = page.evaluate("location.pathname.split('/')[4]")
     elsewhere(lambda: submit("react/assistant", "What is 5 * 5?", session=here, user=demo))
-    page.wait_for_selector(".user:text-is('What is 5 * 5?') + .answer .foot:has-text('tokens')")
+    page.wait_for_selector(".user:text-is('What is 5 * 5?') + .message-bar + .answer .foot:has-text('tokens')")
     page.goto("/ravi/ui/chat/")
     page.wait_for_selector("ravi-chat:defined")
     assert (page.input_value("#text"), page.evaluate(INERT)) == ("", [True, True])
@@ -414,7 +425,7 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     page.press("#text", "Enter")
     page.wait_for_selector(".user .queued")
     page.reload()  # the server knows both messages
-    page.wait_for_selector(".user:text-is('hi') + .answer.live .prose:has-text('w2')")
+    page.wait_for_selector(".user:text-is('hi') + .message-bar + .answer.live .prose:has-text('w2')")
     page.wait_for_selector(".answer + .user:has-text('And then?') .queued")
     page.fill("#text", "Be brief.")
     page.select_option("#busy", "steer")
@@ -422,11 +433,13 @@ def test_a_message_that_is_sent_during_an_answer_is_answered_next(demo, submitte
     page.wait_for_selector(".answer.live .user:has-text('Be brief.')")
     paced.let_all()
 
-    page.wait_for_selector(".user:has-text('And then?') + .answer .prose:has-text('w11')")
-    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
+    page.wait_for_selector(".user:has-text('And then?') + .message-bar + .answer .prose:has-text('w11')")
+    page.wait_for_selector(".user:has-text('And then?') + .message-bar + .answer .foot")
     assert page.locator(".queued").count() == 0 and page.locator(".prose:has-text('w11')").count() == 3
     page.reload()
-    page.wait_for_selector(".user:text-is('hi') + .answer > .prose + .user:text-is('Be brief.') + .prose")
+    page.wait_for_selector(
+        ".user:text-is('hi') + .message-bar + .answer > .prose + .user:text-is('Be brief.') + .prose"
+    )
     assert page.locator(".answer").count() == 2 and page.locator(".prose:has-text('w11')").count() == 3
 
 
@@ -459,12 +472,12 @@ def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitte
     paced.let_all()
     page.fill("#text", "And then?")
     page.press("#text", "Enter")
-    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
+    page.wait_for_selector(".user:has-text('And then?') + .message-bar + .answer .foot")
 
     page.reload()
 
-    page.wait_for_selector(".user:has-text('And then?') + .answer .foot")
-    page.wait_for_selector(".user:text-is('hi') + .answer .note:text-is('Stopped.')")
+    page.wait_for_selector(".user:has-text('And then?') + .message-bar + .answer .foot")
+    page.wait_for_selector(".user:text-is('hi') + .message-bar + .answer .note:text-is('Stopped.')")
 
 
 def test_a_long_conversation_opens_at_its_end_and_older_messages_come_on_scrolling_up(demo, submitted, chat_of) -> None:
@@ -490,7 +503,7 @@ def test_a_long_conversation_opens_at_its_end_and_older_messages_come_on_scrolli
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     page.reload()
-    page.wait_for_selector(".user:text-is('What is 6 * 7?') + .answer .foot")
+    page.wait_for_selector(".user:text-is('What is 6 * 7?') + .message-bar + .answer .foot")
     assert page.locator(".user").count() == 24 and sum("/messages/" in url for url in requested) == 1
 
     place = "it => it.getBoundingClientRect().y"
@@ -511,14 +524,14 @@ def test_a_slow_message_stays_in_the_conversation_that_it_was_sent_in(demo, subm
     )
     for text in ("one", "two"):
         page.click(f".talk[href*='{first.session_id}']")
-        page.wait_for_selector(".user:text-is('first') + .answer .foot")
+        page.wait_for_selector(".user:text-is('first') + .message-bar + .answer .foot")
         with page.expect_request(lambda request: request.method == "POST"):
             page.fill("#text", text)
             page.press("#text", "Enter")
         page.click(f".talk[href*='{other.session_id}']")
-        page.wait_for_selector(".user:text-is('other') + .answer .foot")
+        page.wait_for_selector(".user:text-is('other') + .message-bar + .answer .foot")
         if text == "one":
-            with page.expect_response("**/ravi/sessions/"):  # the list is refreshed
+            with page.expect_response("**/ravi/sessions/?*"):  # the list is refreshed
                 held.pop().continue_()
         else:
             held.pop().fulfill(status=409, json={"error": {"message": "no"}})
@@ -526,7 +539,7 @@ def test_a_slow_message_stays_in_the_conversation_that_it_was_sent_in(demo, subm
         assert str(other.session_id) in page.url and page.input_value("#text") == ""
         assert page.locator(".user").count() == 1
     page.click(f".talk[href*='{first.session_id}']")
-    page.wait_for_selector(".user:text-is('one') + .answer .foot")
+    page.wait_for_selector(".user:text-is('one') + .message-bar + .answer .foot")
     assert page.input_value("#text") == "two"
 
 
@@ -536,12 +549,12 @@ def test_a_refresh_of_the_list_loses_no_click(demo, submitted, chat_of) -> None:
     page.wait_for_selector(".foot")
     page.hover(f".talk[href*='{other.session_id}']")
     page.mouse.down()
-    with page.expect_response("**/ravi/sessions/") as refreshed:
+    with page.expect_response("**/ravi/sessions/?*") as refreshed:
         page.locator("#find").dispatch_event("input")
     refreshed.value.finished()
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # it is shown
     page.mouse.up()
-    page.wait_for_selector(".user:text-is('other') + .answer .foot")
+    page.wait_for_selector(".user:text-is('other') + .message-bar + .answer .foot")
 
 
 def test_the_tasks_of_a_conversation_are_a_card_that_changes_while_the_agent_works(demo, submitted, chat_of) -> None:
@@ -592,7 +605,7 @@ def test_an_answer_is_followed_until_its_reader_scrolls_up(demo, submitted, pace
 def test_older_conversations_come_from_this_host_also_behind_a_proxy(demo, submitted, chat_of) -> None:
     elsewhere(submitted)
     page = chat_of(demo)
-    row = {"id": "0", "title": "older", "created_at": "2026-01-01T00:00:00Z"}
+    row = {"id": "0", "title": "older", "updated_at": "2026-01-01T00:00:00Z"}
     pages = {"": {"results": [], "next": "http://inside.invalid/ravi/sessions/?cursor=b"}, "b": {"results": [row]}}
     page.route("**/sessions/*", lambda route: route.fulfill(json=pages[route.request.url.partition("cursor=")[2]]))
     page.reload()
@@ -634,3 +647,43 @@ def test_files_are_attached_pasted_dropped_and_shown(demo, paced, chat_of, setti
     assert download.value.path().read_bytes() == MARKUP.encode()
     (run,) = elsewhere(lambda: list(Run.objects.all()))
     assert elsewhere(lambda: run.session.files.count()) == 2
+
+
+def test_a_blocked_run_is_on_hold_for_a_customer_and_explained_to_staff(demo, submitted, asking, chat_of) -> None:
+    texts = {}
+    for is_staff in (False, True):
+        elsewhere(lambda demo=demo, is_staff=is_staff: type(demo).objects.filter(pk=demo.pk).update(is_staff=is_staff))
+        run = elsewhere(submitted, asking("Which colour?", ["red", "blue"]))
+        page = chat_of(demo, run.session_id)
+        page.wait_for_selector(".request .decide button")
+
+        async def changed(ctx: Any, inbox: Any) -> Any:
+            await ctx.sleep_until_signal("paid")
+
+        elsewhere(register, CodeAgent(changed, key="browser-asks"))
+        page.click(".request .decide button:has-text('red')")
+        page.wait_for_selector(".answer .ravi-error")
+
+        texts[is_staff] = page.inner_text(".answer .ravi-error")
+        assert "On hold" in page.inner_text("#status")
+        asking("Which colour?", ["red", "blue"])
+        elsewhere(retry, run.id)
+        page.wait_for_selector(".answer:not(.live)")
+        assert (output_of(run), page.locator(".answer .ravi-error").count()) == ("answer: red", 0)
+
+    assert texts[False] == "On hold: the team of this site has to look at it first. Nothing is lost."
+    assert "Three ways out: deploy the earlier code" in texts[True]
+    assert texts[True].endswith("Show the run")
+
+
+def test_a_run_that_starts_later_says_when_and_leaves_the_conversation_free(demo, submitted, asking, chat_of) -> None:
+    run = elsewhere(lambda: submitted(asking("Which colour?", ["red", "blue"]), start_at=3600))
+    page = chat_of(demo, run.session_id)
+
+    page.wait_for_selector(".queued")
+    assert "Starts at" in page.inner_text(".queued")
+    page.fill("#text", "now")
+    page.press("#text", "Enter")
+    page.click(".request .decide button:has-text('red')")
+    page.wait_for_selector(".answer:not(.live)")
+    assert elsewhere(lambda: Run.objects.filter(session=run.session_id, status="completed").count()) == 1

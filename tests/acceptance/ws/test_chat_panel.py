@@ -158,7 +158,7 @@ def test_a_page_of_the_admin_is_told_to_the_agent_and_the_talk_goes_on_on_the_ne
     assert page.locator("ravi-panel #open.news").count() == 0
     page.evaluate(LEFT, ended)
     page.reload()
-    page.wait_for_selector("ravi-chat .user:has-text('What is 3 * 5?') + .answer .foot")
+    page.wait_for_selector("ravi-chat .user:has-text('What is 3 * 5?') + .message-bar + .answer .foot")
     page.focus("ravi-panel #close")
     page.keyboard.press("Escape")  # no answer is being written
     page.wait_for_selector("ravi-panel #open:visible")

@@ -10,8 +10,11 @@ from ravi_django.agents import ContextConfig, InMemoryHistoryProvider
 from ravi_django.agents.context import AgentContext
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
 from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    ToolResultCompaction,
+)
 from ravi_django.agents.memory.transcript import HEADING, keeps_of, make_summary, summary_text
 from ravi_django.kernel import (
     AgentContextProtocol,

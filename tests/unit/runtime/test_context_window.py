@@ -17,8 +17,11 @@ from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
 from ravi_django.agents.memory.compaction.summarization import SCOPE, SummarizationCompaction
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    ToolResultCompaction,
+)
 from ravi_django.agents.memory.transcript import make_summary, summary_text
 from ravi_django.kernel import AgentId, ChatMessage, ModelError, Role, ToolUseBlock, Usage
 from ravi_django.models import JournalEntry, Session, Status, Turn

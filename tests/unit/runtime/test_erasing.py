@@ -40,7 +40,7 @@ from ravi_django.models import (
     Turn,
 )
 from ravi_django.models.people import Delegation, RequestLink
-from ravi_django.models.waiting import Ask
+from ravi_django.models.run import Ask
 from ravi_django.testing import FakeClock
 from tests.acceptance.access import world
 from tests.support import world as door

@@ -11,8 +11,7 @@ from pydantic_core import to_json
 from ravi_django.agents.current import _task_ctx, _task_may_summarize
 from ravi_django.agents.memory.compaction.strategy import READ, from_the_users_words, group_start, leading, split_lead
 from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN, TokenCounter
-from ravi_django.agents.memory.compaction.tool_results import origin
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction, origin
 from ravi_django.agents.memory.transcript import make_summary, summary_text, user_before
 from ravi_django.kernel import ChatMessage, GuardrailError, ModelError, Role, RunMeta, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.checks import check_whole

@@ -6,21 +6,26 @@ import { Composer } from "./composer.js";
 import { element } from "./element.js";
 import { showFoot, usageInWords } from "./foot.js";
 import { isPainting } from "./markdown.js";
-import { Status } from "./status.js";
+import { Pulse, Status } from "./status.js";
 import { Talks } from "./talks.js";
 import { Answer, framesOf, said } from "./transcript.js";
+import { Versions } from "./versions.js";
 import { setWords, statusInWords, stepInWords, t } from "./words.js";
 
 const ENDED = new Set(["completed", "failed", "cancelled"]);
+const isActive = (run) => !ENDED.has(run.status) && !run.start_at; // one with `start_at` waits for its time
+const markOf = (run) => run && `${run.id}${run.start_at ?? ""}`; // changes when it starts
 const NEAR = 100; // px from the end: the reader follows
 const RUNS = 25; // of an opened conversation, whose page has 50 messages
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
 class RaviChat extends HTMLElement {
   #session = null; // id of the open conversation; null for one that has not begun
-  #live = null; // { run, answer, clock, stop } during an answer
+  #live = null; // { run, answer, pulse, stop } during an answer
   #opened = 0; // rises with each opening: a slow response for another conversation is dropped
   #following = true; // the reader is at the end: growing text is scrolled to
+  // Of buttons at messages and answers: a version of a message is opened where it stands.
+  #on = { open: (session, run) => this.open(session, session !== this.#session, run), fault: (message) => this.status.say(message, "fault") };
   #unsent = null; // { sent, key } of a message that the server may not have
 
   connectedCallback() {
@@ -32,8 +37,9 @@ class RaviChat extends HTMLElement {
     this.talks = new Talks(this.api, this.root, {
       open: (id) => this.open(id, true),
       gone: () => this.open(null, true),
-      fault: (message) => this.status.say(message, "fault"),
-    });
+      fault: this.#on.fault,
+    }, this.dataset.everyone);
+    this.versions = new Versions(this.api, this.#on);
     this.#listen();
     this.open(this.dataset.session || null);
   }
@@ -48,7 +54,7 @@ class RaviChat extends HTMLElement {
     const choose = (starter) => this.#choose(agentOf(starter));
     if (!this.#$("agent").querySelector("[selected]")) starters.toReversed().forEach(choose); // the first one on offer
     this.composer = new Composer(this.root, this.api, this.dataset.user, {
-      fault: (message) => this.status.say(message, "fault"),
+      fault: this.#on.fault,
       send: (text) => this.#send(text),
       pick: choose,
       prompts: () => starters.filter((starter) => starter.dataset.agent || agentOf(starter) === this.#$("agent").value),
@@ -59,6 +65,7 @@ class RaviChat extends HTMLElement {
         this.#send(starter.textContent);
       };
     }
+    if (starters.length) this.#$("text").placeholder = t("/ for examples");
     this.#$("agent").onchange = () => this.#starters();
     this.#$("cancel").onclick = () => this.#cancel();
     this.#$("new-chat").onclick = () => this.open(null, true);
@@ -104,7 +111,7 @@ class RaviChat extends HTMLElement {
       if (mine !== this.#opened) return run.session === this.#session ? this.open(run.session) : this.talks.show(this.#session); // the reader has moved
       const steered = run.id === this.#live?.run; // the run at work has the message
       this.pageSent = run.session;
-      this.newest = run.id;
+      this.newest = markOf(run);
       this.#$("welcome").hidden = true;
       if (run.session !== this.#session) {
         this.#session = this.composer.talk = run.session;
@@ -113,7 +120,9 @@ class RaviChat extends HTMLElement {
       if (steered) this.#live.answer.root.append(said(this.api, input));
       else if (this.#live) this.#queued(input);
       else {
-        this.#room(this.#show(said(this.api, input)));
+        const nodes = this.versions.said(run.id, input);
+        nodes.forEach((node) => this.#show(node));
+        this.#room(nodes[0]);
         this.#follow(run);
       }
       this.#toEnd();
@@ -134,18 +143,18 @@ class RaviChat extends HTMLElement {
   }
 
   // A message that waits for the answer before it.
-  #queued(content) {
-    this.#show(said(this.api, content)).append(element("span", "queued", t("Waiting for the answer before it")));
+  #queued(content, startAt) {
+    const words = startAt ? t("Starts at %s", new Date(startAt).toLocaleString()) : t("Waiting for the answer before it");
+    this.#show(said(this.api, content)).append(element("span", "queued", words));
   }
 
   #follow(run) {
-    const answer = new Answer(run.agent, this.api, this.dataset.inbox);
+    const answer = new Answer(run.agent, this.api, this.dataset);
     this.#show(answer.root);
     answer.live(true);
     this.composer.busy(true);
     this.status.say(statusInWords(run));
-    const clock = setInterval(() => this.status.elapsed(Date.now() - Date.parse(run.created_at)), 1000);
-    this.#live = { run: run.id, answer, clock, stop: new AbortController() };
+    this.#live = { run: run.id, answer, pulse: new Pulse(this.api, this.status, run, answer), stop: new AbortController() };
     this.#read(run.id, answer, this.#live.stop.signal);
     this.#tell("ravi-works", run.id);
   }
@@ -156,6 +165,7 @@ class RaviChat extends HTMLElement {
     try {
       for await (const frame of this.api.events(run, { signal, state: (state) => this.status.connection(state) })) {
         answer.take(frame);
+        this.#live?.pulse.heard();
         if (frame.type === "board") this.#board(answer.root, frame.task);
         if (stepInWords(frame)) this.status.say(stepInWords(frame));
         if (frame.type === "request") {
@@ -176,9 +186,8 @@ class RaviChat extends HTMLElement {
   // Stop to follow, whether or not the answer has ended.
   #leave() {
     this.#live?.stop.abort();
-    clearInterval(this.#live?.clock);
+    this.#live?.pulse.stop();
     this.#live = null;
-    this.status.elapsed(0);
     this.status.connection("live");
     this.#$("usage").textContent = "";
     this.composer.busy(false);
@@ -193,11 +202,10 @@ class RaviChat extends HTMLElement {
     try {
       const run = await this.api.get(`runs/${id}/`);
       this.status.say(statusInWords(run), run.status === "failed" ? "fault" : "");
-      this.#ending(run, answer);
+      answer.ended(run);
       await this.#foot(run, answer);
       if (run.status === "completed") this.status.announce(`${t("Answer complete")}. ${answer.text.length > 500 ? "" : answer.text}`);
-      const isActive = (other) => !ENDED.has(other.status); // begun by another tab
-      const more = this.root.querySelector(".queued") || (await this.#runsOf(this.#session)).some(isActive);
+      const more = this.root.querySelector(".queued") || (await this.#runsOf(this.#session)).some(isActive); // begun by another tab
       if (more && !this.#live) this.open(this.#session);
     } catch (error) {
       this.status.say(error.message, "fault");
@@ -205,10 +213,8 @@ class RaviChat extends HTMLElement {
   }
 
   #foot(run, answer, newest = true) {
-    return showFoot(this.api, run, answer, newest, {
-      open: (session) => this.open(session, session !== this.#session),
-      fault: (message) => this.status.say(message, "fault"),
-    });
+    this.versions.ended(run);
+    return showFoot(this.api, run, answer, newest, this.#on);
   }
 
   async #cancel() {
@@ -225,8 +231,8 @@ class RaviChat extends HTMLElement {
 
   // --- one conversation
 
-  // Show a conversation, or an empty one; `push` adds an entry to the browser's history.
-  async open(id, push = false) {
+  // Show a conversation, or an empty one, at its end or at a run's message; `push` adds an entry to the browser's history.
+  async open(id, push = false, at = "") {
     const mine = ++this.#opened;
     this.#leave();
     this.#following = Boolean(id); // the starter prompts are read from the top
@@ -234,21 +240,26 @@ class RaviChat extends HTMLElement {
     if (push) this.#moved(id, "pushState");
     this.#drawer(false);
     this.#$("transcript").replaceChildren();
-    this.#$("older").hidden = this.#$("origin").hidden = true;
+    this.#$("older").hidden = true;
     this.board = null;
     this.#$("transcript").style.minHeight = "";
     this.#$("welcome").hidden = Boolean(id);
     this.#starters();
     this.status.say("");
     this.composer.open(id ?? "");
-    this.talks.show(id);
+    if (!this.versions.sessions.has(id)) this.talks.show(id);
+    this.versions.of([]);
     if (!id) return this.#tell("ravi-works", "");
     try {
       const newest = this.api.get(`sessions/${id}/messages/?cursor=end`);
-      const [page, runs, tasks] = await Promise.all([newest, this.#runsOf(id, RUNS), this.api.all(`sessions/${id}/board/?limit=200`)]);
+      const [page, runs, tasks, { branches }] = await Promise.all([
+        newest, this.#runsOf(id, RUNS), this.api.all(`sessions/${id}/board/?limit=200`), this.api.get(`sessions/${id}/`),
+      ]);
       if (mine !== this.#opened) return;
-      this.newest = runs[0]?.id;
-      const active = runs.findLast((run) => !ENDED.has(run.status));
+      this.versions.of(branches);
+      if (branches.length) this.talks.show(id, this.versions.sessions);
+      this.newest = markOf(runs[0]);
+      const active = runs.findLast(isActive);
       this.#choose((active ?? runs[0])?.agent);
       // A conversation has no message of a run that waits or has just begun, or whose agent has no memory.
       const known = new Set(page.results.map((row) => row.run));
@@ -260,12 +271,13 @@ class RaviChat extends HTMLElement {
       const asked = begun.map(({ id: run, input, created_at }) => ({ run, role: input && "user", content: input ?? [], created_at }));
       const results = [...page.results, ...asked].sort((one, other) => Date.parse(one.created_at) - Date.parse(other.created_at));
       this.streamed = new Set([active?.id]);
-      await Promise.all([this.#page({ ...page, results }, runs), this.#showOrigin(runs.length < RUNS ? runs : this.#runsOf(id, "1&cursor=end"))]);
+      await this.#page({ ...page, results }, runs);
       if (mine !== this.#opened) return;
       active ? this.#follow(active) : this.#tell("ravi-works", ""); // it ended between two pages
       if (tasks.length) this.#board(this.#live?.answer.root ?? this.#$("transcript").lastElementChild, ...tasks);
-      for (const run of waiting) if (run.input) this.#queued(run.input);
+      for (const run of waiting) if (run.input) this.#queued(run.input, run.start_at);
       this.#toEnd();
+      if (at !== active?.id && this.versions.reveal(at)) this.#following = false;
     } catch (error) {
       if (mine !== this.#opened) return;
       if (error.status === 404 && this.hasAttribute("data-panel")) return this.open(null, true); // it was deleted elsewhere
@@ -278,7 +290,7 @@ class RaviChat extends HTMLElement {
     if (!this.#session || this.#live || this.sending || document.hidden) return;
     const mine = this.#opened;
     const newest = (await this.#runsOf(this.#session, 1).catch(() => []))[0];
-    if (newest && newest.id !== this.newest && mine === this.#opened && !this.#live && !this.sending) this.open(this.#session);
+    if (newest && markOf(newest) !== this.newest && mine === this.#opened && !this.#live && !this.sending) this.open(this.#session);
   }
 
   #moved(session, how) {
@@ -307,14 +319,6 @@ class RaviChat extends HTMLElement {
     return (await this.api.get(`runs/?session=${id}${most && `&limit=${most}`}`)).results.filter((run) => run.session === id); // newest first
   }
 
-  // The conversation that this one was forked from, where the reader may see it.
-  async #showOrigin(runs) {
-    const id = (await runs).at(-1)?.forked_from;
-    const origin = id && (await this.api.get(`runs/${id}/`).catch(() => null));
-    this.#$("origin").hidden = !origin;
-    if (origin) this.#$("origin").firstElementChild.href = this.#address(origin.session);
-  }
-
   async #older() {
     if (this.#$("older").disabled) return;
     this.#$("older").disabled = true;
@@ -340,24 +344,22 @@ class RaviChat extends HTMLElement {
 
   // The message that a run began with, and its answer as it was streamed; from its messages, if its stream was pruned.
   async #past(rows, runs) {
-    const [id, session, streamed] = [rows[0].run, this.#session, this.streamed];
-    if (streamed.has(id)) return rows.filter((row) => row.role === "user").map((row) => said(this.api, row.content));
+    const [id, streamed] = [rows[0].run, this.streamed];
     const run = runs.find((one) => one.id === id) ?? (id && (await this.api.get(`runs/${id}/`).catch(() => null)));
+    if (streamed.has(id)) {
+      const [first, ...others] = rows.filter((row) => row.role === "user");
+      return first ? [...this.versions.said(id, first.content, run), ...others.map((row) => said(this.api, row.content))] : [];
+    }
     const frames = run && !run.parent ? await framesOf(this.api, id).catch((error) => (this.status.say(error.message, "fault"), [])) : [];
     if (frames.length) streamed.add(id);
-    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset.inbox);
-    const first = rows[0].role === "user" ? [said(this.api, rows.shift().content)] : [];
+    const answer = new Answer(run?.agent ?? this.#$("agent").value, this.api, this.dataset);
+    const first = rows[0].role === "user" ? this.versions.said(id, rows.shift().content, run) : [];
     answer.past(rows, frames);
-    if (run?.session === session) {
-      this.#ending(run, answer);
+    if (run && !run.parent) {
+      answer.ended(run);
       this.#foot(run, answer, run === runs[0]).catch((error) => this.status.say(error.message, "fault"));
     }
     return [...first, answer.root];
-  }
-
-  #ending(run, answer) {
-    if (run.status === "failed") answer.fault(run.error?.message ?? t("Failed"));
-    if (run.status === "cancelled") answer.note(t("Stopped."));
   }
 
   // Show tasks on the conversation's board, which moves to this answer.
@@ -396,4 +398,5 @@ class RaviChat extends HTMLElement {
   }
 }
 
+document.getElementById("unloaded")?.remove();
 customElements.define("ravi-chat", RaviChat);

@@ -2,7 +2,6 @@
 
 import { newKey } from "../ravi-client.js";
 import { button, copyButton, element } from "./element.js";
-import { textOf } from "./transcript.js";
 import { t, took } from "./words.js";
 
 // Of the newest answer of a conversation the figures count all runs below it. Calls `on.open(session)` and `on.fault(message)`.
@@ -11,7 +10,6 @@ export async function showFoot(api, run, answer, newest, on) {
   const buttons = answer.text ? [copyButton(() => answer.text)] : [];
   if (run.status === "failed") buttons.push(retry(api, run, on));
   else if (!run.parent) buttons.push(again(api, run, on));
-  if (!run.parent) buttons.push(edit(api, run, answer, on));
   if (run.status === "completed") buttons.push(...(await rating(api, run, newest, on)));
   const viewer = element("a", "", t("Show the run"));
   viewer.href = new URL(`ui/runs/${run.id}/`, api.base);
@@ -27,41 +25,12 @@ function retry(api, run, on) {
   });
 }
 
-// Answer the same message once more: a fork of the run before its first step, in a new conversation.
+// Answer the same message once more: a fork of the run before its first step. It becomes another version of the message.
 function again(api, run, on) {
   const key = newKey(); // a second press opens the same fork
   return action(t("Answer again"), "quiet", on, async () => {
     const fork = await api.post(`runs/${run.id}/fork/`, { after_seq: 1, idempotency_key: key });
-    on.open(fork.session);
-  });
-}
-
-// Ask with other words: a fork of the run that begins with them, in a new conversation.
-function edit(api, run, answer, on) {
-  return action(t("Edit the message…"), "quiet", on, async () => {
-    const { input } = await api.get(`runs/${run.id}/`);
-    const form = element("div", "edit");
-    const field = element("textarea");
-    const key = newKey();
-    const send = action(t("Send as a new conversation"), "primary", on, async () => {
-      const text = field.value.trim();
-      if (!text) return;
-      const others = (input ?? []).filter((block) => block.type !== "text");
-      const fork = await api.post(`runs/${run.id}/fork/`, { input: [...others, { type: "text", text }], idempotency_key: key });
-      on.open(fork.session);
-    });
-    field.value = textOf(input);
-    field.setAttribute("aria-label", t("Message"));
-    field.onkeydown = (event) => {
-      if (event.key === "Escape") form.remove();
-      else if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
-      else send.click();
-      event.preventDefault();
-    };
-    form.append(field, send, button(t("Cancel"), () => form.remove()));
-    answer.root.querySelector(".edit")?.remove();
-    answer.root.append(form);
-    field.focus();
+    on.open(fork.session, fork.id);
   });
 }
 
@@ -80,7 +49,7 @@ async function rating(api, run, newest, on) {
   return made;
 }
 
-function action(text, className, on, act) {
+export function action(text, className, on, act) {
   const made = button(
     text,
     async () => {

@@ -10,6 +10,7 @@ const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change 
 
 const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news every second." };
 
+document.getElementById("unloaded")?.remove();
 const page = document.getElementById("viewer");
 const $ = (id) => document.getElementById(id);
 setWords(JSON.parse($("words").textContent));
@@ -249,7 +250,7 @@ page.addEventListener("click", (event) => {
     fault(dialog.querySelector(".fault"), "");
     dialog.showModal();
   } else if (button && "copy" in button.dataset) {
-    const texts = [...$("detail").querySelectorAll("[data-json]")].map((one) => one.dataset.json);
+    const texts = [...(button.closest(".sent")?.querySelectorAll("[data-json]") ?? $("detail").querySelectorAll("[data-json]:not(.sent *)"))].map((one) => one.dataset.json);
     navigator.clipboard?.writeText(texts.join("\n")).then(() => (button.textContent = t("Copied")));
   }
 });

@@ -39,3 +39,37 @@ export class Status {
     } else say(state === "polled" && this.staff ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
   }
 }
+
+const SILENT = 4000; // ms without a frame, after which the page asks for the worker
+
+// The seconds of a run at work, and whether its worker gives a sign of life.
+export class Pulse {
+  constructor(api, status, run, answer) {
+    Object.assign(this, { api, status, run, answer, last: Date.now() });
+    this.clock = setInterval(() => this.#beat(), 1000);
+  }
+
+  // A frame has come.
+  heard() {
+    this.last = Date.now();
+    this.answer.root.classList.remove("silent");
+  }
+
+  stop() {
+    clearInterval(this.clock);
+    this.stopped = true;
+    this.status.elapsed(0);
+  }
+
+  // After a while without a frame: say so if the worker has missed a renewal of its lease. The caret does not blink then.
+  async #beat() {
+    this.status.elapsed(this.answer.root.classList.contains("silent") ? 0 : Date.now() - Date.parse(this.run.created_at));
+    if (Date.now() - this.last < SILENT || this.asks || document.hidden) return;
+    this.asks = true;
+    const { no_sign_of_worker: late } = await this.api.get(`runs/${this.run.id}/`).catch(() => ({}));
+    this.asks = false;
+    if (this.stopped || Date.now() - this.last < SILENT) return;
+    this.answer.root.classList.toggle("silent", Boolean(late));
+    if (late) this.status.say(t("No sign of the worker for %s s. Another takes over in %s s.", Math.round(late.since_s), Math.ceil(late.takeover_in_s)));
+  }
+}

@@ -1,11 +1,18 @@
-// The list of conversations: search, rename, delete. Each is a link, so that it opens in a new tab too.
+// The list of conversations by their last message: search, rename, delete. Each is a link, so that it opens in a new tab
+// too. Forks of each other are one entry, which opens the newest one.
 
 import { button, element } from "./element.js";
-import { t } from "./words.js";
+import { ago, t } from "./words.js";
 
 export class Talks {
   // Calls `on.open(id)` for a chosen conversation, `on.gone(id)` for a deleted one, and `on.fault(message)`.
-  constructor(api, root, on) {
+  // `user` is the name of the reader, a superuser who may also list the conversations of all users; else "".
+  constructor(api, root, on, user = "") {
+    this.user = user;
+    this.family = new Set(); // forks of the open one
+    this.everyone = root.getElementById("everyone");
+    this.everyone?.addEventListener("change", () => this.show(this.current));
+    addEventListener("focus", () => this.list.querySelector("form") ?? this.show(this.current)); // others come from other tabs
     this.api = api;
     this.on = on;
     this.list = root.getElementById("session-list");
@@ -19,10 +26,13 @@ export class Talks {
   }
 
   // List the newest conversations; `current` is the open one.
-  show(current) {
+  // `family` has the forks of it, where it has any.
+  show(current, family = this.family.has(current) ? this.family : new Set()) {
     this.current = current;
+    this.family = family;
     const search = this.find.value.trim();
-    return this.#load(`sessions/${search ? `?search=${encodeURIComponent(search)}` : ""}`, true);
+    const filters = { ordering: "-updated_at", newest_fork: true, ...(!this.everyone?.checked && { mine: true }), ...(search && { search }) };
+    return this.#load(`sessions/?${new URLSearchParams(filters)}`, true);
   }
 
   async #load(page, replace = false) {
@@ -31,7 +41,7 @@ export class Talks {
       const found = await this.api.get(page);
       if (mine !== this.loads) return; // a later search was faster
       // A link that is replaced between press and release is not clicked: leave a list that is up to date.
-      const rows = JSON.stringify([found.results, this.current]);
+      const rows = JSON.stringify([found.results, this.current, [...this.family]]);
       if (replace && rows === this.rows) return;
       const items = found.results.map((row) => this.#item(row));
       if (replace) {
@@ -48,19 +58,28 @@ export class Talks {
   #item(row) {
     const item = element("li");
     const link = element("a", "talk");
-    const when = element("time", "", new Date(row.created_at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
-    when.dateTime = row.created_at;
-    link.append(element("span", "", row.title || t("Untitled conversation")), when);
+    const isCurrent = row.id === this.current || this.family.has(row.id);
+    const when = element("time", "", ago(row.updated_at));
+    when.dateTime = row.updated_at;
+    when.title = new Date(row.updated_at).toLocaleString();
+    const title = row.title.replace(/\*\*|`|^#+ /g, ""); // of a message with markdown
+    link.append(element("span", "", title || t("Untitled conversation")), when);
+    if (this.user && row.owner !== this.user) when.append(` · ${row.owner ?? t("the system")}`);
     link.href = new URL(`ui/chat/${row.id}/`, this.api.base);
-    if (row.id === this.current) link.setAttribute("aria-current", "page");
+    if (isCurrent) link.setAttribute("aria-current", "page");
     link.onclick = (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
       event.preventDefault();
       this.on.open(row.id);
     };
     item.append(link);
-    if (row.id === this.current) item.append(this.#actions(row, item));
+    if (isCurrent) item.append(this.#actions(row, item));
     return item;
+  }
+
+  // Forks of a conversation are renamed and deleted with it.
+  #each(row, call) {
+    return Promise.all([...new Set([row.id, ...this.family])].map((id) => call(`sessions/${id}/`)));
   }
 
   #actions(row, item) {
@@ -79,7 +98,7 @@ export class Talks {
     form.append(title, element("button", "primary", t("Save")));
     form.onsubmit = (event) => {
       event.preventDefault();
-      this.#change(() => this.api.patch(`sessions/${row.id}/`, { title: title.value.trim() }));
+      this.#change(() => this.#each(row, (path) => this.api.patch(path, { title: title.value.trim() })));
     };
     form.onkeydown = (event) => {
       if (event.key !== "Escape" || event.isComposing) return;
@@ -92,7 +111,7 @@ export class Talks {
   }
 
   #confirm(row, box) {
-    const remove = () => this.#change(() => this.api.delete(`sessions/${row.id}/`), () => this.on.gone(row.id));
+    const remove = () => this.#change(() => this.#each(row, this.api.delete), () => this.on.gone(row.id));
     const sure = button(t("Delete this conversation"), remove, "danger");
     this.rows = "";
     box.replaceChildren(sure, button(t("Keep it"), () => this.show(this.current)));

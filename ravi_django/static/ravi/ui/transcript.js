@@ -4,11 +4,13 @@ import { element } from "./element.js";
 import { Prose } from "./markdown.js";
 import { RequestCard } from "./requests.js";
 import { foldTools, gist, Step } from "./step.js";
-import { t, took } from "./words.js";
+import { errorInWords, statusInWords, t, took } from "./words.js";
 
 // What one run of the agent said and did, built from frames (while it happens) or from messages (afterwards).
 export class Answer {
-  constructor(agent, api, inbox) {
+  // `staff`: the reader sees what an error says to a developer, and why a run is blocked.
+  constructor(agent, api, { inbox, staff }) {
+    this.isStaff = staff !== undefined;
     this.agent = agent;
     this.api = api;
     this.inbox = inbox;
@@ -41,20 +43,29 @@ export class Answer {
       request: () => this.#request(frame),
       "request.closed": () => this.requests.get(frame.id)?.close(frame),
       "stream.gap": () => this.#gap(frame),
-      error: () => frame.depth || this.fault(frame.message),
+      error: () => this.hold || frame.depth || this.fault(frame.code, frame.message),
     };
     kinds[frame.type]?.();
+  }
+
+  ended(run) {
+    if (run.status === "failed") this.fault(run.error?.type, run.error?.message);
+    if (run.status === "cancelled") this.note(t("Stopped."));
   }
 
   note(text) {
     this.root.append(element("p", "note", text));
   }
 
-  fault(text) {
-    if (this.root.lastElementChild?.textContent === text) return;
-    const shown = element("p", "fault", text);
-    shown.setAttribute("role", "alert");
-    this.root.append(shown);
+  // An error of the run in a box of its own, once; `type` is its name. A run that a person stopped has none.
+  fault(type, message = "") {
+    if (type === "Cancelled" || this.root.lastElementChild?.matches(".ravi-error")) return;
+    const box = element("div", "ravi-error");
+    box.setAttribute("role", "alert");
+    const text = errorInWords(type, message);
+    box.append(element("p", "", text));
+    if (this.isStaff && message && message !== text) box.append(element("p", "details", `${type}: ${message}`));
+    this.root.append(box);
   }
 
   // Buttons and figures below the answer, once it has ended.
@@ -134,6 +145,8 @@ export class Answer {
     const id = `${frame.run} ${content?.path}`;
     const at = Date.parse(frame.ts);
     const child = this.children.get(frame.run);
+    if (content?.status === "retried") this.hold = this.hold?.remove();
+    if (content?.status === "blocked") this.#blocked(frame);
     if (step === "tool_call") this.#tool(this.#ledger(frame), id, content.tool, content.arguments, at);
     else if (step === "tool_result") {
       this.#tool(this.#ledger(frame), id, content.tool); // its start is not recorded: after a gap there is the result alone
@@ -145,6 +158,17 @@ export class Answer {
       child.end(step === "error", at);
       child.root.open = step === "error";
     }
+  }
+
+  // The run, or one below it, waits for an operator.
+  #blocked({ run, content }) {
+    this.hold?.remove();
+    this.hold = this.root.appendChild(element("p", "ravi-error", statusInWords(content)));
+    this.hold.setAttribute("role", "alert");
+    if (!this.isStaff) return;
+    const link = element("a", "", t("Show the run"));
+    link.href = new URL(`ui/runs/${run}/`, this.api.base);
+    this.hold.append(" ", content.message, " ", link);
   }
 
   #say(kind, frame) {

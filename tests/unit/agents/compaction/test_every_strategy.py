@@ -11,8 +11,12 @@ from ravi_django.agents.memory.compaction.strategy import CompactionPipeline
 from ravi_django.agents.memory.compaction.summarization import SummarizationCompaction
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
 from ravi_django.agents.memory.compaction.tokens import TokenCounter
-from ravi_django.agents.memory.compaction.tool_results import SelectiveToolCallCompaction, ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, TruncationCompaction
+from ravi_django.agents.memory.compaction.windows import (
+    SelectiveToolCallCompaction,
+    SlidingWindowCompaction,
+    ToolResultCompaction,
+    TruncationCompaction,
+)
 from ravi_django.agents.memory.history import window_of
 from ravi_django.agents.memory.transcript import CORRECTION, Transcript, keeps_of, make_summary, normalized
 from ravi_django.kernel import ChatMessage, DataBlock, ImageBlock, Role, TextBlock, ToolResultBlock

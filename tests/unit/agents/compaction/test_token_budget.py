@@ -9,8 +9,7 @@ import pytest
 
 from ravi_django.agents.memory.compaction.token_budget import TokenBudgetComposed
 from ravi_django.agents.memory.compaction.tokens import DEFAULT_WINDOW, TokenCounter, estimate
-from ravi_django.agents.memory.compaction.tool_results import ToolResultCompaction
-from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
+from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction, ToolResultCompaction
 from ravi_django.agents.memory.transcript import Transcript
 from ravi_django.kernel import ChatMessage, ImageBlock, Role, TextBlock
 from tests.support import world

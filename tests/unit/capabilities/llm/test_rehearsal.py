@@ -248,3 +248,29 @@ async def test_a_verdict_goes_by_the_words_of_the_preferences() -> None:
     # an item without a title gets its first sentence without a second label
     verdict = await judged(Item(text="[rehearsal] They sing. They also dance."), "whales")
     assert verdict.headline == "They sing."
+
+
+STATUS = spec("order_status", order_id="integer")
+REFUND = spec("refund", order_id="integer", amount="number")
+OF_A_SHOP = [
+    STATUS,
+    REFUND,
+    spec("find_customer", called="string"),
+    spec("list_orders"),
+    spec("close_ticket", key="string"),
+]
+
+
+@pytest.mark.parametrize(("message", "calls"), [
+    ("Where is order 7?", [("order_status", {"order_id": 7})]),
+    ("Please refund 1,250.50 for order 7.", [("refund", {"order_id": 7, "amount": 1250.5})]),
+    ("Refund order 7: 50 back.", [("refund", {"order_id": 7, "amount": 50})]),
+    ('Find the customer "Ada Lovelace"', [("find_customer", {"called": "Ada Lovelace"})]),
+    ("Close ticket AB-17", [("close_ticket", {"key": "AB-17"})]),
+    ("List my orders", [("list_orders", {})]),
+    ("Where is my order?", []),  # no number
+    ("Refund my order", []),  # no amount
+    ("There are 7 apples", []),
+])  # fmt: skip
+async def test_a_tool_is_called_whose_name_and_arguments_fit_the_message(ask, message, calls):
+    assert calls_of(await ask(message, tools=OF_A_SHOP)) == calls
