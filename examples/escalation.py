@@ -15,7 +15,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from examples.running import play, text_of, words_of
+from examples.running import play
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Agent, AgentId, ChatModel, Message, RunContext
 
@@ -26,13 +26,13 @@ class Helpdesk:
     id = AgentId("example", "helpdesk")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        question = text_of(inbox[0])
-        first = words_of(await ctx.ask(AgentId("react", "first-line"), question, timeout=60))
-        if first is not None and UNSURE not in first.lower():
+        question = inbox[0].text
+        first = (await ctx.ask("react/first-line", question, timeout=60)).text
+        if first and UNSURE not in first.lower():
             return first
         said = await ctx.ask_human(question, context=first or "Nobody else has answered.", timeout=timedelta(days=1))
-        if said["action"] == "answer":
-            return str(said["text"])
+        if said.answered:
+            return said.text
         return "We have not decided on it yet. You will hear from us."
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from examples.running import play, text_of, words_of
+from examples.running import play
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Agent, AgentId, ChatModel, Message, RunContext
 
@@ -24,15 +24,15 @@ class Research:
     id = AgentId("example", "research")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        question = text_of(inbox[0])
+        question = inbox[0].text
         found = await asyncio.gather(*(self._look_into(ctx, question, side) for side in SIDES))
         notes = "\n".join(f"{side}: {words}" for side, words in zip(SIDES, found, strict=True))
-        synthesis = await ctx.ask(AgentId("react", "synthesiser"), f"{question}\n{notes}", timeout=120)
-        return words_of(synthesis) or f"Nobody has put it together:\n{notes}"
+        synthesis = await ctx.ask("react/synthesiser", f"{question}\n{notes}", timeout=120)
+        return synthesis.text or f"Nobody has put it together:\n{notes}"
 
     async def _look_into(self, ctx: RunContext, question: str, side: str) -> str:
-        outcome = await ctx.ask(AgentId("react", "looker"), f"{question} Say {side}.", timeout=60)
-        return words_of(outcome) or f"(nothing: {outcome.kind})"
+        outcome = await ctx.ask("react/looker", f"{question} Say {side}.", timeout=60)
+        return outcome.text or f"(nothing: {outcome.kind})"
 
 
 def research(model: ChatModel) -> list[Agent]:

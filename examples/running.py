@@ -1,4 +1,4 @@
-"""What the patterns share: running one from the command line, and reading what came in.
+"""What the patterns share: running one from the command line.
 
     export DJANGO_SETTINGS_MODULE=project.settings
     python manage.py migrate
@@ -17,19 +17,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from ravi_django.kernel import Agent, AskOutcome, Message
-
-
-def text_of(message: Message) -> str:
-    """What somebody said to the agent."""
-    return str(message.payload.message.text)  # type: ignore[attr-defined]
-
-
-def words_of(outcome: AskOutcome) -> str | None:
-    """The answer's text; None for every other ending of an ask, which is no answer."""
-    if outcome.kind != "replied":
-        return None
-    return outcome.result["text"] if isinstance(outcome.result, dict) else str(outcome.result)
+from ravi_django.kernel import Agent
 
 
 async def until(look: Callable[[], Any], seconds: float = 60.0) -> Any:

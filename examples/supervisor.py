@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from examples.running import play, words_of
+from examples.running import play
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Agent, AgentId, ChatModel, DataPayload, Message, RunContext
 
@@ -42,10 +42,10 @@ class Supervisor:
     async def _report(self, ctx: RunContext, today: int) -> str:
         """A day's report. A try that is still at work after its time is left to itself: it has not failed."""
         for _ in range(TRIES):
-            reporter = await ctx.spawn(AgentId("react", "reporter"), f"Report on day {today}.")
+            reporter = await ctx.spawn("react/reporter", f"Report on day {today}.")
             outcome = await ctx.join(reporter, timeout=self.day / 2)  # a late answer to an ask would be a message
-            if (words := words_of(outcome)) is not None:
-                return f"day {today}: {words}"
+            if outcome.kind == "replied":
+                return f"day {today}: {outcome.text}"
             if outcome.kind == "timed_out":
                 break
         return f"day {today}: no report ({outcome.kind})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from examples.running import play, text_of, words_of
+from examples.running import play
 from ravi_django.agents import ReActAgent
 from ravi_django.kernel import Agent, AgentId, ChatModel, Message, RunContext
 
@@ -22,17 +22,17 @@ class Editor:
     id = AgentId("example", "editor")
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> Any:
-        wanted = text_of(inbox[0])
+        wanted = inbox[0].text
         task, draft = f"Write: {wanted}", ""
         for _ in range(ROUNDS):
-            written = words_of(await ctx.ask(AgentId("react", "drafter"), task, timeout=120))
-            if written is None:
+            written = await ctx.ask("react/drafter", task, timeout=120)
+            if written.kind != "replied":
                 break
-            draft = written
-            verdict = words_of(await ctx.ask(AgentId("react", "critic"), f"{wanted}\n\n{draft}", timeout=120))
-            if verdict is None or GOOD in verdict.lower():
+            draft = written.text
+            verdict = await ctx.ask("react/critic", f"{wanted}\n\n{draft}", timeout=120)
+            if verdict.kind != "replied" or GOOD in verdict.text.lower():
                 break
-            task = f"Write again: {wanted}\n\nYour draft:\n{draft}\n\nWhat is wrong with it:\n{verdict}"
+            task = f"Write again: {wanted}\n\nYour draft:\n{draft}\n\nWhat is wrong with it:\n{verdict.text}"
         return draft or "No draft came of it."
 
 

@@ -9,12 +9,10 @@ import project.tour  # noqa: F401 - these two register more agents
 from project.models import Invoice
 from ravi_django import register, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
-from ravi_django.agents.context import DjangoHistoryProvider
-from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.tools import CalculatorTool, CurrentTimeTool
+from ravi_django.errors import ToolRefused
 from ravi_django.integrations.llm import model_from_env
 from ravi_django.kernel import RunContext
-from ravi_django.kernel.errors import ToolRefused
 
 
 @tool(risk="high", effect="at_most_once")
@@ -50,7 +48,6 @@ register(
         "assistant",
         model=model_from_env(),
         tools=[CalculatorTool(), CurrentTimeTool(), send_invoice, send_mail],
-        context=ContextConfig(DjangoHistoryProvider()),
         approvers="staff",
         system_instructions=(
             "You are the assistant of a small company. Answer briefly. Use the calculator for arithmetic, and "
@@ -70,7 +67,6 @@ register(
                     "researcher",
                     model=model_from_env(),
                     tools=[CalculatorTool(), CurrentTimeTool()],
-                    context=ContextConfig(DjangoHistoryProvider()),
                     system_instructions="You find facts. Answer in one sentence. Use the calculator for arithmetic.",
                 ),
                 description="Finds and researches facts, calculates, knows the time.",
@@ -79,13 +75,11 @@ register(
                 ReActAgent(
                     "editor",
                     model=model_from_env(),
-                    context=ContextConfig(DjangoHistoryProvider()),
                     system_instructions="You write what you are asked for, in three sentences at most.",
                 ),
                 description="Writes, edits and reviews texts: notes, letters, summaries.",
             ),
         ],
-        context=ContextConfig(DjangoHistoryProvider()),
         system_instructions=(
             "You lead a researcher and an editor. Give each the part that is theirs, with all that it needs to know, "
             "both at once where neither needs the other's answer. Then answer briefly, from what they say."

@@ -11,8 +11,7 @@ from django.db.models import F
 
 from project.feed_server import TOPICS as NEWS
 from project.models import FeedPreferences
-from ravi_django import follow, register, signal, submit
-from ravi_django.agents import InformationAgent, PersonalFeedAgent
+from ravi_django import InformationAgent, PersonalFeedAgent, follow, register, signal, submit
 from ravi_django.integrations.llm import model_from_env
 from ravi_django.kernel import IdempotencyMismatchError
 from ravi_django.models import ACTIVE, Follow, Run, Source

@@ -7,13 +7,9 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from project.feed_server import publish
-from ravi_django import register, schedule, tool
-from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import DjangoHistoryProvider
-from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django import ReActAgent, RunContext, register, schedule, tool
+from ravi_django.errors import ToolRefused
 from ravi_django.integrations.llm import RehearsalModel, model_from_env
-from ravi_django.kernel import RunContext
-from ravi_django.kernel.errors import ToolRefused
 
 STORY = (
     "The keeper of the lighthouse wrote down every ship that passed, the moment it passed. One night, in the middle of "
@@ -75,7 +71,6 @@ for key, speaker, first, role in (
             model=speaker,
             tools=[first],
             initial_tool_choice=first.name,
-            context=ContextConfig(DjangoHistoryProvider()),
             system_instructions=f"Call {first.name} first. {role}",
         ),
         access="authenticated",

@@ -1,38 +1,84 @@
-"""Durable LLM agents for Django. The names that a site uses are here; they load what they need when first used."""
+"""Durable LLM agents for Django. The names that a site uses are here; they load what they need when first used.
+
+`docs/….md`, as named in docstrings and messages, is a file of this package.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "answer": "ravi_django.runtime.people.answers",
-    "emit": "ravi_django.runtime.social.publications",
-    "follow": "ravi_django.runtime.social.follows",
-    "unfollow": "ravi_django.runtime.social.follows",
-    "tool": "ravi_django.agents.tools.function_tool",
-    "register": "ravi_django.runtime.catalog.registry",
-    "register_source_adapter": "ravi_django.capabilities.feeds.adapter",
-    "register_tool": "ravi_django.runtime.catalog.registry",
-    "save_spec": "ravi_django.runtime.catalog.specs",
-    "run_sync": "ravi_django.runtime.engine.run_sync",
-    "submit": "ravi_django.runtime.lifecycle.submit",
-    "asubmit": "ravi_django.runtime.lifecycle.submit",
-    "schedule": "ravi_django.runtime.schedules.schedules",
-    "signal": "ravi_django.runtime.runs.signals",
+_NAMES = {
+    "agents": "ReActAgent OrchestratorAgent SubAgentConfig AgentTool UserProxyAgent InformationAgent PersonalFeedAgent "
+    "ContextConfig create_assistant_agent",
+    "agents.tools.function_tool": "tool",
+    "capabilities.feeds.adapter": "register_source_adapter",
+    "integrations.llm": "LLMFactory",
+    "kernel": "Agent AgentId TopicId RunContext AskOutcome Message ChatMessage TextBlock ImageBlock DocumentBlock "
+    "AudioBlock VideoBlock DataBlock ToolUseBlock GenerationOptions RetryPolicy Priority ExecutionBudget SpawnBudget "
+    "HumanInput ApprovalDecision ToolExecutionResult PauseForInputResult PauseForChildResult FinishAgentResult",
+    "runtime.catalog.registry": "register register_tool",
+    "runtime.catalog.specs": "save_spec",
+    "runtime.engine.run_sync": "run_sync",
+    "runtime.lifecycle.submit": "submit asubmit",
+    "runtime.people.answers": "answer aanswer",
+    "runtime.runs.signals": "signal asignal",
+    "runtime.schedules.schedules": "schedule",
+    "runtime.social.follows": "follow unfollow",
+    "runtime.social.publications": "emit",
 }
+_EXPORTS = {name: f"ravi_django.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
+    from ravi_django.agents import (
+        AgentTool as AgentTool,
+        ContextConfig as ContextConfig,
+        InformationAgent as InformationAgent,
+        OrchestratorAgent as OrchestratorAgent,
+        PersonalFeedAgent as PersonalFeedAgent,
+        ReActAgent as ReActAgent,
+        SubAgentConfig as SubAgentConfig,
+        UserProxyAgent as UserProxyAgent,
+        create_assistant_agent as create_assistant_agent,
+    )
     from ravi_django.agents.tools.function_tool import tool as tool
     from ravi_django.capabilities.feeds.adapter import register_source_adapter as register_source_adapter
+    from ravi_django.integrations.llm import LLMFactory as LLMFactory
+    from ravi_django.kernel import (
+        Agent as Agent,
+        AgentId as AgentId,
+        ApprovalDecision as ApprovalDecision,
+        AskOutcome as AskOutcome,
+        AudioBlock as AudioBlock,
+        ChatMessage as ChatMessage,
+        DataBlock as DataBlock,
+        DocumentBlock as DocumentBlock,
+        ExecutionBudget as ExecutionBudget,
+        FinishAgentResult as FinishAgentResult,
+        GenerationOptions as GenerationOptions,
+        HumanInput as HumanInput,
+        ImageBlock as ImageBlock,
+        Message as Message,
+        PauseForChildResult as PauseForChildResult,
+        PauseForInputResult as PauseForInputResult,
+        Priority as Priority,
+        RetryPolicy as RetryPolicy,
+        RunContext as RunContext,
+        SpawnBudget as SpawnBudget,
+        TextBlock as TextBlock,
+        ToolExecutionResult as ToolExecutionResult,
+        ToolUseBlock as ToolUseBlock,
+        TopicId as TopicId,
+        VideoBlock as VideoBlock,
+    )
     from ravi_django.runtime.catalog.registry import register as register, register_tool as register_tool
     from ravi_django.runtime.catalog.specs import save_spec as save_spec
     from ravi_django.runtime.engine.run_sync import run_sync as run_sync
     from ravi_django.runtime.lifecycle.submit import asubmit as asubmit, submit as submit
-    from ravi_django.runtime.people.answers import answer as answer
-    from ravi_django.runtime.runs.signals import signal as signal
+    from ravi_django.runtime.people.answers import aanswer as aanswer, answer as answer
+    from ravi_django.runtime.runs.signals import asignal as asignal, signal as signal
     from ravi_django.runtime.schedules.schedules import schedule as schedule
     from ravi_django.runtime.social.follows import follow as follow, unfollow as unfollow
     from ravi_django.runtime.social.publications import emit as emit

@@ -11,16 +11,12 @@ from ravi_django.db import Router
 class RaviConfig(AppConfig):
     name = "ravi_django"
     label = "ravi"
-    verbose_name = _("Ravi agents")
+    verbose_name = _("AI agents")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         router.routers.insert(0, Router())
-        from ravi_django import (  # noqa: F401 - registers the system checks, and Celery's tasks by their names
-            checks,
-            server_checks,
-            tasks,
-        )
+        from ravi_django import checks, server_checks, tasks  # noqa: F401 - registers the checks, and Celery's tasks
         from ravi_django.runtime import tools
         from ravi_django.runtime.catalog import registry
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate

@@ -10,7 +10,6 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Info, Warning, register
 from django.templatetags.static import static
-from django.urls import Resolver404, resolve
 
 from ravi_django.conf import conf
 
@@ -43,16 +42,8 @@ def check_static_files(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
         return []
     if settings.STATIC_ROOT or any("whitenoise" in name or "servestatic" in name for name in settings.MIDDLEWARE):
         return []
-    if not conf.PAGES or _is_served_elsewhere(static("ravi/ui.css")):
+    if not conf.PAGES or urlsplit(static("ravi/ui.css")).netloc:
         return []
     text = "Nothing serves the app's static files, but runserver: the pages have no styles, and the chat sends nothing."
     hint = 'STATIC_ROOT = BASE_DIR / "staticfiles" with manage.py collectstatic, and whitenoise or your web server.'
     return [Warning(text, hint=hint, id="ravi.W010")]
-
-
-def _is_served_elsewhere(address: str) -> bool:
-    """Whether a static file is on another host, or a URL of the site serves it."""
-    try:
-        return bool(urlsplit(address).netloc or resolve(urlsplit(address).path))
-    except Resolver404:
-        return False

@@ -2,14 +2,13 @@
 
     from ravi_django.agents.flow import BaseAgentProxy, ChatOutput, TurnEnd, WaitForInput
 
-The names are those of Agentic's `BaseAgentProxy` and its events, on durable rows. See docs/flows.md.
+See docs/flows.md.
 """
 
 from ravi_django.agents.proxy.agent import BaseAgentProxy as BaseAgentProxy
 from ravi_django.agents.proxy.events import (
     ChatOutput as ChatOutput,
     Prompt as Prompt,
-    ResumeWithInput as ResumeWithInput,
     SubagentCall as SubagentCall,
     ToolCall as ToolCall,
     TurnEnd as TurnEnd,
@@ -17,7 +16,9 @@ from ravi_django.agents.proxy.events import (
 )
 from ravi_django.kernel.flow import (
     FinishAgentResult as FinishAgentResult,
-    HumanInput as HumanInput,
     PauseForChildResult as PauseForChildResult,
     PauseForInputResult as PauseForInputResult,
 )
+from ravi_django.kernel.people import HumanInput as HumanInput
+
+ResumeWithInput = HumanInput

@@ -6,12 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from pydantic_core import to_json
-
 from ravi_django.kernel import AgentId, ChatModel, GenerationOptions, InvalidInputError, RunContext, TextBlock, TopicId
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_text
-from ravi_django.kernel.messages import ChatPayload, DataPayload, Message, ToolExecutionResult
+from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult, plain_text
 
 Instructions = str | Callable[[RunContext], str | Awaitable[str]]
 
@@ -91,10 +89,7 @@ def unframed(msg: Message) -> ChatMessage:
         return ChatMessage(role=Role.USER, content=said.content, name=said.name, metadata=said.metadata)
     if isinstance(payload, ToolExecutionResult):
         return ChatMessage(role=Role.USER, content=payload.content)
-    if isinstance(payload, DataPayload):
-        text = plain_text(payload.data)
-        return ChatMessage.of(Role.USER, to_json(payload.data).decode() if text is None else text)
-    return ChatMessage.of(Role.USER, payload.model_dump_json(exclude_none=True))
+    return ChatMessage.of(Role.USER, msg.text)
 
 
 def final_text(messages: Sequence[ChatMessage]) -> str:
@@ -127,13 +122,6 @@ async def summarize(ctx: RunContext, text: str, *, instructions: str, options: G
     """Shorten a text with one journaled model call without tools."""
     request = [ChatMessage.of(Role.SYSTEM, instructions), ChatMessage.of(Role.USER, text)]
     return (await ctx.llm(request, options=options or GenerationOptions())).text
-
-
-def plain_text(data: Any) -> str | None:
-    """The text of `{"text": …}`; None for any other value."""
-    if isinstance(data, dict) and data.keys() == {"text"} and isinstance(data["text"], str):
-        return str(data["text"])
-    return None
 
 
 RESERVED = ("human_reply:", "hitl:", "child:", "reply:")  # prefixes that the runtime uses

@@ -1,4 +1,4 @@
-"""`UserProxyAgent`: an agent that asks a person. Source: Ravi, Agent Types, "the human in the loop"."""
+"""`UserProxyAgent`: an agent that asks a person."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from rest_framework.response import Response
 from ravi_django.api.base import ApiView
 from ravi_django.services.problems import STATUSES
 
-TITLE = "Ravi agents"
+TITLE = "AI agents"
 
 
 class ProblemSerializer(serializers.Serializer[Any]):

@@ -66,7 +66,6 @@ from ravi_django.kernel.event_types import (
 )
 from ravi_django.kernel.flow import (
     FinishAgentResult as FinishAgentResult,
-    HumanInput as HumanInput,
     PauseForChildResult as PauseForChildResult,
     PauseForInputResult as PauseForInputResult,
 )
@@ -112,7 +111,12 @@ from ravi_django.kernel.middleware import (
     HookEvent as HookEvent,
     Middleware as Middleware,
 )
-from ravi_django.kernel.people import Addressees as Addressees, ApprovalDecision as ApprovalDecision, Step as Step
+from ravi_django.kernel.people import (
+    Addressees as Addressees,
+    ApprovalDecision as ApprovalDecision,
+    HumanInput as HumanInput,
+    Step as Step,
+)
 from ravi_django.kernel.supervision import (
     CancellationToken as CancellationToken,
     ExecutionBudget as ExecutionBudget,

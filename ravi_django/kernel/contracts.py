@@ -15,8 +15,8 @@ from uuid import UUID
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.identity import AgentId, TopicId
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
-from ravi_django.kernel.messages import Message, ToolExecutionResult
-from ravi_django.kernel.people import ApprovalDecision
+from ravi_django.kernel.messages import Message, ToolExecutionResult, as_text, plain_text
+from ravi_django.kernel.people import HumanInput
 from ravi_django.kernel.supervision import Priority, RunMeta
 from ravi_django.kernel.tools import Risk
 
@@ -54,12 +54,25 @@ AskKind = Literal["replied", "timed_out", "target_failed", "target_cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class AskOutcome:
-    """How an ask ended. Read `result` only when `kind` is "replied": after "timed_out" the target may still run."""
+    """How an ask ended. Only "replied" has an answer: after "timed_out" the target may still run."""
 
     kind: AskKind
     result: Any = None
     handle: RunHandle | None = None
     last_seq: int = 0
+
+    @property
+    def output(self) -> Any:
+        """The answer: a text, or the JSON value of a typed result or a program. None without one."""
+        if self.kind != "replied":
+            return None
+        text = plain_text(self.result)
+        return self.result if text is None else text
+
+    @property
+    def text(self) -> str:
+        """The answer as a text, of any agent; JSON of any other value. Empty without one."""
+        return "" if self.output is None else as_text(self.output)
 
 
 class RunContext(Protocol):
@@ -217,16 +230,15 @@ class RunContext(Protocol):
         timeout: float | timedelta | None = None,
         to: Any = None,
         signal: str = "",
-    ) -> dict[str, Any]:
-        """Ask a person and wait, however long that takes: `{"action", "text", "by"}`. The action is answer, skip,
-        cancel or, `timeout` seconds later, expired. Only an "answer" has a text; no other action is a consent to
-        anything.
+    ) -> HumanInput:
+        """Ask a person and wait, however long that takes. The action is answer, skip, cancel or, `timeout` seconds
+        later, expired. Only an "answer" has a text; no other action is a consent to anything.
 
         Without `free_text` the answer is one of `choices`. `to`: the recipients, an address or several (see
         Addressees); the run's owner unless the site says otherwise.
 
         `signal`: a name, `human_reply:…`, under which the site's own code may answer in a person's place. The first
-        answer counts; that of a signal is `{"action": "signal", "payload": …}`. Use a name for one question at a time.
+        answer counts; that of a signal has the action "signal" and a `payload`. Use a name for one question at a time.
 
         Raises InvalidInputError that names the parameter.
         """
@@ -242,7 +254,7 @@ class RunContext(Protocol):
         schema: dict[str, Any] | None = None,
         description: str = "",
         timeout: float | timedelta | None = None,
-    ) -> ApprovalDecision:
+    ) -> HumanInput:
         """Ask a person whether `tool` may be called with `arguments`, and wait, however long that takes. Act only if
         the decision `allows`; with "modified" use its `arguments`.
 

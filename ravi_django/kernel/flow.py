@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,20 +26,6 @@ class PauseForInputResult:
     context: str = ""
     timeout: float | timedelta | None = None
     to: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class HumanInput:
-    """A person's answer to a tool's pause. None in the tool's first call.
-
-    action: answer, skip, cancel or expired; only an "answer" has a text. values: the answer to each of several
-    questions, by key. by: the person who answered.
-    """
-
-    action: str
-    text: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

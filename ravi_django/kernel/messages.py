@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from uuid import uuid4
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer
+from pydantic_core import to_json
 
 from ravi_django.kernel.chat import ChatMessage, Usage
 from ravi_django.kernel.content import ContentBlock, text_of
@@ -133,6 +134,18 @@ class Message(BaseModel):
     def is_broadcast(self) -> bool:
         return isinstance(self.target, TopicId)
 
+    @property
+    def text(self) -> str:
+        """The payload as text: chat, a tool's result, or JSON."""
+        match self.payload:
+            case ChatPayload(message=chat):
+                return chat.text
+            case ToolExecutionResult(text=text):
+                return text
+            case DataPayload(data=data):
+                return as_text(data)
+        return self.payload.model_dump_json(exclude_none=True)
+
 
 class _Streamed(BaseModel):
     """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
@@ -217,3 +230,21 @@ def stream_topic(agent: AgentId) -> TopicId:
 def progress_topic(run_id: str) -> TopicId:
     """The topic of the progress of a whole run tree."""
     return TopicId("agent.progress", run_id)
+
+
+def plain_text(value: Any) -> str | None:
+    """The text of `{"text": …}`; None for any other value."""
+    if isinstance(value, dict) and value.keys() == {"text"} and isinstance(value["text"], str):
+        return str(value["text"])
+    return None
+
+
+def as_text(value: Any) -> str:
+    """An agent's answer as text: a text or `{"text": …}` as it is, any other value as JSON."""
+    text = value if isinstance(value, str) else plain_text(value)
+    if text is not None:
+        return text
+    try:
+        return to_json(value, fallback=str).decode()
+    except ValueError:  # a circular value
+        return str(value)

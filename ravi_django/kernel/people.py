@@ -1,11 +1,10 @@
-"""People: the recipients of a request, their order, and their decision on a tool's call."""
+"""People: the recipients of a request, their order, and their answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -120,22 +119,104 @@ def _step(value: Any) -> Step:
 
 
 Verdict = Literal["approved", "denied", "skipped", "modified"]
+_ACTIONS = {"approved": "approve", "denied": "deny", "skipped": "skip", "modified": "edit"}
+_UNSET: dict[str, Any] = {"arguments": None, "reason": "", "payload": None}
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """The decision on a call: an `approval_handler` may return one, and every approval ends in one.
+class HumanInput(dict[str, Any]):
+    """A person's answer: to a question, to a tool's pause (None in the tool's first call), or to an approval. An
+    `approval_handler` may return one.
 
-    arguments: with "modified", the tool's arguments in place of the model's. reason: for the model. by: the person who
-    decided, for the record.
+    Frozen, and a dict of the parts that are set: a tool may return it, a run may store it.
+    Raises TypeError for a part of another type.
     """
 
-    decision: Verdict
-    arguments: dict[str, Any] | None = None
-    reason: str = ""
-    by: str = ""
+    __slots__ = ()
+    __match_args__ = ("action", "text", "values", "by")
+
+    # answer, skip, cancel or expired; of an approval approve, edit, deny or skip; signal: a program answered instead.
+    # No action but "answer", "approve" and "edit" is a consent to anything. The words of `decision` name them too.
+    action: str
+    text: str  # of an "answer" to a single question
+    by: str  # the person
+    arguments: dict[str, Any] | None  # of an "edit": the tool's arguments in place of the model's
+    reason: str  # of a decision, for the model
+    payload: Any  # of a "signal"
+
+    def __init__(
+        self,
+        action: str,
+        text: str = "",
+        values: Mapping[str, str] | None = None,
+        by: str = "",
+        *,
+        arguments: dict[str, Any] | None = None,
+        reason: str = "",
+        payload: Any = None,
+    ) -> None:
+        for name, value in {"action": action, "text": text, "by": by, "reason": reason}.items():
+            if not isinstance(value, str):
+                raise TypeError(f"{name} is {value!r:.200}; pass a str, and the arguments of an edit as arguments=…")
+        super().__init__(action=_ACTIONS.get(action, action), text=text, by=by)
+        more = {"values": dict(values) if values else None, "arguments": arguments, "reason": reason or None}
+        super().update({name: value for name, value in more.items() if value is not None})
+        if action == "signal":
+            super().update(payload=payload)
+
+    if not TYPE_CHECKING:  # a checker knows the fields above
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self or name in _UNSET:
+                return self.get(name, _UNSET.get(name))
+            raise AttributeError(f"HumanInput has no {name!r}")
+
+    @property
+    def values(self) -> _Values:  # type: ignore[override]
+        """The answer to each of several questions, by key."""
+        return _Values(self)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the person answered the question: `text` or `values` are the answer."""
+        return self.action == "answer"
 
     @property
     def allows(self) -> bool:
-        """Whether the tool is called. Only these two decisions allow it."""
-        return self.decision == "approved" or (self.decision == "modified" and isinstance(self.arguments, dict))
+        """Whether the tool is called. Only these two actions allow it."""
+        return self.action == "approve" or (self.action == "edit" and isinstance(self.arguments, dict))
+
+    @property
+    def decision(self) -> Verdict:
+        """The answer to an approval. Anything unknown is denied."""
+        if self.allows:
+            return "approved" if self.action == "approve" else "modified"
+        return "skipped" if self.action == "skip" else "denied"
+
+    def __repr__(self) -> str:
+        return f"HumanInput({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    def __reduce__(self) -> Any:
+        return _restored, (dict(self),)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a HumanInput cannot be changed; change a copy: dict(answer)")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+
+class _Values(dict[str, str]):
+    """`HumanInput.values`. Callable too, as `values()` is a method of every dict."""
+
+    def __init__(self, answer: HumanInput) -> None:
+        super().__init__(answer.get("values", {}))
+        self._answer = answer
+
+    def __call__(self) -> Any:
+        return dict.values(self._answer)
+
+
+def _restored(parts: dict[str, Any]) -> HumanInput:
+    return HumanInput(**parts)
+
+
+ApprovalDecision = HumanInput

@@ -194,6 +194,8 @@ def agents() -> Iterator[Finding]:
         yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
     if not _has_table(Run):
         return
+    if conf.ENGINE == "inline":
+        workers.forget_killed_here()
     live = {agent for worker in workers.alive() for agent in worker.agents} or set(addresses)
     waiting = Run.objects.filter(status__in=UNFINISHED, agent_version=None).exclude(agent__in=live)
     for agent, count in waiting.values_list("agent").annotate(Count("id")).order_by("agent")[:SHOWN]:
@@ -227,7 +229,7 @@ def files() -> Iterator[Finding]:
     if not isinstance(where, FileSystemStorage):
         return
     location, current = Path(where.location).resolve(), Path.cwd().resolve()
-    fix = 'STORAGES["ravi"]: a storage of their own, as in docs/files.md'
+    fix = 'set STORAGES["ravi"] with OPTIONS {"location": …}: a directory that nobody serves'
     if root and url.strip("/") and location.is_relative_to(Path(root).resolve()):
         yield Finding("warning", f"files: uploads are below MEDIA_ROOT, which the site serves at {url}", fix)
     elif not root and location == current:

@@ -198,7 +198,7 @@ class Run(Owned):
 
     def cancel(self, reason: str = "cancelled by the site's code") -> None:
         """Cancel the run and those below it. Raises IllegalTransitionError when it has ended."""
-        import_string("ravi_django.runtime.lifecycle.cancel.cancel")(self.id, reason)
+        import_string("ravi_django.runtime.lifecycle.endings.cancel")(self.id, reason)
 
     def retry(self) -> Self:
         """Let a failed or blocked run continue from its journal. Raises IllegalTransitionError for another one."""

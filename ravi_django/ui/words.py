@@ -74,8 +74,8 @@ WORDS = (
     _("Handed over to %s."),
     _("You are offline. The answer continues. This page updates when you are online again."),
     _(
-        "This site has no ASGI process for live text. The page asks for news every second. See “A "
-        "WSGI site” in docs/settings.md."
+        "This site has no ASGI process for live text. The page asks for news every second. Serve the site with an ASGI "
+        "server."
     ),
     _("The limit for this answer is used up."),
     _("There are too many requests at present. Try again later."),

@@ -455,6 +455,20 @@ def test_every_file_that_the_docs_name_exists() -> None:
 
 
 @pytest.mark.gate
+def test_the_package_names_pages_that_exist_and_no_other_product() -> None:
+    texts = [
+        path.read_text() for end in ("py", "js", "html", "po") for path in (ROOT / "ravi_django").rglob(f"*.{end}")
+    ]
+    named = {name for text in texts for name in re.findall(r"docs/[\w-]+\.md", text)}
+    assert named and [name for name in named if not (ROOT / name).exists()] == []
+
+    pages = [path.read_text() for path in ROOT.glob("docs/*.md") if path.name != "seeds.md"]
+    assert [
+        name for text in [*texts, *pages, README] for name in re.findall(r"\bAgentic\b|(?<!X-)\bRavi\b", text)
+    ] == []
+
+
+@pytest.mark.gate
 def test_every_step_of_the_walks_is_where_the_page_says() -> None:
     package = ROOT / "ravi_django"
     walks = (ROOT / "docs/architecture.md").read_text().split("## Five walks")[1].split("## Which file")[0]

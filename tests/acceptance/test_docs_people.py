@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from ravi_django import access, register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.checks import check_access_policy, check_settings
-from ravi_django.kernel import Addressees, AgentNotFoundError, ApprovalDecision, ForbiddenError, ToolUseBlock, TopicId
+from ravi_django.kernel import Addressees, AgentNotFoundError, ForbiddenError, HumanInput, ToolUseBlock, TopicId
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
@@ -112,10 +112,10 @@ def test_the_payment_waits_and_is_made_as_a_person_says(django_user_model, capsy
     [
         (
             ("pay", {"amount": 5000}, "high"),
-            ApprovalDecision("modified", {"amount": 1000}, "the most that is paid at once"),
+            HumanInput("edit", arguments={"amount": 1000}, reason="the most that is paid at once"),
         ),
         (("pay", {"amount": 5}, "high"), True),
-        (("close_account", {}, "critical"), ApprovalDecision("denied", reason="use the form")),
+        (("close_account", {}, "critical"), HumanInput("deny", reason="use the form")),
     ],
 )
 def test_the_handler_decides(call: Any, decided: Any) -> None:

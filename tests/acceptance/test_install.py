@@ -31,5 +31,7 @@ def test_the_wheel_carries_the_package(tmp_path: Path) -> None:
     assert "ravi_django/py.typed" in names
     for pattern in ("**/*.py", "templates/**/*", "static/**/*", "locale/**/*"):
         assert shipped(pattern) and shipped(pattern) <= names, pattern
+    pages = {f"ravi_django/docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert pages == {name for name in names if name.startswith("ravi_django/docs/")}
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ravi_django"}

@@ -71,6 +71,9 @@ class Shop:
     def log(self) -> Path:
         return self.folder / "server.log"
 
+    def logged(self, text: str) -> int:
+        return sum(line.startswith(text) for line in self.log.read_text().splitlines())
+
     def cpu_s(self) -> float:
         return sum(psutil.Process(self.server.pid).cpu_times()[:2])
 
@@ -124,7 +127,7 @@ def test_a_wrong_name_is_corrected_by_check_doctor_and_log(shop) -> None:
         shop.manage("ravi_doctor").stdout
     )
     shop.start("--noreload")
-    assert wait_until(lambda: f"\n{text} (react/helper)" in shop.log.read_text(), BOUND_S)
+    assert wait_until(lambda: shop.logged(text), BOUND_S)
 
 
 def test_a_missing_key_is_logged_once_and_fails_in_a_red_box_of_the_chat(shop, chromium) -> None:
@@ -139,7 +142,7 @@ def test_a_missing_key_is_logged_once_and_fails_in_a_red_box_of_the_chat(shop, c
             border = page.eval_on_selector(".answer .ravi-error", "box => getComputedStyle(box).borderLeftColor")
             red, green, blue = map(int, re.findall(r"\d+", border)[:3])
             assert red > max(green, blue) + 80
-    assert shop.log.read_text().count(f"\n{text}") == 1
+    assert shop.logged(text) == 1
 
 
 def test_the_page_says_that_the_model_library_starts_and_later_answers_at_once(shop, chromium) -> None:
@@ -155,7 +158,9 @@ def test_the_page_says_that_the_model_library_starts_and_later_answers_at_once(s
 
         shop.start("--noreload", **{KEY: "key-of-the-test", "OPENAI_API_BASE": model.base_url})
         before = [0.0]
-        wait_until(lambda: before.append(shop.cpu_s()) or before[-1] - before[-2] < 0.02 < before[-1] - 3, BOUND_S)
+        maps = Path(f"/proc/{shop.server.pid}/maps")  # litellm's import ends with tokenizers
+        rests = lambda: before.append(shop.cpu_s()) or before[-1] - before[-2] < 0.2  # noqa: E731
+        assert wait_until(lambda: rests() and "tiktoken" in maps.read_text(), BOUND_S, poll=2)
         page.goto("/ravi/")
         ask(page, "Where is order 8?")
         page.wait_for_selector(f".answer:last-child .prose:has-text('{ANSWER.split()[0]}')")

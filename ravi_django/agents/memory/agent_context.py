@@ -47,6 +47,19 @@ class ContextConfig:
             CompactionPipeline(SlidingWindowCompaction()) if pipeline is None else pipeline
         )
         self.retention = HistoryRetention(retention)
+        self.takes_history = False  # whether `register` of the agent sets `history` to the site's database
+
+    @classmethod
+    def by_default(
+        cls,
+        history: HistoryProvider | None = None,
+        pipeline: CompactionStrategy | None = None,
+        retention: HistoryRetention | str = HistoryRetention.PERMANENT,
+    ) -> ContextConfig:
+        """The memory of an agent that was given no `context`: without a `history` that of the site's database."""
+        context = cls(history, pipeline, retention)
+        context.takes_history = history is None and context.retention is not HistoryRetention.NONE
+        return context
 
     @classmethod
     def of(cls, context: ContextConfig | None) -> ContextConfig:

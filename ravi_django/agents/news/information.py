@@ -1,4 +1,4 @@
-"""`InformationAgent`: turns incoming items into news for its followers. Source: Ravi, Agent Types."""
+"""`InformationAgent`: turns incoming items into news for its followers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PersonalFeedAgent`: selects the items of followed topics that fit its user. Source: Ravi, Agent Types."""
+"""`PersonalFeedAgent`: selects the items of followed topics that fit its user."""
 
 from __future__ import annotations
 

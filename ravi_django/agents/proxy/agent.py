@@ -7,10 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, Self
 
-from pydantic_core import to_json
-
 from ravi_django.agents.current import enter_agent, enter_message
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
     Instructions,
@@ -19,10 +16,9 @@ from ravi_django.agents.messages import (
     instructions_text,
     message_to_chat,
     model_name,
-    plain_text,
     shown,
 )
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
 from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
 from ravi_django.agents.react.result import Result, ResultType, deliver_result
@@ -30,6 +26,7 @@ from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import AgentId, ChatMessage, ChatModel, Message, Role, RunContext, ToolRegistry, TopicId
 from ravi_django.kernel.errors import InvalidInputError, LeaseLostError
+from ravi_django.kernel.messages import as_text
 
 
 class BaseAgentProxy:
@@ -48,7 +45,7 @@ class BaseAgentProxy:
     instructions: a text, or a function (ctx) -> str; `window` begins with it. welcome: shown before the first message.
     prompts: named starters, {name: text}. description: for the model of an agent that has this one as a tool.
     model: for `self.ctx.llm`. tools: for `self.ctx.tool`. result_model: the type of a turn's result, see ResultType.
-    context: the memory, see ContextConfig. output_topic: where answers go if nobody asked for a reply.
+    context: the memory (ContextConfig); None keeps nothing. output_topic: where answers go if nobody asked for a reply.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
     """
 
@@ -90,7 +87,7 @@ class BaseAgentProxy:
 
         - ChatOutput: streams a text; None.
         - ToolCall, SubagentCall: a ToolExecutionResult; an AskOutcome.
-        - WaitForInput, PauseForInputResult: asks a person; a ResumeWithInput.
+        - WaitForInput, PauseForInputResult: asks a person; a HumanInput.
         - PauseForChildResult: waits for a spawned run; an AskOutcome.
         - TurnEnd: delivers the result and closes the generator. Without it, the end delivers the last output.
         - FinishAgentResult: hands over to another agent and closes the generator; its `finally` blocks have no effects.
@@ -149,7 +146,7 @@ class BaseAgentProxy:
             await self._keep(result.text)
             await deliver_result(self.ctx, message, result, output_topic=self.output_topic)
             return result.text
-        await self._keep(_as_text(result))
+        await self._keep(as_text(result))
         sent = {"text": result} if isinstance(result, str) else result
         await deliver(self.ctx, message, sent, sender=self.id, output_topic=self.output_topic)
         return result
@@ -188,18 +185,6 @@ class BaseAgentProxy:
 _SHARED = frozenset(
     ("context", "hooks", "id", "instructions", "middleware", "model", "name", "output_topic", "result", "tools")
 )
-
-
-def _as_text(result: Any) -> str:
-    """The result as the run's output shows it."""
-    if isinstance(result, str):
-        return result
-    if (text := plain_text(result)) is not None:
-        return text
-    try:
-        return to_json(result, fallback=str).decode()
-    except ValueError:  # a circular value
-        return str(result)
 
 
 def _address(name: str) -> AgentId:

@@ -76,7 +76,7 @@ class SubagentCall:
 
 @dataclass(frozen=True, slots=True)
 class WaitForInput:
-    """Ask a person. The yield returns a ResumeWithInput; the run is suspended until then.
+    """Ask a person. The yield returns a HumanInput; the run is suspended until then.
 
     request: the question, or several as {key: question}, all open at once. choices: texts to choose from, only for a
     single question; without `free_text` the answer is one of them. context: background for the person. timeout: seconds
@@ -90,20 +90,6 @@ class WaitForInput:
     free_text: bool = True
     timeout: float | timedelta | None = None
     to: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeWithInput:
-    """A person's answer.
-
-    action: answer, skip, cancel or expired; for several questions the first that is not "answer". Only "answer" is a
-    consent. text: for a single question. values: texts of the answered questions, by key. by: the person.
-    """
-
-    action: str
-    text: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from ravi_django.agents.proxy.events import ChatOutput, ResumeWithInput, SubagentCall, ToolCall, TurnEnd, WaitForInput
+from ravi_django.agents.proxy.events import ChatOutput, SubagentCall, ToolCall, TurnEnd, WaitForInput
 from ravi_django.agents.react.result import ResultRejected, ResultType
 from ravi_django.agents.tools.delegate import without_late_reply
 from ravi_django.kernel import AgentId, AskOutcome, ChatMessage, ChatPayload, Message, RunContext, ToolExecutionResult
 from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError
 from ravi_django.kernel.flow import FinishAgentResult, PauseForChildResult, PauseForInputResult
+from ravi_django.kernel.people import HumanInput
 
 _EVENTS = (
     "ChatOutput, ToolCall, SubagentCall, WaitForInput, TurnEnd, PauseForInputResult, PauseForChildResult or "
@@ -110,26 +111,22 @@ class ProxyTurn:
             return await self._ctx.join(event.handle, timeout=event.timeout)
         return await self._ctx.ask(event.handle, without_late_reply(event.message), timeout=event.timeout)
 
-    async def _ask(self, event: WaitForInput) -> ResumeWithInput:
+    async def _ask(self, event: WaitForInput) -> HumanInput:
         options: dict[str, Any] = {"context": event.context, "free_text": event.free_text, "timeout": event.timeout}
         if event.to is not None:  # a custom context may not know it
             options["to"] = event.to
-        ask: Callable[..., Awaitable[dict[str, Any]]] = partial(self._ctx.ask_human, **options)
+        ask: Callable[..., Awaitable[HumanInput]] = partial(self._ctx.ask_human, **options)
         if isinstance(event.request, str):
-            answer = await ask(event.request, choices=event.choices)
-            return ResumeWithInput(answer["action"], answer["text"], by=answer["by"])
+            return await ask(event.request, choices=event.choices)
         if not isinstance(event.request, Mapping) or not event.request:
             raise InvalidInputError("request must be one question, or several as {key: question}", field="request")
         if event.choices:
             raise InvalidInputError("choices are only for a single question", field="choices")
         answers = await asyncio.gather(*(ask(question) for question in event.request.values()))
-        answered = {
-            key: one["text"] for key, one in zip(event.request, answers, strict=True) if one["action"] == "answer"
-        }
-        return ResumeWithInput(
-            action=next((one["action"] for one in answers if one["action"] != "answer"), "answer"),
-            values=answered,
-            by=next((one["by"] for one in answers if one["by"]), ""),
+        return HumanInput(
+            action=next((one.action for one in answers if not one.answered), "answer"),
+            values={key: one.text for key, one in zip(event.request, answers, strict=True) if one.answered},
+            by=next((one.by for one in answers if one.by), ""),
         )
 
 

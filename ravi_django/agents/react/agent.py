@@ -9,7 +9,6 @@ from typing import Any
 
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
     Instructions,
@@ -20,19 +19,28 @@ from ravi_django.agents.messages import (
     message_to_chat,
     names_of,
 )
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result
 from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import AgentId, ExecutionBudget, FinishAgentResult, HookEvent, Risk, ToolRegistry, TopicId
+from ravi_django.kernel import (
+    AgentId,
+    ExecutionBudget,
+    FinishAgentResult,
+    HistoryRetention,
+    HookEvent,
+    Risk,
+    ToolRegistry,
+    TopicId,
+)
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.kernel.errors import BudgetExhaustedError, LeaseLostError
+from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 
@@ -59,7 +67,9 @@ class ReActAgent:
 
     model: a ChatModel, or a model's name as "gpt-4o-mini", which `register` builds with LLMFactory.
     tools: a ToolRegistry or a list of tools and functions. Their schemas are read once, here.
-    context: the memory (ContextConfig); None keeps nothing.
+    context: the memory (ContextConfig); None: once the agent is registered, the site's database.
+    retention: of that memory: "permanent" keeps the turns with the conversation, "run" drops them when the run ends,
+    "none" stores nothing. A `context` has its own.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
     approval_handler, approval_required_risk, approvers: who decides on tools of at least that risk (default high), see
     ApprovalGate: a handler in this process, or people: an address or several (see Addressees), or a mapping of such by
@@ -85,6 +95,7 @@ class ReActAgent:
         model: ChatModel | str,
         tools: ToolRegistry | Iterable[Any] | None = None,
         context: ContextConfig | None = None,
+        retention: HistoryRetention | str | None = None,
         system_instructions: Instructions = "",
         max_iterations: int = 10,
         approval_handler: ApprovalHandler | None = None,
@@ -124,7 +135,7 @@ class ReActAgent:
             self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
         )
         self._system = None if callable(system_instructions) else _system(system_instructions)
-        self.context = ContextConfig.of(context).bind(self.id, instructions=self._system or (), model=model)
+        self.context = _memory(context, retention).bind(self.id, instructions=self._system or (), model=model)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str | None:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
@@ -298,6 +309,16 @@ class ReActAgent:
 
     def spec(self) -> dict[str, Any]:
         return spec_of_react(self, self._offers.plain)
+
+
+def _memory(context: ContextConfig | None, retention: HistoryRetention | str | None) -> ContextConfig:
+    if context is None:
+        return ContextConfig.by_default(retention=retention or HistoryRetention.PERMANENT)
+    if retention is not None:
+        raise InvalidInputError(
+            f"retention={retention!r} beside context=…; pass it to the ContextConfig", field="retention"
+        )
+    return ContextConfig.of(context)
 
 
 def _system(instructions: str) -> list[ChatMessage]:

@@ -10,12 +10,12 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 
 from ravi_django.agents.tools.approvers import Approvers, refuse_owner
-from ravi_django.kernel import ApprovalDecision, Risk, RunContext, Tool, ToolUseBlock
+from ravi_django.kernel import HumanInput, Risk, RunContext, Tool, ToolUseBlock
 from ravi_django.kernel.errors import (
     CancellationError,
     DeterminismError,
@@ -26,7 +26,7 @@ from ravi_django.kernel.errors import (
 )
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 
-Decision = bool | str | ApprovalDecision
+Decision = bool | str | HumanInput
 ApprovalHandler = Callable[[str, dict[str, Any], Risk, RunContext], Decision | Awaitable[Decision]]
 
 # These errors of the runtime end the lease. They are no decision about the call.
@@ -38,7 +38,7 @@ SHOWN = 2000  # characters of changed arguments, and of a reason, that the model
 class _Asks(Protocol):
     def __call__(
         self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
-    ) -> Awaitable[ApprovalDecision]: ...
+    ) -> Awaitable[HumanInput]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ApprovalGate:
     """Asks about tools of at least `required` risk, and about tools whose own `approval` requires it.
 
     `handler(tool_name, arguments, risk, ctx)` is sync or async and returns True, False, "approved", "denied", "skipped"
-    or an ApprovalDecision. It runs on the event loop, so a sync one must not block. A replay runs it again, so it must
+    or a HumanInput. It runs on the event loop, so a sync one must not block. A replay runs it again, so it must
     decide by its arguments or through `ctx`. Without a handler, `approvers` are asked (see Approvers), else those of
     the site.
     """
@@ -102,14 +102,14 @@ class ApprovalGate:
             await ctx.log("approval", {**entry, "decision": "denied"})
             return Settled(call, f"denied: {nobody(tool.name, risk)}")
         settled, decision = await self._rounds(self._handled, ctx, tool, call, risk)
-        word: str = decision.decision if decision.allows else _refused_word(decision)
+        entry["decision"] = decision.decision
         more = {"by": decision.by, "reason": decision.reason, "arguments": decision.arguments}
-        await ctx.log("approval", {**entry, "decision": word, **{key: value for key, value in more.items() if value}})
+        await ctx.log("approval", {**entry, **{key: value for key, value in more.items() if value}})
         return settled
 
     async def _rounds(
         self, ask: _Asks, ctx: RunContext, tool: Tool, call: ToolUseBlock, risk: Risk
-    ) -> tuple[Settled, ApprovalDecision]:
+    ) -> tuple[Settled, HumanInput]:
         """Ask, and ask again while the changed arguments make the call riskier than the approved one."""
         made, notes = call, ""
         for _ in range(MAX_ROUNDS):
@@ -120,18 +120,18 @@ class ApprovalGate:
                 return Settled(made, note=notes), decision
             changed = dict(decision.arguments or {})
             if (misfit := misfit_of(tool, changed)) is not None:
-                denied = ApprovalDecision("denied", None, f"the changed arguments do not fit: {misfit}", decision.by)
+                denied = HumanInput("deny", reason=f"the changed arguments do not fit: {misfit}", by=decision.by)
                 return Settled(call, _refusal(tool, risk, denied)), denied
             made, notes = made.model_copy(update={"arguments": changed}), _note(decision, changed)
             if tool.risk_for(changed).rank <= risk.rank:
                 return Settled(made, note=notes), decision
             risk = tool.risk_for(changed)
-        denied = ApprovalDecision("denied", None, f"its arguments were changed {MAX_ROUNDS} times to riskier ones")
+        denied = HumanInput("deny", reason=f"its arguments were changed {MAX_ROUNDS} times to riskier ones")
         return Settled(call, _refusal(tool, risk, denied)), denied
 
     async def _people(
         self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
-    ) -> ApprovalDecision:
+    ) -> HumanInput:
         return await ctx.approve(
             tool.name,
             arguments,
@@ -144,40 +144,36 @@ class ApprovalGate:
 
     async def _handled(
         self, ctx: RunContext, tool: Tool, arguments: dict[str, Any], risk: Risk, call_id: str
-    ) -> ApprovalDecision:
+    ) -> HumanInput:
         assert self.handler is not None
         try:
-            answer = self.handler(tool.name, arguments, risk, ctx)
+            answer: Any = self.handler(tool.name, arguments, risk, ctx)
             if inspect.isawaitable(answer):
                 answer = await answer
             return decision_of(answer)
         except _RUNTIME_ERRORS:
             raise
         except Exception:
-            return ApprovalDecision("denied")
+            return HumanInput("deny")
 
 
-def decision_of(answer: Any) -> ApprovalDecision:
+def decision_of(answer: Any) -> HumanInput:
     """The decision in a handler's answer. Any unknown answer is a denial."""
-    if isinstance(answer, ApprovalDecision) and isinstance(answer.decision, str):
-        if answer.allows:
-            plain = json.loads(to_json(answer.arguments))  # as the journal stores them, so a replay makes the same call
-            return ApprovalDecision(answer.decision, plain, str(answer.reason), str(answer.by))
-        return ApprovalDecision(_refused_word(answer), None, str(answer.reason), str(answer.by))
+    if isinstance(answer, HumanInput):
+        if not answer.allows:
+            return HumanInput(answer.decision, reason=answer.reason, by=answer.by)
+        plain = json.loads(to_json(answer.arguments))  # as the journal stores them, so a replay makes the same call
+        return HumanInput(answer.action, arguments=plain, reason=answer.reason, by=answer.by)
     if answer is True or (isinstance(answer, str) and answer == "approved"):
-        return ApprovalDecision("approved")
-    return ApprovalDecision("skipped" if isinstance(answer, str) and answer == "skipped" else "denied")
+        return HumanInput("approve")
+    return HumanInput("skip" if isinstance(answer, str) and answer == "skipped" else "deny")
 
 
 def nobody(tool: str, risk: Risk) -> str:
     return f"{tool} is of {risk.value} risk, it needs a person's approval and nobody is configured to give it"
 
 
-def _refused_word(decision: ApprovalDecision) -> Literal["skipped", "denied"]:
-    return "skipped" if decision.decision == "skipped" else "denied"
-
-
-def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
+def _refusal(tool: Tool, risk: Risk, decision: HumanInput) -> str:
     """Text for the model, without the name of the person: the conversation would keep it."""
     reason = _clip(decision.reason.strip())
     if decision.decision == "skipped":
@@ -187,7 +183,7 @@ def _refusal(tool: Tool, risk: Risk, decision: ApprovalDecision) -> str:
     return f"denied: {reason or f'{tool.name} was not approved'}; do not call it again unchanged"
 
 
-def _note(decision: ApprovalDecision, arguments: dict[str, Any]) -> str:
+def _note(decision: HumanInput, arguments: dict[str, Any]) -> str:
     """Tell the model that the call differs from the one in its turn."""
     reason = f" ({_clip(decision.reason.strip())})" if decision.reason.strip() else ""
     shown = _clip(json.dumps(arguments, ensure_ascii=False, sort_keys=True))  # the order is not kept by jsonb

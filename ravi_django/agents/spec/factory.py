@@ -28,7 +28,7 @@ from ravi_django.agents.spec.spec import CLASSES, INFORMATION, REACT, AgentSpec,
 from ravi_django.agents.spec.steps import rebuild_messages_from_steps
 from ravi_django.agents.tools.delegate import AgentTool
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import AgentId, ChatModel, InvalidInputError, ToolRegistry, TopicId
+from ravi_django.kernel import AgentId, ChatModel, HistoryRetention, InvalidInputError, ToolRegistry, TopicId
 
 __all__ = ["create_assistant_agent", "load_session_memory", "rebuild_agent", "rebuild_messages_from_steps"]
 
@@ -53,15 +53,15 @@ def create_assistant_agent(
 ) -> ReActAgent:
     """A ready, unregistered ReActAgent `react/<key>`.
 
-    memory: stores conversations; None keeps nothing. compaction: one strategy or a pipeline; None is a sliding window
-    of 100 messages. Further keywords: see ReActAgent.
+    memory: stores conversations; None: once the agent is registered, the site's database. compaction: one strategy or a
+    pipeline; None is a sliding window of 100 messages. Further keywords: see ReActAgent.
     """
-    pipeline = compaction or CompactionPipeline(SlidingWindowCompaction())
+    retention = options.pop("retention", HistoryRetention.PERMANENT)
     return ReActAgent(
         key,
         model=model_client,
         tools=Toolbox.of(tools),
-        context=ContextConfig(memory, pipeline),
+        context=ContextConfig.by_default(memory, compaction, retention),
         system_instructions=system_instructions,
         **options,
     )
@@ -81,7 +81,7 @@ def rebuild_agent(
     at submit time (fields of the run, such as `session_id`, are ignored).
 
     tools: has the tools of the spec's `tool_names`. build_model: makes the client; it gets the model's name, and
-    `fallbacks=[…]` if the spec has fallbacks. memory: stores conversations. id: the address; or `key` for
+    `fallbacks=[…]` if the spec has fallbacks. memory: see `create_assistant_agent`. id: the address; or `key` for
     `react/<key>`; else the spec's own. Further keywords go to the agent's class and override the spec, for example
     `system_instructions` with the variables of the template filled in.
 
@@ -104,7 +104,7 @@ def rebuild_agent(
     found: dict[str, Any] = {
         "model": model,
         "tools": _tools_of(checked, known),
-        "context": ContextConfig(memory, _pipeline_of(checked.window), checked.retention),
+        "context": ContextConfig.by_default(memory, _pipeline_of(checked.window), checked.retention),
         "system_instructions": checked.system_instructions,
         "max_iterations": checked.max_iterations,
         "approval_required_risk": checked.approval_required_risk,

@@ -12,14 +12,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ravi_django.agents.messages import plain_text
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError, PermanentError, ToolArgumentsError, ToolRefused
 from ravi_django.kernel.chat import ChatMessage
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.content import TextBlock
 from ravi_django.kernel.contracts import Agent, AskOutcome, RunContext
 from ravi_django.kernel.identity import AgentId
-from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult
+from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult, as_text
 from ravi_django.kernel.supervision import Priority
 from ravi_django.kernel.tools import Effect, Tool
 
@@ -136,10 +135,7 @@ def without_late_reply(message: Message) -> Message:
 def outcome_as_result(agent_id: AgentId, outcome: AskOutcome, timeout: float | None) -> ToolExecutionResult:
     """The outcome of asking the agent as the tool call's result. Everything but a reply is an error."""
     if outcome.kind == "replied":
-        result, text = outcome.result, plain_text(outcome.result)
-        if text is None:
-            text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
-        return ToolExecutionResult(content=[TextBlock(text=text)])
+        return ToolExecutionResult(content=[TextBlock(text=as_text(outcome.result))])
     return _unanswered(_words(agent_id, outcome, timeout or 0.0))
 
 

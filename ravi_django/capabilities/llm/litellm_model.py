@@ -77,6 +77,7 @@ class LiteLLMModel:
         self._window = context_window
         self._api_base = api_base
         self._api_key = api_key
+        self._has_key = bool(api_key or self._secret_params)
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
@@ -140,10 +141,6 @@ class LiteLLMModel:
     def needs_library(self) -> bool:
         """Whether a call has to wait for the import of litellm."""
         return not is_loaded() and (is_imported() or self.fault() is None)
-
-    @property
-    def _has_key(self) -> bool:
-        return bool(self._api_key or self._secret_params)
 
     def _failure(self, error: Exception) -> KernelError:
         if _NO_PROVIDER in str(error) and (fault := names.unknown(self.name)) is not None:

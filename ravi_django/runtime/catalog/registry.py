@@ -13,9 +13,8 @@ from typing import Any
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.messages import checked_names
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
 from ravi_django.conf import conf
@@ -95,10 +94,15 @@ def _check(agent: Agent) -> None:
     if not callable(getattr(agent, "run", None)):
         raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
     _check_chains(agent)
+    context: Any = getattr(agent, "context", None)
     if isinstance(name := getattr(agent, "model", None), str):
         from ravi_django.capabilities.llm import LLMFactory
 
         set_model(agent, LLMFactory(name).build())
+    if getattr(context, "takes_history", False):
+        from ravi_django.runtime.lease.history import DjangoHistoryProvider
+
+        context.history = DjangoHistoryProvider()
     checked_names(getattr(agent, "public_signals", ()))
 
 

@@ -24,6 +24,7 @@ from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.engine.worker import close_worker, get_worker
+from ravi_django.runtime.runs import workers
 
 LOOK_S = 1.0  # between two looks for the tables
 QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
@@ -87,22 +88,10 @@ def _expire_leases_of_dead_processes() -> None:
     try:
         leased = Run.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{socket.gethostname()}:")
         owners = leased.order_by().values_list("lease_owner", flat=True).distinct()
-        dead = [owner for owner in owners if not _is_alive(int(owner.rsplit(":", 2)[1]))]
+        dead = [owner for owner in owners if not workers.is_running(owner)]
         leased.filter(lease_owner__in=dead).update(lease_expires_at=clock.after(-1))
     finally:
         connections.close_all()
-
-
-def _is_alive(process_id: int) -> bool:
-    if os.name != "posix":  # there the signal 0 ends a process
-        return True
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _has_tables() -> bool:

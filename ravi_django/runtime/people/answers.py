@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext as _
 
@@ -241,6 +242,9 @@ def answer(
         woke = people_rows.answer_request(row.id, kept, by=by, version=seen, sticky=decision)
         hints.on_commit(row.run_id, None if woke else wake)
     return row.run_id
+
+
+aanswer = sync_to_async(answer)
 
 
 def check(row: HumanRequest, given: Given, by: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from ravi_django.agents.react.approval import nobody
 from ravi_django.agents.tools.schemas import check_schema
-from ravi_django.kernel import Addressees, ApprovalDecision, DeterminismError, InvalidInputError, Risk, Tool
+from ravi_django.kernel import Addressees, DeterminismError, HumanInput, InvalidInputError, Risk, Tool
 from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
@@ -156,7 +156,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 
-async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
+async def ask(ctx: RunState, asked: Asked) -> HumanInput:
     """See `RunContext.approve`."""
     effects, path = ctx.effects, ctx.path()
     if (logged := _logged(ctx, path, asked)) is not None:
@@ -182,7 +182,7 @@ async def ask(ctx: RunState, asked: Asked) -> ApprovalDecision:
     if to is None:
         said = {"tool": asked.tool, "call_id": asked.call_id, "risk": asked.risk.value, "decision": "denied"}
         effects.note(Entry("log", path, "approval", result=said))
-        return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk))
+        return HumanInput("deny", reason=nobody(asked.tool, asked.risk))
     effects.check_may_wait(path)
     return as_decision(await _first(ctx, path, asked, to))
 
@@ -199,7 +199,7 @@ async def withdraw(ctx: RunState, begun: Recorded, entry: Entry) -> None:
         await effects.record(entry, partial(people_rows.withdraw_request, request_id=request_id))
 
 
-def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
+def _logged(ctx: RunState, path: str, asked: Asked) -> HumanInput | None:
     """The denial of a call that has a log entry in place of a decision, because nobody could be asked."""
     row = ctx.effects.journal.find(path)
     if row is None or (row.kind, row.name) != ("log", "approval"):
@@ -207,7 +207,7 @@ def _logged(ctx: RunState, path: str, asked: Asked) -> ApprovalDecision | None:
     ctx.effects.journal.take_now(row)
     said = row.result if isinstance(row.result, dict) else {}
     fits = said.get("decision") != "invalid"
-    return ApprovalDecision("denied", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
+    return HumanInput("deny", reason=nobody(asked.tool, asked.risk) if fits else "its arguments did not fit")
 
 
 async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:

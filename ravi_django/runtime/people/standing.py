@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.db import transaction
-from ravi_django.kernel import ApprovalDecision, DeterminismError, ForbiddenError, NotFoundError, Risk, Tool
+from ravi_django.kernel import DeterminismError, ForbiddenError, HumanInput, NotFoundError, Risk, Tool
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
@@ -149,12 +149,12 @@ KIND = "approval"
 Kept = dict[str, Any]  # a decision as its row has it: decision, reason, by, and for "modified" arguments
 
 
-def as_decision(kept: Kept) -> ApprovalDecision:
+def as_decision(kept: Kept) -> HumanInput:
     decision, arguments = kept.get("decision"), kept.get("arguments")
     reason, by = str(kept.get("reason") or ""), str(kept.get("by") or "")
     if decision == "modified" and isinstance(arguments, dict):
-        return ApprovalDecision("modified", arguments, reason, by)
-    return ApprovalDecision(decision if decision in ("approved", "skipped") else "denied", None, reason, by)
+        return HumanInput("edit", arguments=arguments, reason=reason, by=by)
+    return HumanInput(decision if decision in ("approved", "skipped") else "deny", reason=reason, by=by)
 
 
 def decided(answer: dict[str, Any]) -> Kept:

@@ -22,8 +22,8 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
     inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
     meanwhile. `look` is called with each row of a run that goes on."""
     refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
-    limit = math.inf if timeout is None else seconds_of(timeout)
-    give_up = time.monotonic() + limit
+    limit = seconds_of(timeout)
+    give_up = math.inf if limit is None else time.monotonic() + limit
     pause, most = LOOK_S
     while True:
         run.refresh_from_db()

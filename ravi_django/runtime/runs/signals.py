@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError
 
 from ravi_django.conf import conf
@@ -38,6 +39,9 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
     sent = send_signal(run_id, name, check_json("payload", payload, conf.MAX_INPUT_BYTES), key)
     hints.on_commit(run_id, None if sent.woke else wake)
     return sent.new
+
+
+asignal = sync_to_async(signal)
 
 
 def wake(run_id: UUID | str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,26 @@ def worker_gone(name: str) -> None:
     with _writing:
         WorkerProcess.objects.filter(name=name).delete()
         code_of.pop(name, None)
+
+
+def is_running(name: str) -> bool:
+    """Whether the process of a worker of this machine runs."""
+    if os.name != "posix":  # there the signal 0 ends a process
+        return True
+    try:
+        os.kill(int(name.rsplit(":", 2)[1]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def forget_killed_here() -> None:
+    """Delete the rows of workers of this machine that ended without doing so: Ctrl-C may kill a `runserver`."""
+    rows = WorkerProcess.objects.filter(name__startswith=f"{socket.gethostname()}:", code={})
+    killed = [name for name in rows.values_list("name", flat=True) if not is_running(name)]
+    WorkerProcess.objects.filter(name__in=killed).delete()
 
 
 def forget_dead_workers(older_than_s: float) -> None:

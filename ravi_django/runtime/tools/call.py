@@ -14,11 +14,12 @@ from pydantic_core import from_json
 
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError, message_of
-from ravi_django.kernel.flow import FinishAgentResult, HumanInput
+from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import AgentStep, Message, ToolExecutionResult
 from ravi_django.kernel.middleware import HookEvent
+from ravi_django.kernel.people import HumanInput
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, MAX_ARGUMENTS_DEPTH, Effect, Tool, is_too_deep
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded, encode
@@ -146,9 +147,6 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
     return result
 
 
-# -------------------------------------------------------------------------------------------------- before it
-
-
 async def _prepare(
     ctx: RunState, name: str, arguments: dict[str, Any], outcome: HumanInput | ToolExecutionResult | None
 ) -> tuple[Tool, dict[str, Any]] | str:
@@ -189,9 +187,6 @@ def _announce(ctx: RunState, entry: Entry) -> None:
         "path": entry.path,
     }
     ctx.effects.outlet.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
-
-
-# --------------------------------------------------------------------------------------------------- behind it
 
 
 async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:

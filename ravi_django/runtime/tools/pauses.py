@@ -17,10 +17,10 @@ from ravi_django.agents.tools.delegate import outcome_as_result, without_late_re
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import InvalidInputError
-from ravi_django.kernel.flow import HumanInput, PauseForChildResult, PauseForInputResult
+from ravi_django.kernel.flow import PauseForChildResult, PauseForInputResult
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message, ToolExecutionResult
-from ravi_django.kernel.people import Addressees
+from ravi_django.kernel.people import Addressees, HumanInput
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry
@@ -29,7 +29,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.caps import KIND
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import questions, requests, rows as people_rows
+from ravi_django.runtime.people import requests, rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.runtime.teams import asks
@@ -115,7 +115,7 @@ async def outcome(ctx: RunState, entry: Entry, pause: Pause) -> HumanInput | Too
         found = await asks.outcome(ctx, _ask_path(entry.path, pause), handle, pause["ask"])
         return outcome_as_result(handle.agent_id, found, pause["timeout"])
     answer = await _answer(ctx, entry, pause)
-    return HumanInput(answer["action"], answer.get("text", ""), answer.get("values") or {}, answer.get("by", ""))
+    return HumanInput(answer["action"], answer.get("text", ""), answer.get("values"), answer.get("by", ""))
 
 
 async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
@@ -134,9 +134,6 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
         return dict(answer)
 
     return await requests.outcome(effects, (entry.path, attempt), pause, record)
-
-
-# ------------------------------------------------------------------------------------------------ closing an attempt
 
 
 AnyPause = PauseForInputResult | PauseForChildResult
@@ -228,7 +225,7 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
     if pause.choices and not single:
         raise InvalidInputError("choices are for a single question; ask it alone", field="choices")
     details: dict[str, Any] = {
-        "context": questions.text_of("context", pause.context, 0, questions.MAX_CONTEXT),
+        "context": requests.text_of("context", pause.context, 0, requests.MAX_CONTEXT),
         "free_text": not pause.choices,
     }
     if not single:
@@ -241,11 +238,11 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
         attempt=row.attempt,
         to=None if pause.to is None else Addressees.of(pause.to),
         text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),
-        choices=questions.choices_of(pause.choices, not pause.choices),
+        choices=requests.choices_of(pause.choices, not pause.choices),
         tool=row.name,
         arguments=row.request.get("ran_with", row.request["arguments"]),
         details=details,
-        expires_at=questions.expiry(ctx, pause.timeout),
+        expires_at=requests.expiry(ctx, pause.timeout),
         hidden=bool(hidden.of_call(row.request)),
     )
 
@@ -253,12 +250,12 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
 def _questions(pause: PauseForInputResult) -> Any:
     """The question, or several by key."""
     if not isinstance(pause.request, Mapping):
-        return questions.text_of("request", pause.request, 1, questions.MAX_QUESTION)
+        return requests.text_of("request", pause.request, 1, requests.MAX_QUESTION)
     if not 0 < len(pause.request) <= MAX_QUESTIONS:
         raise InvalidInputError(f"request has 1 to {MAX_QUESTIONS} questions", field="request")
     return {
-        questions.text_of("a question's key", key, 1, MAX_KEY): questions.text_of(
-            "request", text, 1, questions.MAX_QUESTION
+        requests.text_of("a question's key", key, 1, MAX_KEY): requests.text_of(
+            "request", text, 1, requests.MAX_QUESTION
         )
         for key, text in pause.request.items()
     }

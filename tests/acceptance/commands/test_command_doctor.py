@@ -82,6 +82,17 @@ def test_a_model_without_its_key(sqlite_site) -> None:
     assert "sk-something" not in there
 
 
+def test_dollars_that_cannot_limit_a_model_without_a_price(sqlite_site) -> None:
+    dollars = sqlite_site.with_(
+        RAVI_MODEL_API_BASE="http://127.0.0.1:9/v1", COMMAND_SITE_BUDGETS='{"user": {"max_cost_usd": 5}}'
+    )
+
+    ours, listed = (dollars.with_(RAVI_MODEL=name).manage("ravi_doctor").stdout for name in ("openai/ours", "gpt-4o"))
+
+    assert "warning  model: openai/ours has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it" in ours
+    assert "has no price" not in listed
+
+
 def test_settings_that_the_checks_complain_of(sqlite_site) -> None:
     """The inline engine's settings under celery: no broker, no layer that reaches another process."""
     done = sqlite_site.with_(RAVI_ENGINE="celery").manage("ravi_doctor")

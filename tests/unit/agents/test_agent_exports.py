@@ -7,6 +7,8 @@ import pytest
 import ravi_django.agents
 import ravi_django.agents.context
 import ravi_django.capabilities.tools
+import ravi_django.errors
+import ravi_django.kernel.errors as kernel_errors
 from tests.support.cases import case
 from tests.support.patience import BOUND_S
 
@@ -30,6 +32,15 @@ def test_what_is_named_can_be_imported() -> None:
     for module in [ravi_django.agents, ravi_django.agents.context]:
         with case(module), pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
             _ = module.Nothing
+
+
+def test_the_package_and_its_errors_export_what_a_site_uses() -> None:
+    for name in ravi_django.__all__:
+        assert getattr(ravi_django, name) is not None, name
+    assert ravi_django.HumanInput is ravi_django.kernel.HumanInput
+
+    errors = {name for name, one in vars(kernel_errors).items() if isinstance(one, type)} - {"Any", "datetime"}
+    assert errors <= set(dir(ravi_django.errors))
 
 
 def test_agents_and_tools_load_neither_django_nor_a_provider() -> None:

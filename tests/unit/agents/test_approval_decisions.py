@@ -7,8 +7,8 @@ import pytest
 from ravi_django.agents import ApprovalGate, tool
 from ravi_django.agents.react.approval import decision_of
 from ravi_django.kernel import (
-    ApprovalDecision,
     CancellationError,
+    HumanInput,
     LeaseLostError,
     Risk,
     SuspendInterrupt,
@@ -41,18 +41,18 @@ def handler(*decisions: Any) -> Any:
 
 
 @pytest.mark.parametrize(("decision", "told", "logged"), [
-    (ApprovalDecision("approved"), "paid 3", "approved"), (ApprovalDecision("denied"), DENIED, "denied"),
-    (ApprovalDecision("denied", reason="too much", by="ann"), "denied: too much; do not call it again unchanged",
+    (HumanInput("approve"), "paid 3", "approved"), (HumanInput("deny"), DENIED, "denied"),
+    (HumanInput("deny", reason="too much", by="ann"), "denied: too much; do not call it again unchanged",
         "denied"),
     ("skipped", "skipped: pay was not called; go on without it", "skipped"),
-    (ApprovalDecision("skipped", reason="no need"), "skipped: no need; go on without it", "skipped"),
-    (ApprovalDecision("modified", {"amount": 2}, "half", "ann"),
+    (HumanInput("skip", reason="no need"), "skipped: no need; go on without it", "skipped"),
+    (HumanInput("edit", arguments={"amount": 2}, reason="half", by="ann"),
         '[a person changed the arguments of this call (half); it was made with {"amount": 2}]\npaid 2', "modified"),
-    (ApprovalDecision("modified"), DENIED, "denied"), (ApprovalDecision("modified", [1]), DENIED, "denied"),
-    (ApprovalDecision("yes"), DENIED, "denied"),
-    (ApprovalDecision("modified", {"amount": {1, 2}}), "denied: the changed arguments do not fit: ", "denied"),
-    (ApprovalDecision("modified", {"amount": object()}), DENIED, "denied"),
-    (ApprovalDecision("modified", {"sum": 2}), "denied: the changed arguments do not fit: ", "denied"),
+    (HumanInput("edit"), DENIED, "denied"), (HumanInput("edit", arguments=[1]), DENIED, "denied"),
+    (HumanInput("yes"), DENIED, "denied"),
+    (HumanInput("edit", arguments={"amount": {1, 2}}), "denied: the changed arguments do not fit: ", "denied"),
+    (HumanInput("edit", arguments={"amount": object()}), DENIED, "denied"),
+    (HumanInput("edit", arguments={"sum": 2}), "denied: the changed arguments do not fit: ", "denied"),
 ])  # fmt: skip
 async def test_what_a_handler_decides_is_what_the_model_is_told(decision: Any, told: str, logged: str) -> None:
     ctx = FakeContext([call("pay", "c7", amount=3), "done"], TOOLS)
@@ -82,7 +82,9 @@ async def test_a_handler_changes_a_call_by_its_decision_alone() -> None:
                 await ApprovalGate(raising).settle(FakeContext(), refund, call("refund", amount=1))
     # what was decided beyond a word is logged too
     ctx = FakeContext([call("pay", "c7", amount=3), "done"], TOOLS)
-    await run(agent(approval_handler=lambda *_: ApprovalDecision("modified", {"amount": 2}, "half", "ann")), ctx)
+    await run(
+        agent(approval_handler=lambda *_: HumanInput("edit", arguments={"amount": 2}, reason="half", by="ann")), ctx
+    )
     assert ctx.logged == [
         ("approval",
             {"tool": "pay", "call_id": "c7", "risk": "high", "decision": "modified", "by": "ann", "reason": "half",
@@ -98,10 +100,11 @@ async def test_a_handler_changes_a_call_by_its_decision_alone() -> None:
 
 def test_an_odd_answer_is_a_denial() -> None:
     for odd in [None, 1, "yes", "modified", "APPROVED", b"approved", ["approved"], {"decision": "approved"}]:
-        assert decision_of(odd) == ApprovalDecision("denied"), odd
+        assert decision_of(odd) == HumanInput("deny"), odd
     # what only compares like a word is a denial
     assert decision_of(_Equal()).decision == "denied"
-    assert not decision_of(ApprovalDecision(_Equal())).allows
+    with pytest.raises(TypeError, match="pass a str"):
+        HumanInput(_Equal())
 
 
 class _Equal:
@@ -112,12 +115,12 @@ class _Equal:
 
 
 async def test_only_riskier_arguments_are_asked_about_again() -> None:
-    decide = handler(ApprovalDecision("modified", {"amount": 5000}), False)
+    decide = handler(HumanInput("edit", arguments={"amount": 5000}), False)
     settled = await ApprovalGate(decide).settle(FakeContext(), refund, call("refund", amount=1))
     assert decide.asked == [({"amount": 1}, "high"), ({"amount": 5000}, "critical")]
     assert settled.refusal == "denied: refund was not approved; do not call it again unchanged"
     # arguments of no more risk are not
-    decide = handler(ApprovalDecision("modified", {"amount": 2}))
+    decide = handler(HumanInput("edit", arguments={"amount": 2}))
     settled = await ApprovalGate(decide).settle(FakeContext(), refund, call("refund", amount=5000))
     assert (len(decide.asked), settled.call.arguments) == (1, {"amount": 2})
     # it is asked about again so often and no more
@@ -127,7 +130,7 @@ async def test_only_riskier_arguments_are_asked_about_again() -> None:
     def climb(step: int) -> str:
         return "up"
 
-    decide = handler(*(ApprovalDecision("modified", {"step": number}) for number in range(9)))
+    decide = handler(*(HumanInput("edit", arguments={"step": number}) for number in range(9)))
     gate = ApprovalGate(decide, "safe")
     settled = await gate.settle(FakeContext(), climb, call("climb", step=0))
     assert len(decide.asked) <= 3

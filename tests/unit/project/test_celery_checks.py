@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def test_a_correct_site_hears_nothing_without_a_query_or_a_connection(in_use: An
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert found() == []  # pytest refuses queries of a test without the mark django_db
+
+
+def test_a_site_without_static_files_hears_it_where_a_server_needs_them(
+    in_use: Any, settings: Any, monkeypatch: Any
+) -> None:
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "whitenoise" not in name]
+    assert found() == ["ravi.W010"]  # DEBUG is off
+    settings.DEBUG = True
+    assert found() == ["ravi.W010"]  # for ASGI
+    monkeypatch.setattr(sys, "argv", ["manage.py", "runserver"])
+    assert found() == []
+    settings.DEBUG, settings.STATIC_ROOT = False, "/srv/static"
+    assert found() == []
+    settings.STATIC_ROOT, settings.STATIC_URL = None, "https://cdn.example/"
+    assert found() == []
+    settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
+    assert found() == ["ravi.I004"]
 
 
 def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_what_does_not_steer_waits_for_its_turn(clock):
 
 def test_one_that_comes_in_the_last_turn_is_left_to_the_next_run(clock):
     async def answer(messages, options):
-        if messages[0].text == "in French":
+        if messages[-1].text == "in French":
             return "Bonjour"
         await steer()
         return LOOK

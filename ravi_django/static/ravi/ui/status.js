@@ -36,7 +36,7 @@ export class Status {
         setTimeout(() => say(t("Reconnecting… The answer continues.")), 2000),
         setTimeout(() => say(t("You are offline. The answer continues. This page updates when you are online again.")), 10_000),
       ];
-    } else say(state === "polled" && this.staff ? t("This site has no ASGI process for live text. The page asks for news every second. See “A WSGI site” in docs/settings.md.") : "");
+    } else say(state === "polled" && this.staff ? t("This site has no ASGI process for live text. The page asks for news every second. Serve the site with an ASGI server.") : "");
   }
 }
 

@@ -1,0 +1,80 @@
+"""Faults of a model's name and key, before litellm is imported."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.capabilities.llm.names import KEYS
+
+ALL = {name for names in KEYS.values() for name in names}
+
+
+def fault_of(name, *keys, **options):
+    fault = LLMFactory(name, **options).build().fault(keys)
+    return fault and str(fault)
+
+
+@pytest.mark.parametrize(("name", "suggestion"), [
+    ("gpt4o-mini", "Did you mean 'gpt-4o-mini'?"),
+    ("GPT-4o", "Did you mean 'gpt-4o'?"),
+    ("rehersal", "Did you mean 'rehearsal'?"),
+    ("mistral-small-latest", "Did you mean 'mistral/mistral-small-latest'?"),
+    ("our-model-7", "write its provider before it, for example 'openai/our-model-7'"),
+])  # fmt: skip
+def test_an_unknown_name_has_a_suggestion(name, suggestion):
+    assert fault_of(name, *ALL).startswith(f"Unknown model '{name}'")
+    assert fault_of(name, *ALL).endswith(suggestion)
+    assert fault_of(name, api_base="http://127.0.0.1:1/v1") is None
+    assert fault_of(name, *ALL, custom_llm_provider="openai") is None
+
+
+@pytest.mark.parametrize("name", [
+    "gpt-4o", "claude-haiku-latest", "claude-opus-99-1", "ft:gpt-4o:us", "gemini-2.5-flash", "openai/any", "ours/any",
+])  # fmt: skip
+def test_names_of_litellm_its_rules_and_any_name_with_a_provider_are_known(name):
+    assert fault_of(name, *ALL) is None
+
+
+def test_a_key_is_looked_for_in_the_variables_of_ten_providers():
+    names = {"claude-sonnet-4-5": "ANTHROPIC_API_KEY", "azure/ours": "AZURE_API_KEY", "gemini/x": "GEMINI_API_KEY"}
+    for name, variable in names.items():
+        assert f"model {name} has no API key: set {variable} in" in fault_of(name, *(ALL - set(KEYS[of(name)])))
+        assert fault_of(name, variable) is None
+        assert fault_of(name, api_key="its-key") is None
+    assert fault_of("gemini/x", "GOOGLE_API_KEY") is None
+    assert fault_of("ollama/llama3") is None  # not in the table
+    assert len({prefix.removesuffix("_chat") for prefix in KEYS}) == 10
+
+
+def of(name):
+    return name.partition("/")[0] if "/" in name else "anthropic"
+
+
+def test_a_call_that_would_fail_imports_nothing_and_a_fallback_is_asked():
+    code = """
+import asyncio, json, os, sys
+from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.kernel import ChatMessage, GenerationOptions, ModelError, RunMeta
+async def call(model):
+    events = model.stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))
+    try:
+        return [event async for event in events][-1].message.text
+    except ModelError as error:
+        return [error.type, error.status, str(error)]
+os.environ["OPENAI_API_KEY"] = " "
+models = [LLMFactory("gpt-4o").build(), LLMFactory("gpt4o").build()]
+models.append(LLMFactory("gpt4o", fallbacks=["rehearsal"]).build())
+answers = [asyncio.run(call(model)) for model in models]
+schema = asyncio.run(models[0].supports_schema())
+models.append(LLMFactory("gpt4o", fallbacks=[LLMFactory("gpt-4o", "a-key")]).build())
+print(json.dumps([answers, schema, [model.needs_library() for model in models], "litellm" in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (no_key, unknown, answered), schema, needs, imported = json.loads(done.stdout)
+    assert no_key[:2] == ["MissingKeyError", 401] and "set OPENAI_API_KEY" in no_key[2]
+    assert unknown == ["UnknownModelError", 404, "Unknown model 'gpt4o'. Did you mean 'gpt-4o'?"]
+    assert answered.startswith("[rehearsal] ")
+    assert (schema, needs, imported) == (False, [False, False, False, True], False)
