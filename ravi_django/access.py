@@ -128,12 +128,24 @@ def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> s
     Raises AgentNotFoundError when there is no such agent or it is hidden from `user`, ForbiddenError when they may only
     see it.
     """
-    found = specs.find(address)
+    try:
+        found = specs.find_or_list(address) if user is None else specs.find(address)
+    except AgentNotFoundError as error:
+        raise error if user is None else not_found(user, address, error) from None
     if user is None or may_run(user, found) or (session_id is not None and _was_handed(user, found, session_id)):
         return found
     if allows("may_see_agent", user, _row(found)):
         raise ForbiddenError(f"you may see agent {found.address}, but not run it")
-    raise AgentNotFoundError(address)
+    raise not_found(user, address)
+
+
+def not_found(user: Any, address: AgentId | str, error: AgentNotFoundError | None = None) -> AgentNotFoundError:
+    """With the agents that `user` may see. That an agent is disabled is told to those who may see it."""
+    if error is not None and error.is_disabled:
+        row = Agent.objects.filter(address=str(address)).first()
+        if row is not None and allows("may_see_agent", user, row):
+            return error
+    return AgentNotFoundError(address, registry.hint_for(address, agents_seen(user)))
 
 
 def may_run(user: Any, found: specs.Found) -> bool:

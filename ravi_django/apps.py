@@ -16,7 +16,7 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         router.routers.insert(0, Router())
-        from ravi_django import checks, server_checks, tasks  # noqa: F401 - registers the checks, and Celery's tasks
+        from ravi_django import agent_checks, checks, server_checks, tasks  # noqa: F401 - registered by the import
         from ravi_django.runtime import tools
         from ravi_django.runtime.catalog import registry
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate

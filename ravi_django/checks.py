@@ -16,6 +16,7 @@ from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
 
 from ravi_django.conf import DEFAULTS, broker_url, conf, in_tests
+from ravi_django.kernel.checks import did_you_mean
 
 SQLITE_LINE = (
     'DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", '
@@ -39,7 +40,7 @@ def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
 
 
 def _each(name: str, faults: Iterable[str], hint: str, id: str) -> list[CheckMessage]:
-    return [Error(f"RAVI[{name!r}]{fault}.", hint=hint, id=id) for fault in faults]
+    return [Error(f"RAVI[{name!r}]{fault}{'' if fault[-1:] == '?' else '.'}", hint=hint, id=id) for fault in faults]
 
 
 def _is_above_0(value: Any, kinds: Any = (int, float)) -> bool:
@@ -63,7 +64,11 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     from ravi_django.runtime.model_calls.call import faults
 
     found: list[CheckMessage] = [
-        Error(f"RAVI has an unknown key {key!r}.", hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.", id="ravi.E002")
+        Error(
+            f"RAVI has an unknown key {key!r}{did_you_mean(key, DEFAULTS) or '.'}",
+            hint=f"Known keys: {', '.join(sorted(DEFAULTS))}.",
+            id="ravi.E002",
+        )
         for key in sorted(set(given) - set(DEFAULTS))
     ]
     for name, (id, *values) in _CHOICES.items():
@@ -209,7 +214,7 @@ def check_processes(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
         found.append(Warning(text, hint=hint, id="ravi.W030"))
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {}).get("BACKEND", "")
     if not layer or layer.endswith("InMemoryChannelLayer"):
-        text = "No channel layer reaches other processes: pages show new requests to people some seconds late."
+        text = "CHANNEL_LAYERS has no layer that reaches other processes: pages show new requests some seconds late."
         hint = 'CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", …}}'
         found.append(Warning(text, hint=hint, id="ravi.W001"))
     return found + _celery()

@@ -21,6 +21,7 @@ from django.core.cache.backends.redis import RedisCache
 
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import RateLimitedError
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.models import Run, Status
 from ravi_django.users import permits
 
@@ -53,7 +54,8 @@ def faults(given: Any) -> Iterator[str]:
         return
     for name, value in given.items():
         if name not in DEFAULTS["LIMITS"]:
-            yield f" has an unknown name {name!r}; known: {', '.join(DEFAULTS['LIMITS'])}"
+            known = DEFAULTS["LIMITS"]
+            yield f" has an unknown name {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
         elif value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             yield f"[{name!r}] is {value!r}, not a whole number above 0, or None"
 

@@ -129,6 +129,8 @@ def _choose(instance: Any, **kwargs: Any) -> None:
         pool = instance.pool_cls.__module__.rpartition(".")[2]
         words = "the %s pool cannot run agents: this worker does not consume the queue %s; start another one: %s"
         log.error(words, pool, conf.QUEUE, worker_line(), extra={"action": "tasks.wrong_pool"})
+        if not queues.consume_from:  # it would look healthy, and do nothing
+            raise SystemExit(1)
 
 
 @worker_ready.connect
@@ -143,7 +145,7 @@ def _start() -> None:
     import but its own model's."""
     from ravi_django.capabilities.llm import warm
     from ravi_django.runtime.catalog.agent_models import log_faults, uses_litellm
-    from ravi_django.runtime.engine.worker import get_worker
+    from ravi_django.runtime.engine.worker import get_worker, start_line
 
     worker = get_worker()
     gc.collect()
@@ -151,6 +153,7 @@ def _start() -> None:
     worker.keep_looking()
     log_faults()
     try:
+        log.info("%s", start_line(worker.engine, f"queue {conf.QUEUE}"), extra={"action": "worker.start"})
         if uses_litellm():
             warm()
             gc.freeze()

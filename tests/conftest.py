@@ -183,15 +183,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(autouse=True)
 def _own_agents() -> Iterator[None]:
     """Agents and tools that a test registers are its own, and so is what a bus in memory holds."""
-    agents, tools, access = dict(world.agents_by_address), dict(world.registry_tools), dict(world.registry_access)
-    yield
-    world.agents_by_address.clear()
-    world.agents_by_address.update(agents)
-    world.registry_access.clear()
-    world.registry_access.update(access)
-    world.registry_tools.clear()
-    world.registry_tools.update(tools)
-    world.replace("registry_known", None)
+    from ravi_django.testing import registered
+
+    with registered():
+        yield
     world.forget_buses()
 
 

@@ -108,6 +108,7 @@ class JournalEntryAdmin(InspectAdmin):
             "entry": entry,
             "line": timeline_of([entry])[0],
             "bodies": [(name, show.pretty(value, None)) for name, value in bodies if value is not None],
+            "trace": entry.trace,
             "seen": _seen(entry),
             "previous": beside.get(entry.seq - 1),
             "next": beside.get(entry.seq + 1),

@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.middleware import (
     AgentMiddleware,
     AgentRunContext,
@@ -205,4 +206,5 @@ def _event(name: Any) -> HookEvent:
     try:
         return HookEvent(name)
     except ValueError:
-        raise TypeError(f"unknown hook event {name!r}; the events are {', '.join(HookEvent)}") from None
+        near = did_you_mean(name, HookEvent)
+        raise TypeError(f"unknown hook event {name!r}; the events are {', '.join(HookEvent)}{near}") from None

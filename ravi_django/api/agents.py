@@ -38,10 +38,13 @@ class AgentViewSet(ApiViewSet):
     def retrieve(self, request: Any, type: str, key: str, namespace: str = "") -> Response:
         """One agent."""
         address = f"{namespace}/{type}/{key}" if namespace else f"{type}/{key}"
-        specs.find(address)  # raises for an unknown or disabled agent
+        try:
+            specs.find(address)
+        except AgentNotFoundError as error:
+            raise access.not_found(request.user, address, error) from None
         row = Agent.objects.filter(address=address).first()
         if not access.allows("may_see_agent", request.user, row or Agent(address=address)):
-            raise AgentNotFoundError(address)
+            raise access.not_found(request.user, address)
         return self.shown(_described(address, row))
 
 

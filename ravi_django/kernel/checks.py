@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import timedelta
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from ravi_django.kernel.errors import InvalidInputError
@@ -39,3 +42,19 @@ def check_seconds(field: str, value: Any, below: float = math.inf) -> float:
         end = "" if below == math.inf else f" and below {below:g}"
         raise InvalidInputError(f"{field} is a number of seconds above 0{end}, not {value!r:.100}", field=field)
     return float(found)
+
+
+LISTED = 20  # names in an error
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of an error about an unknown name: `. Did you mean 'calculator'?`, or nothing without a near one."""
+    near = get_close_matches(str(name)[:100], islice(known, 1000), 1, cutoff)
+    return f". Did you mean {str(near[0])!r}?" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """For an error: `clock, shop and 12 more`."""
+    sorted_names = sorted(names)
+    more = len(sorted_names) - LISTED
+    return (", ".join(sorted_names[:LISTED]) or "none") + (f" and {more} more" if more > 0 else "")

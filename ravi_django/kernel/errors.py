@@ -60,13 +60,16 @@ class NotFoundError(KernelError):
 
 
 class AgentNotFoundError(NotFoundError):
-    """No agent is registered under that address."""
+    """No agent is registered under that address, or it is disabled. `hint` names other agents: not for users who may
+    not see them."""
 
     field = "agent"
 
-    def __init__(self, agent: object) -> None:
-        self.agent = str(agent)
-        super().__init__(f"no agent is registered as {self.agent!r}; register it in an agents.py or in the admin")
+    def __init__(self, agent: object, hint: str = "", *, is_disabled: bool = False) -> None:
+        self.agent, self.is_disabled = str(agent), is_disabled
+        text = f"no agent is registered as {self.agent!r}"
+        text += hint or "; register it in an agents.py or in the admin"
+        super().__init__(f"agent {self.agent!r} is disabled; enable it in the admin" if is_disabled else text)
 
 
 class SessionNotFoundError(NotFoundError):

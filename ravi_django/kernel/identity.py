@@ -21,8 +21,9 @@ _PART = re.compile(r"[A-Za-z0-9_.:@+-]{1,100}\Z")
 
 def _checked(field: str, value: object) -> str:
     if not isinstance(value, str) or not _PART.match(value):
+        fix = ". Leave the type out: the class sets it" if field == "key" and "/" in str(value) else ""
         raise InvalidInputError(
-            f"{field} must be 1 to 100 letters, digits or any of _ . : @ + -, not {value!r}", field=field
+            f"{field} must be 1 to 100 letters, digits or any of _ . : @ + -, not {value!r}{fix}", field=field
         )
     return value
 

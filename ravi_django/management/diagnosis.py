@@ -45,8 +45,11 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    looks = (settings, database, migrations, tenants, people, agents, sources, files, models)
-    return [finding for look in (*looks, services, outbox, schedules, erasures) for finding in _safely(look)]
+    first = [finding for look in (settings, database, migrations) for finding in _safely(look)]
+    if first[-1].fix == "manage.py migrate":
+        return first  # without the tables all others fail, with fixes of their own
+    looks = (tenants, people, agents, sources, files, models, services, outbox, schedules, erasures)
+    return first + [finding for look in looks for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
@@ -191,7 +194,11 @@ def agents() -> Iterator[Finding]:
     if addresses:
         yield Finding("ok", f"agents: {', '.join(addresses)}")
     else:
-        yield Finding("warning", "agents: none is registered", "call ravi_django.register(agent) in an app's agents.py")
+        yield Finding(
+            "warning",
+            "agents: none is registered",
+            "call register(agent) in agents.py of an app that is in INSTALLED_APPS",
+        )
     if not _has_table(Run):
         return
     if conf.ENGINE == "inline":

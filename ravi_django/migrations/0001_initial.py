@@ -260,6 +260,7 @@ class Migration(migrations.Migration):
                 ('digests', models.JSONField(help_text='Digests of instructions, tool schemas, options and messages', null=True)),
                 ('result', models.JSONField(null=True)),
                 ('error', models.JSONField(null=True)),
+                ('trace', models.JSONField(help_text="File, line and function of an exception's last frames; for staff, not exported", null=True)),
                 ('input_tokens', models.IntegerField(null=True)),
                 ('cached_tokens', models.IntegerField(null=True)),
                 ('output_tokens', models.IntegerField(null=True)),

@@ -29,6 +29,9 @@ class JournalEntry(models.Model):
     digests = models.JSONField(null=True, help_text="Digests of instructions, tool schemas, options and messages")
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
+    trace = models.JSONField(
+        null=True, help_text="File, line and function of an exception's last frames; for staff, not exported"
+    )
     input_tokens = models.IntegerField(null=True)
     cached_tokens = models.IntegerField(null=True)
     output_tokens = models.IntegerField(null=True)

@@ -13,6 +13,7 @@ from rest_framework import ISO_8601, serializers
 from rest_framework.exceptions import ErrorDetail
 
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
 
 MAX_UNKNOWN = 50  # unknown fields that an error names
@@ -26,7 +27,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         names = data if isinstance(data, dict) else ()
         known = ", ".join(self.fields) or "none"
         faults: Any = {
-            str(name): [ErrorDetail(f"unknown field; known are: {known}", "unknown")]
+            str(name): [ErrorDetail(f"unknown field; known are: {known}{did_you_mean(name, self.fields)}", "unknown")]
             for name in islice((name for name in names if name not in self.fields), MAX_UNKNOWN)
         }
         try:

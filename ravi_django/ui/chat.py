@@ -9,6 +9,7 @@ import json
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -23,8 +24,10 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 
 from ravi_django import access
 from ravi_django.conf import conf
+from ravi_django.kernel import AgentNotFoundError
 from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
+from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.people import mail
 from ravi_django.ui.access import Page, inbox_url, login_url, problem
 from ravi_django.ui.words import script_words
@@ -103,7 +106,7 @@ def chat_panel(request: HttpRequest | None, agent: str = "") -> SafeString:
     """The chat with one agent, or with all that the user may run; a link to the login for an anonymous visitor."""
     user = getattr(request, "user", None)
     if request is None or user is None:
-        return SafeString()
+        return _why_empty("the template has no request with a user: render it with request")
     if not user.is_authenticated:
         address = f"{login_url()}?{urlencode({'next': request.get_full_path()})}"
         return format_html('<p class="ravi-login"><a href="{}">{}</a></p>', address, _("Log in to chat"))
@@ -124,7 +127,12 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
         return SafeString()
     agents = agents_of(request.user, only=agent)
     if not agents:
-        return SafeString()
+        try:
+            specs.find_or_list(agent)
+            why = f"{request.user} may not run {agent}: register(agent, access=…), or the permission ravi.run_agent"
+        except AgentNotFoundError as error:
+            why = str(error) if agent else "this user may run no agent: register(agent, access=…)"
+        return _why_empty(why)
     mount = mail.path_to("run-list").removesuffix("runs/")
     chat = f"{mount}ui/panel/?{urlencode({'agent': agent})}"
     try:
@@ -134,6 +142,11 @@ def _panel(request: Any, agent: str, where: str, place: dict[str, Any] | None = 
     request.ravi_panel = True
     shown = {"mount": mount, "chat": chat, "title": agents[0]["name"], "home": home}
     return render_to_string("ravi/ui/panel.html", {**shown, "place": place, "kept": f"{where}.{agent}"}, request)
+
+
+def _why_empty(why: str) -> SafeString:
+    """Nothing is shown. With DEBUG a comment in the page says why."""
+    return format_html("<!-- ravi_chat: {} -->", why) if settings.DEBUG else SafeString()
 
 
 def _place(context: Any, request: Any) -> dict[str, Any] | None:

@@ -139,6 +139,7 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
         {
             **entry,
             "took": show.between(entry["row"].started_at, entry["row"].finished_at),
+            "trace": entry["row"].trace if hidden.sees(request.user) else None,
             "edited": [] if entry["is_said"] else journal.edited(entry),
             "shown": [(name, journal.folded(entry[name]), journal.copied(entry[name])) for name in _bodies(entry)],
         }

@@ -49,7 +49,7 @@ class CodeAgent:
 def code(function: Callable[..., Awaitable[Any]], *, model: Any = None, tools: Any = ()) -> CodeAgent:
     """Register a function as the agent `test/code`, in place of the one before."""
     agent = CodeAgent(function, model=model, tools=tools)
-    register(agent)
+    register(agent, replace=True)
     return agent
 
 

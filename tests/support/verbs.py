@@ -41,6 +41,7 @@ runtime.catalog.agent_models: uses_litellm
 runtime.catalog.prompt_engine: PROMPT_ENGINE_FILTERS=FILTERS PROMPT_ENGINE_TAGS=TAGS
 runtime.catalog.prompts: PromptTemplate
 runtime.catalog.registry: registry_access=_access agents_by_address=_agents DEFAULT_ACCESS get_agent
+    registry_conflicts=conflicts
     registry_known=_known known_addresses known_tools register register_tool spec_of registry_tools=_tools unregister
 runtime.catalog.rows: sync_after_migrate sync_agents
 runtime.catalog.specs: build_model check_spec specs_find=find bodies_forget=forget specs_load=load save_spec

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
@@ -37,7 +38,7 @@ from ravi_django.kernel import (
     TopicId,
 )
 from ravi_django.kernel.chat import ChatMessage, Role
-from ravi_django.kernel.checks import check_whole
+from ravi_django.kernel.checks import check_whole, did_you_mean
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
 from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError
@@ -113,7 +114,11 @@ class ReActAgent:
         middleware: Iterable[Any] | None = None,
         hooks: Any = None,
         public_signals: Iterable[str] | None = None,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            near = did_you_mean(next(iter(unknown)), [*inspect.signature(ReActAgent).parameters], 0.4)
+            raise TypeError(f"ReActAgent has no option {next(iter(unknown))!r}{near}")
         self.id = AgentId("react", key) if id is None else AgentId.parse(str(id))
         self.name = name or self.id.key
         self.model = checked_model(model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from ravi_django.agents.tools.approvers import Approvers, refuse_owner
-from ravi_django.kernel import HumanInput, Risk, RunContext, Tool, ToolUseBlock
+from ravi_django.kernel import Addressees, HumanInput, Risk, RunContext, Tool, ToolUseBlock
 from ravi_django.kernel.errors import (
     CancellationError,
     DeterminismError,
@@ -82,10 +82,16 @@ class ApprovalGate:
         """Raises InvalidInputError for approvers that cannot be asked about these tools."""
         found = list(tools)
         self.approvers.check(found)
-        for tool in found if self.handler is None else ():
-            for risk in Risk if tool.compute_risk is not None else [Risk(tool.risk)]:
-                if tool.approval == "always" or (tool.approval == "by_risk" and risk.rank >= self.required.rank):
-                    refuse_owner(tool, self.approvers.for_call(tool, risk))
+        for tool in found:
+            for _risk, to in self.asked(tool):
+                refuse_owner(tool, to)
+
+    def asked(self, tool: Tool) -> Iterator[tuple[Risk, Addressees | None]]:
+        """The risks at which people are asked about calls of the tool, and whom the agent or the tool names."""
+        for risk in Risk if tool.compute_risk is not None else [Risk(tool.risk)]:
+            is_risky = tool.approval == "by_risk" and risk.rank >= self.required.rank
+            if self.handler is None and (is_risky or tool.approval == "always"):
+                yield risk, self.approvers.for_call(tool, risk)
 
     async def settle(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> Settled:
         """Get a decision for a call that needs one, and record it in the journal."""

@@ -18,6 +18,7 @@ from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.tools.approvers import Approvers
 from ravi_django.agents.tools.delegate import handoff_name
 from ravi_django.kernel import AgentId, ExecutionBudget, GenerationOptions, HistoryRetention, InvalidInputError, Risk
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.json_values import check_storable
 from ravi_django.kernel.secrets import secret_names
 
@@ -192,7 +193,8 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
             tools = ", ".join(sorted(known)) or "none"
             raise _fault(
                 field,
-                f"unknown tool {name!r}; the tools are: {tools}. Register more with ravi_django.register_tool",
+                f"unknown tool {name!r}; the tools are: {tools}. Register more with ravi_django.register_tool"
+                f"{did_you_mean(name, known)}",
             )
         seen.add(name)
     for place, sub_agent in enumerate(spec.sub_agents):
@@ -207,8 +209,8 @@ def _check_tools(spec: AgentSpec, known: list[str] | None) -> None:
 def _check_agents(spec: AgentSpec, known: list[str] | None) -> None:
     for place, sub_agent in enumerate(spec.sub_agents):
         if known is not None and sub_agent.agent not in known:
-            agents = ", ".join(known) or "none"
-            raise _fault(f"sub_agents.{place}", f"unknown agent {sub_agent.agent!r}; the agents are: {agents}")
+            agents, near = ", ".join(known) or "none", did_you_mean(sub_agent.agent, known)
+            raise _fault(f"sub_agents.{place}", f"unknown agent {sub_agent.agent!r}; the agents are: {agents}{near}")
 
 
 def _check_result(spec: AgentSpec) -> None:
@@ -236,7 +238,8 @@ def _first_fault(error: ValidationError) -> InvalidInputError:
     place = [str(part) for part in fault["loc"]]
     if fault["type"] == "extra_forbidden":
         *above, name = place
-        return _fault(".".join(place), f"unknown field {name!r}; the fields are: {_fields_of(*above)}")
+        near = did_you_mean(name, _fields_of(*above))
+        return _fault(".".join(place), f"unknown field {name!r}; the fields are: {', '.join(_fields_of(*above))}{near}")
     if len(place) > 2 and place[0] == "sub_agents" and isinstance(fault["input"], str) and place[2] == "agent":
         place = place[:2]
     return _fault(".".join(place) or "spec", fault["msg"].removeprefix("Value error, "))
@@ -251,8 +254,8 @@ _PARTS: dict[str, type[BaseModel]] = {
 }
 
 
-def _fields_of(*place: str) -> str:
-    return ", ".join(_PARTS.get(place[0] if place else "", AgentSpec).model_fields)
+def _fields_of(*place: str) -> list[str]:
+    return list(_PARTS.get(place[0] if place else "", AgentSpec).model_fields)
 
 
 REACT, INFORMATION, PERSONAL_FEED = "react", "information", "personal_feed"

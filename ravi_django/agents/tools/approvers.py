@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ravi_django.kernel import Addressees, InvalidInputError, Risk, Tool
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.people import OWNER
 
 REST = "*"
@@ -62,9 +63,9 @@ class Approvers:
         names = set(tools)
         for key in self.named:
             if key not in names and key not in RISKS:
-                known = ", ".join(sorted(names)) or "none"
+                known, near = ", ".join(sorted(names)) or "none", did_you_mean(key, names)
                 raise InvalidInputError(
-                    f"approvers.{key}: not a risk, a tool of the agent or {REST!r}; the tools are: {known}",
+                    f"approvers.{key}: not a risk, a tool of the agent or {REST!r}; the tools are: {known}{near}",
                     field=f"approvers.{key}",
                 )
 

@@ -12,7 +12,7 @@ from typing import Any, overload
 from ravi_django.agents.tools.approvers import checked_policy, checked_visible, refuse_owner
 from ravi_django.agents.tools.signature import layers, read_docstring, read_signature, text_of
 from ravi_django.kernel import Addressees, Effect, Risk, Tool
-from ravi_django.kernel.checks import check_seconds, check_whole
+from ravi_django.kernel.checks import check_seconds, check_whole, did_you_mean
 
 RiskRule = Callable[[dict[str, Any]], Risk | str]
 
@@ -135,7 +135,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if function is not None:
         return FunctionTool(function, **options)
     if unknown := [name for name in options if name not in _OPTIONS]:
-        raise TypeError(f"@tool has no option {unknown[0]!r}; its options are {', '.join(_OPTIONS)}")
+        near = did_you_mean(unknown[0], _OPTIONS)
+        raise TypeError(f"@tool has no option {unknown[0]!r}; its options are {', '.join(_OPTIONS)}{near}")
     return functools.partial(FunctionTool, **options)
 
 

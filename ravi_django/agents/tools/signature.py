@@ -200,6 +200,8 @@ def _field(parameter: inspect.Parameter, annotation: Any, description: str | Non
             "so that the function can also be called from Python"
         )
     default = ... if parameter.default is parameter.empty else parameter.default
+    if default is None and annotation is not Any:  # `b: int = None`: a model may send the default
+        annotation |= None
     return annotation, Field(default, alias=parameter.name, **options)
 
 

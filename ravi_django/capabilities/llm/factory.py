@@ -10,8 +10,9 @@ from typing import Any
 from ravi_django.capabilities.llm.fallback import FALLBACK_AFTER_S, FALLBACK_TOTAL_S, FallbackModel
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.rehearsal.model import REHEARSAL, RehearsalModel
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.errors import InvalidInputError
-from ravi_django.kernel.llm import ChatModel, RetryPolicy
+from ravi_django.kernel.llm import ChatModel, GenerationOptions, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret
 
 
@@ -28,7 +29,8 @@ class LLMFactory:
     they override `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the rehearsal model `delay`
     (seconds per word). The key has no repr and is not pickled, stored or logged.
 
-    Raises InvalidInputError if `model` is empty, or a fallback is invalid.
+    Raises InvalidInputError if `model` is empty, a fallback is invalid, or a default looks like another one misspelt.
+    Other names are options of the provider.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class LLMFactory:
     ) -> None:
         if not model or not isinstance(model, str):
             raise InvalidInputError(f'model must be "gpt-4o", "{REHEARSAL}" or the like, not {model!r}', field="model")
+        _check_names(defaults)
         self.model = model
         self.fallbacks = (fallbacks,) if isinstance(fallbacks, str) else tuple(fallbacks)
         self.fallback_on, self.fallback_after = frozenset(fallback_on), fallback_after
@@ -95,6 +98,22 @@ class LLMFactory:
         raise InvalidInputError(
             f"a fallback must be a model's name, an LLMFactory or a ChatModel, not {given!r}", field="fallbacks"
         )
+
+
+# Options that litellm and the built-in model know; a provider may have others.
+_OPTIONS = (
+    *("api_base", "api_version", "context_window", "delay", "extra_body", "extra_headers", "frequency_penalty"),
+    *("max_completion_tokens", "max_retries", "n", "organization", "parallel_tool_calls", "presence_penalty", "prices"),
+    *("private_addresses", "seed", "service_tier", "thinking", "timeout", "top_k", "top_logprobs", "verbosity"),
+    *GenerationOptions.model_fields,
+)
+_PARAMETERS = ("model", "api_key", "fallbacks", "fallback_on", "fallback_after", "fallback_total", "retry")
+
+
+def _check_names(defaults: Mapping[str, Any]) -> None:
+    for name in defaults:
+        if name not in _OPTIONS and (near := did_you_mean(name, [*_OPTIONS, *_PARAMETERS], 0.8)):
+            raise InvalidInputError(f"LLMFactory has no option {name!r}{near}", field=name)
 
 
 _OF_ONE_SERVER = frozenset({"api_base", "prices", "context_window"})

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 from django.urls import NoReverseMatch, reverse
 from redis.exceptions import RedisError
 
@@ -56,7 +57,7 @@ class Command(BaseCommand):
         session, user = _session(options["session"]), user_named(options["user"], BAD_USAGE)
         asked = {"session": session and session.id, "user": user or (session and session.owner)}
         try:
-            specs.find(agent)
+            specs.find_or_list(agent)
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 inline = conf.ENGINE == "inline"
                 runner.run(self._inline(agent, text, asked) if inline else self._watched(agent, text, asked))
@@ -64,6 +65,9 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=BAD_USAGE) from error
         except KernelError as error:
             raise CommandError(str(error), returncode=FAILED) from error
+        except DatabaseError as error:
+            text = f"the database is not ready (manage.py migrate?): {error}"
+            raise CommandError(text, returncode=FAILED) from error
         except KeyboardInterrupt:
             self._leave()
             sys.exit(INTERRUPTED)

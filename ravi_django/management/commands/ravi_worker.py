@@ -15,6 +15,7 @@ from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.runtime import Runtime
 from ravi_django.runtime.catalog import agent_models, specs
+from ravi_django.runtime.engine.worker import start_line
 
 POLL_S = 0.2
 
@@ -28,7 +29,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            agents = sorted(specs.known_agents())
+            agents = specs.known_agents()
             warms = agent_models.uses_litellm()
         except DatabaseError as error:
             raise CommandError(f"the database is not ready (manage.py migrate?): {error}") from error
@@ -40,9 +41,9 @@ class Command(BaseCommand):
         agent_models.log_faults()
         connection.close()  # the engine has connections of its own
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-            runner.run(self._serve(agents, warms))
+            runner.run(self._serve(warms))
 
-    async def _serve(self, agents: list[str], warms: bool) -> None:
+    async def _serve(self, warms: bool) -> None:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -50,10 +51,7 @@ class Command(BaseCommand):
         if warms:
             threading.Thread(target=warm, name="ravi-warm", daemon=True).start()
         async with Runtime(poll_s=POLL_S) as runtime:
-            self._say(
-                f"ravi_worker {runtime.engine.name}: serves {', '.join(agents)}; up to {conf.MAX_RUNS} runs at "
-                f"once, on {connection.vendor}; Ctrl-C drains"
-            )
+            self._say(f"{await runtime.engine.database.call(start_line, runtime.engine)}; Ctrl-C drains")
             await stop.wait()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)  # a second signal ends the process

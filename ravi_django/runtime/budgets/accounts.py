@@ -18,6 +18,7 @@ from django.db.models.functions import Cast, Coalesce, TruncDate
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ExecutionBudget
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.models import BudgetAccount, DailyBudget, Run
 from ravi_django.runtime.db import clock
 
@@ -135,7 +136,7 @@ def faults(setting: Any) -> Iterator[str]:
 def faults_of_limits(limits: Mapping[Any, Any]) -> Iterator[str]:
     for name, value in limits.items():
         if name not in LIMITS:
-            yield f" has an unknown key {name!r}"
+            yield f" has an unknown key {name!r}; known: {', '.join(LIMITS)}{did_you_mean(name, LIMITS)}"
         elif value is not None:
             is_cost = name == "max_cost_usd"
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -18,7 +18,8 @@ from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
 from ravi_django.conf import conf
-from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, InvalidInputError, Tool
+from ravi_django.kernel import Agent, AgentId, AgentNotFoundError, ConflictError, InvalidInputError, Tool
+from ravi_django.kernel.checks import did_you_mean, listed
 from ravi_django.kernel.json_values import digest_of
 
 # Which users may run an agent: one of LEVELS, "perm:app.codename", or a function `(user, agent row) -> bool`.
@@ -29,6 +30,8 @@ DEFAULT_ACCESS: Access = "private"
 _agents: dict[str, Agent] = {}
 _access: dict[str, Access] = {}  # of registered agents, by address
 _by_team: set[str] = set()  # addresses that were registered as members of another agent alone
+_origins: dict[str, tuple[str, str]] = {}  # by address: the module and line of its registration, and its class
+conflicts: list[str] = []  # second agents of one address, met while the apps were loaded: see `checks`
 _tools: dict[str, Tool] = {}
 _built_in: Callable[[], Iterable[Tool]] = tuple  # makes the tools that need no configuration
 _known: Toolbox | None = None  # all tools; None: collect them again
@@ -36,8 +39,8 @@ _specs: dict[tuple[str, int | None], tuple[Agent, str, dict[str, Any]]] = {}
 _lock = threading.RLock()
 
 
-def register(agent: Agent, *, access: Access | None = None) -> Agent:
-    """Register an agent under its address, in place of an earlier one. Returns the agent.
+def register(agent: Agent, *, access: Access | None = None, replace: bool = False) -> Agent:
+    """Register an agent under its address. Returns the agent. `replace`: in place of an earlier one.
 
     `access` names the users who may run it over REST, sockets, admin, schedules and follows: "private" (the default:
     holders of `ravi.run_agent`), "staff", "authenticated", "perm:app.codename", or a function `(user, agent) -> bool`.
@@ -47,9 +50,17 @@ def register(agent: Agent, *, access: Access | None = None) -> Agent:
     address is registered already.
 
     Raises InvalidInputError when it has no `id: AgentId` or no async `run`, for invalid `middleware`, `hooks` or
-    `public_signals`, and for an unknown `access`.
+    `public_signals`, and for an unknown `access`. Raises ConflictError when another module or line has registered this
+    address; while Django loads the apps the first agent stays instead, and `manage.py check` reports the second.
     """
     _check(agent)
+    caller, kind = sys._getframe(1), type(agent)
+    origin = f"{caller.f_globals.get('__name__')}:{caller.f_lineno}", f"{kind.__module__}.{kind.__qualname__}"
+    if not replace and (fault := _conflict(agent, origin)):
+        if apps.ready:
+            raise ConflictError(f"{fault}. {CONFLICT_FIX}")
+        conflicts.append(fault)
+        return agent
     given = DEFAULT_ACCESS if access is None else access
     if not callable(given):
         check_access(given)
@@ -65,10 +76,22 @@ def register(agent: Agent, *, access: Access | None = None) -> Agent:
                 _access[place] = DEFAULT_ACCESS
                 _by_team.add(place)
         _agents[str(agent.id)] = agent
+        _origins[str(agent.id)] = origin
         _access[str(agent.id)] = given
         _by_team.discard(str(agent.id))
         _known = None
     return agent
+
+
+def _conflict(agent: Agent, origin: tuple[str, str]) -> str:
+    place = str(agent.id)
+    first = _origins.get(place, origin)
+    if first == origin or _agents.get(place) is agent:  # also a module that was imported again
+        return ""
+    return f"{place} is registered twice: {first[1]} by {first[0]}, and {origin[1]} by {origin[0]}"
+
+
+CONFLICT_FIX = "Give one of them another key, or call register(…, replace=True) where one replaces the other"
 
 
 def check_access(value: Any) -> str:
@@ -139,8 +162,25 @@ def unregister(address: AgentId | str) -> None:
     with _lock:
         _agents.pop(str(address), None)
         _access.pop(str(address), None)
+        _origins.pop(str(address), None)
         _by_team.discard(str(address))
         _known = None
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Registrations inside are undone at the end, and may replace those from outside."""
+    global _known
+    kept: list[tuple[Any, Any]] = [(one, one.copy()) for one in (_agents, _access, _origins, _tools, _by_team)]
+    _origins.clear()
+    try:
+        yield
+    finally:
+        with _lock:
+            for one, before in kept:
+                one.clear()
+                one.update(before)
+            _known = None
 
 
 def register_tool(*tools: Any) -> None:
@@ -192,6 +232,12 @@ def get_agent(address: AgentId | str) -> Agent:
         return _agents[str(address)]
     except KeyError:
         raise AgentNotFoundError(address) from None
+
+
+def hint_for(address: object, known: Iterable[str]) -> str:
+    """What AgentNotFoundError says about the agents that there are; nothing if there are none."""
+    names = sorted(known)
+    return f"{did_you_mean(address, names) or '.'} Registered agents: {listed(names)}" if names else ""
 
 
 def known_addresses() -> list[str]:

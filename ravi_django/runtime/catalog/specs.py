@@ -61,19 +61,37 @@ class Found:
 
 def find(address: AgentId | str) -> Found:
     """The agent for a new run of this address: the registered one, else the newest version of the row. One query.
-    Raises AgentNotFoundError when there is none, or it is disabled."""
+    Raises AgentNotFoundError when there is none, or it is disabled: its notes, which tracebacks show, name the agents
+    that there are. Its text does not: owners of runs read it."""
     try:
         place = address if isinstance(address, AgentId) else AgentId.parse(address)
     except InvalidInputError:
-        raise AgentNotFoundError(address) from None
+        raise _missing(address) from None
     if str(place) in registry._agents:
         if is_disabled(str(place)):
-            raise AgentNotFoundError(place)
+            raise AgentNotFoundError(place, is_disabled=True)
         return Found(place, access=registry.access_of(place))
     row = _rows().filter(address=str(place)).values_list("version", "spec", "access").first()
     if row is None:
-        raise AgentNotFoundError(place)
+        raise AgentNotFoundError(place, is_disabled=True) if is_disabled(str(place)) else _missing(place)
     return Found(place, *row)
+
+
+def find_or_list(address: AgentId | str) -> Found:
+    """`find` for the site's own code: the error's text names the agents that there are."""
+    try:
+        return find(address)
+    except AgentNotFoundError as error:
+        if error.is_disabled:
+            raise
+        raise AgentNotFoundError(address, registry.hint_for(address, known_agents())) from None
+
+
+def _missing(address: AgentId | str) -> AgentNotFoundError:
+    error = AgentNotFoundError(address)
+    if hint := registry.hint_for(address, known_agents()):
+        error.add_note(hint.strip(". "))
+    return error
 
 
 def in_code(address: AgentId) -> Found | None:

@@ -5,6 +5,7 @@ with its first request. Must survive: a reload or Ctrl-C in the middle of a run,
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import sys
@@ -23,8 +24,10 @@ from ravi_django.conf import conf, in_tests
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.engine.worker import close_worker, get_worker
+from ravi_django.runtime.engine.worker import close_worker, get_worker, start_line
 from ravi_django.runtime.runs import workers
+
+log = logging.getLogger("ravi.worker")
 
 LOOK_S = 1.0  # between two looks for the tables
 QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
@@ -70,7 +73,8 @@ def _start_when_ready() -> None:
         time.sleep(LOOK_S)
     if is_runserver():
         _expire_leases_of_dead_processes()
-    get_worker()
+    line = start_line(get_worker().engine)
+    sys.stderr.write(f"{line}\n") if is_runserver() else log.info("%s", line, extra={"action": "worker.start"})
     atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
     agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":

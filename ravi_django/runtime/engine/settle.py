@@ -29,6 +29,7 @@ from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.lifecycle.generations import Occupied
 from ravi_django.runtime.runs import workers
+from ravi_django.runtime.runs.failures import trace_of
 from ravi_django.runtime.runs.waking import RELEASED, ready
 
 DEADLINE = "deadline passed"
@@ -56,7 +57,7 @@ class Outcome:
     wait_s: float | None = None  # seconds until `wake_at`
     successor: Stop | None = None  # the run continues as its next generation or as another agent
     for_release: str = ""  # a worker of this release should try before the run is blocked
-    raised: BaseException | None = field(default=None, compare=False)  # by the agent's code, for the log
+    raised: BaseException | None = field(default=None, compare=False)  # by the agent's code: for the log and the trace
 
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
@@ -133,7 +134,8 @@ class Outcome:
             return []
         elif self.status == Status.SUSPENDED:
             result = {"waiting_on": [wait.shown() for wait in self.waits]}
-        return [Entry(f"run.{name}", f"@{name}.{lease.epoch}", error=self.error, result=result)]
+        trace = trace_of(self.raised)
+        return [Entry(f"run.{name}", f"@{name}.{lease.epoch}", error=self.error, trace=trace, result=result)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,7 @@ def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
         first = requeue(lease, delay_s=2 * conf.LEASE_S, for_release=outcome.for_release)
         return Settled(first, Status.PENDING), []
     error = with_ways_out(outcome.error or {})
-    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error)
+    entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error, trace=trace_of(outcome.raised))
     return Settled(block(lease, [entry], error=error), Status.BLOCKED), [entry]
 
 

@@ -15,15 +15,17 @@ import threading
 import time
 from concurrent.futures import Future
 from datetime import timedelta
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
 from ravi_django.conf import conf
+from ravi_django.db import connection
 from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
-from ravi_django.kernel.checks import seconds_of
+from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.models import TERMINAL, Run, Status, uuid7
-from ravi_django.runtime.catalog import registry
+from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.drive import Ending
@@ -95,6 +97,16 @@ class Worker:
         asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
+
+
+def start_line(engine: Engine, source: str = "no broker") -> str:
+    """What an operator reads at the start of a worker. Reads the database: not for the event loop."""
+    base = connection.settings_dict
+    host = f" at {base['HOST']}" if base.get("HOST") else ""
+    return (
+        f"ravi_django {version('ravi-django')}: worker {engine.name}; {source}; agents: {listed(specs.known_agents())}"
+        f"; {conf.MAX_RUNS} runs at once; lease {conf.LEASE_S:g} s; {connection.vendor} {base['NAME']}{host}"
+    )
 
 
 _worker: Worker | None = None
@@ -194,8 +206,8 @@ class Runtime:
         await self.engine.close()
 
     async def register(self, agent: Agent) -> AgentId:
-        """Make an agent known in this process."""
-        return registry.register(agent).id
+        """Make an agent known in this process, in place of the site's at its address."""
+        return registry.register(agent, replace=True).id
 
     async def submit(self, target: Agent | AgentId | str, message: Message | str | list[Any], **options: Any) -> str:
         """`ravi_django.submit` on this runtime; returns the run's id."""

@@ -24,6 +24,7 @@ from ravi_django.kernel import (
     InvalidInputError,
     Message,
 )
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.models import RaviFile, Run, Session
 from ravi_django.models.files import path_of
 from ravi_django.runtime.db import clock
@@ -74,7 +75,8 @@ def faults(given: Any) -> Iterator[str]:
         return
     for name, value in given.items():
         if name not in DEFAULTS["FILES"]:
-            yield f" has an unknown name {name!r}; known: {', '.join(DEFAULTS['FILES'])}"
+            known = DEFAULTS["FILES"]
+            yield f" has an unknown name {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}"
         elif name == "types":
             if not isinstance(value, list | tuple):
                 yield f"['types'] is {value!r}, not a list"

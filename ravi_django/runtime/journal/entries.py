@@ -46,6 +46,7 @@ class Entry:
     request: Any = None
     result: Any = None
     error: dict[str, Any] | None = None
+    trace: list[dict[str, Any]] | None = None  # see failures.trace_of
     digests: dict[str, Any] | None = None
     usage: Usage | None = None
     cost: float | None = None
@@ -309,6 +310,7 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         digests=entry.digests,
         result=_stored_value(entry, "result"),
         error=entry.error,
+        trace=entry.trace,
         **({name: getattr(entry.usage, name) for name in TOKENS} if entry.usage else {}),
         cost=entry.cost,
         inbox_upto=entry.inbox_upto,

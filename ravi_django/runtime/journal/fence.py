@@ -38,12 +38,12 @@ from ravi_django.runtime.journal.entries import (
 from ravi_django.runtime.journal.lease import Lease
 
 _ENTRY = (
-    "path, attempt, phase, kind, name, request, digests, result, error, "
+    "path, attempt, phase, kind, name, request, digests, result, error, trace, "
     "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, inbox_upto"
 )
 _ENTRY_VALUES = (
     "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
-    "%s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # the id first, elapsed seconds last
+    "%s::jsonb, %s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # id, …, elapsed seconds
 )
 _TURN = "agent, role, content, entry_id, name, keeps"
 _TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::uuid, %s::text, %s::int"
@@ -222,6 +222,7 @@ def _entry_params(entry: Entry) -> list[str | None]:
         dumps(entry.digests),
         stored_text(entry, "result"),
         dumps(entry.error),
+        dumps(entry.trace),
         *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in TOKENS),
         None if entry.cost is None else repr(entry.cost),
         None if entry.inbox_upto is None else str(entry.inbox_upto),

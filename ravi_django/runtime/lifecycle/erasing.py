@@ -210,7 +210,9 @@ _AUDITED = ("request", "version", "kind", "tool", "risk", "to", "arguments_hash"
 
 
 def _whole(row: Any) -> Any:
-    """The row; a turn with the content that the journal holds."""
+    """The row, without what only staff reads; a turn with the content that the journal holds."""
+    if isinstance(row, JournalEntry):
+        row.trace = None
     if isinstance(row, Turn):
         row.content, row.entry = row.blocks, None
     return row

@@ -37,6 +37,7 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.runs import failures
 
 _RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
 
@@ -181,7 +182,7 @@ async def around_tool(
         raise ended
     if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends at the same place
         entry.error = _refusal(failure, happened=context.made and tool.promised_effect is not Effect.IDEMPOTENT)
-    return _words(tool, context.made, failure) if result is None else result
+    return _no_result(ctx, tool, entry, context.made, failure) if result is None else result
 
 
 def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
@@ -195,7 +196,10 @@ def raise_refused(error: dict[str, Any] | None) -> None:
         raise GuardrailError(error.get("message", ""), guardrail=error.get("guardrail", ""))
 
 
-def _words(tool: Tool, made: bool, failure: Exception | None) -> ToolExecutionResult:
+def _no_result(ctx: RunState, tool: Tool, entry: Entry, made: bool, failure: Exception | None) -> ToolExecutionResult:
+    if failure is not None and not isinstance(failure, MiddlewareTermination | GuardrailError):
+        failures.tool_failed(ctx.effects.lease.run, tool.name, failure, attempt=entry.attempt)
+        entry.trace = failures.trace_of(failure)
     if failure is None:
         text = f"{tool.name} was not run: a middleware skipped it and gave no result"
     elif made:

@@ -26,6 +26,7 @@ from ravi_django.kernel import (
     Role,
     TransientError,
 )
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.json_values import is_storable, storable
 from ravi_django.runtime.journal import bodies as bodies_
@@ -235,7 +236,8 @@ def faults(table: Any) -> Iterator[str]:
             yield f"[{model!r}] is no dict of prices under a model's name"
             continue
         for name in sorted(set(prices) - set(pricing.FIELDS), key=str):
-            yield f"[{model!r}] has an unknown key {name!r}"
+            near = did_you_mean(name, pricing.FIELDS)
+            yield f"[{model!r}] has an unknown key {name!r}; known: {', '.join(pricing.FIELDS)}{near}"
         for name in pricing.FIELDS:
             yield from _faults_of_price(model, name, prices)
 

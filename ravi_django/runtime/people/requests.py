@@ -199,9 +199,13 @@ def opened(request: HumanRequest) -> dict[str, Any]:
     return {"id": str(request.id), "until": request.expires_at and request.expires_at.isoformat()}
 
 
-async def announce(effects: Effects, request: HumanRequest, name: str, write: Write | None = None) -> None:
+async def announce(
+    effects: Effects, request: HumanRequest, name: str, write: Write | None = None, trace: Any = None
+) -> None:
     """Inside of `performing`: write the request, by `write`, in one commit with the notes and the row that opens it."""
-    entry = Entry("request.opened", place_of(request.path, request.attempt), name, result=request_shown(request))
+    entry = Entry(
+        "request.opened", place_of(request.path, request.attempt), name, result=request_shown(request), trace=trace
+    )
     effects.entangled = True  # first: the commit may stand though this task is cancelled over it
     await effects.record(entry, write or partial(people_rows.open_request, request=request))
 

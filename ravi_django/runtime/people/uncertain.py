@@ -76,7 +76,7 @@ async def _open(effects: Effects, entry: Entry, why: str, not_before: datetime |
     await requests.address(effects, request)
     effects.requested[requests.place_of(entry.path, entry.attempt)] = str(request.id)
     async with effects.performing():
-        await requests.announce(effects, request, "uncertain")
+        await requests.announce(effects, request, "uncertain", trace=entry.trace)
     late, _ = await effects.database.call(running, effects, entry)
     if late is not None:  # `end_late` has not seen the request
         with suppress(ConflictError):

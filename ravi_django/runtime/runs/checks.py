@@ -27,7 +27,7 @@ from ravi_django.kernel import (
     SessionNotFoundError,
     TextBlock,
 )
-from ravi_django.kernel.checks import check_seconds, check_text
+from ravi_django.kernel.checks import check_seconds, check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import Session
@@ -138,7 +138,9 @@ def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, An
     try:
         budget = ExecutionBudget.model_validate(value)
     except ValidationError as error:
-        raise InvalidInputError(f"budget: {first_error(error)}", field="budget") from None
+        known, names = ExecutionBudget.model_fields, list(value) if isinstance(value, Mapping) else []
+        near = next((did_you_mean(name, known) for name in names if name not in known), "")
+        raise InvalidInputError(f"budget: {first_error(error)}{near}", field="budget") from None
     return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
 
 

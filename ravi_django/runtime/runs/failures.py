@@ -9,24 +9,52 @@ import traceback
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
+from ravi_django.kernel import HandlerError
+from ravi_django.kernel.json_values import storable
 from ravi_django.models import Run
 from ravi_django.signals import run_failed
 
 runs_log = logging.getLogger("ravi.runs")
 tools_log = logging.getLogger("ravi.tools")
 
+ASYNC_FIX = ": make the tool a plain def, which runs on a thread where the ORM works"
+FRAMES = 30  # of a trace
 A_MINUTE = 10  # lines of one tool and exception; then their number
 
 _lock = threading.Lock()
 _lines: dict[tuple[str, str], tuple[float, int]] = {}  # begin of the minute, and lines of it
 
 
+def trace_of(error: BaseException | None) -> list[dict[str, Any]] | None:
+    """The last frames of an exception, after those of its cause: file, line and function, for staff. A trace has no
+    source, no message and no values."""
+    frames: list[dict[str, Any]] = []
+    passed: list[BaseException] = []
+    while error is not None and error not in passed:
+        passed.append(error)
+        steps = [(step.f_code, line) for step, line in traceback.walk_tb(error.__traceback__)][-FRAMES:]
+        frames[:0] = [
+            {"file": storable(code.co_filename)[-200:], "line": line, "function": storable(code.co_name)[:200]}
+            for code, line in steps
+        ]
+        error = _behind(error)
+    return frames[-FRAMES:] or None
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return error.exceptions[0]
+    return error.cause if isinstance(error, HandlerError) else error.__cause__
+
+
 def run_ended(
     run: Run, epoch: int, status: str, error: dict[str, Any] | None, raised: BaseException | None = None
 ) -> None:
     """A run failed or is blocked: call it once its row is committed. `epoch`: of the lease that ended so."""
+    raised = raised.cause if isinstance(raised, HandlerError) else raised
     extra = {"action": f"run.{status}", "run": str(run.id), "agent": run.agent, "attempt": epoch}
     text = f"{(error or {}).get('type')}: {(error or {}).get('message')}"
     _write(runs_log, logging.ERROR, f"run {run.id} of {run.agent} is {status}: {text}", raised, extra)
@@ -63,4 +91,5 @@ def tool_failed(run: Run, tool: str, error: BaseException, *, attempt: int = 1, 
     if is_over and count > A_MINUTE:
         tools_log.log(level, "%s: %d more lines of %s were left out", tool, count - A_MINUTE, key[1], extra=extra)
     if is_over or count < A_MINUTE:
-        _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}", error, extra)
+        fix = ASYNC_FIX if isinstance(error, SynchronousOnlyOperation) else ""
+        _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}{fix}", error, extra)

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError
+from ravi_django.kernel.checks import did_you_mean
 
 MOST_S = 10 * 366 * 24 * 3600  # of an interval, and of a jitter
 LENGTH = 200  # characters of a cron expression
@@ -162,7 +163,8 @@ def zone_of(name: Any) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, TypeError, OSError):  # zoneinfo raises different errors for different bad names
-        raise _bad("timezone", f"timezone must be a name like Europe/Berlin, not {str(name)[:64]!r}") from None
+        near = did_you_mean(name, available_timezones())
+        raise _bad("timezone", f"timezone must be a name like Europe/Berlin, not {str(name)[:64]!r}{near}") from None
 
 
 def _bad(field: str, message: str) -> InvalidInputError:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import blocks_adapter, blocks_json
 from ravi_django.kernel.errors import AgentNotFoundError, InvalidInputError, ToolArgumentsError, message_of
 from ravi_django.kernel.flow import FinishAgentResult
@@ -154,7 +155,7 @@ async def _prepare(
     tool = ctx.toolbox.get(name)
     if tool is None:
         known = ", ".join(ctx.toolbox.names()) or "none"
-        return f"there is no tool {name!r}; the tools are: {known}"
+        return f"there is no tool {name!r}; the tools are: {known}{did_you_mean(name, ctx.toolbox.names())}"
     if outcome is None and (refusal := ctx.effects.spent.refusal(tool)):  # a call that has paused was allowed
         return refusal
     if tool.permission and not await ctx.effects.database.call(permitted, ctx.user_id, tool.permission):

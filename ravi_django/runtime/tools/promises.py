@@ -90,6 +90,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
     """A started row first. After it, only a result or ToolRefused says whether the effect happened."""
     effects = ctx.effects
     while True:
+        entry.trace = None
         started = Entry(KIND, entry.path, entry.name, phase="started", attempt=entry.attempt, request=entry.request)
         await effects.record(started)
         effects.started[entry.path] = entry
@@ -123,6 +124,7 @@ async def _at_most_once(ctx: RunState, tool: Tool, ready: dict[str, Any], entry:
 
 def _log(ctx: RunState, tool: Tool, entry: Entry, error: BaseException, level: int = logging.ERROR) -> None:
     level = logging.INFO if isinstance(error, PermissionDenied) else level
+    entry.trace = failures.trace_of(error)
     failures.tool_failed(ctx.effects.lease.run, tool.name, error, attempt=entry.attempt, level=level)
 
 

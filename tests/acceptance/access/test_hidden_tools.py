@@ -194,7 +194,7 @@ def test_staff_read_all_of_it_also_of_their_own_runs(owner: Any, boss: Any) -> N
 
 def test_it_stays_hidden_where_the_tool_is_unknown_and_in_a_fork(owner: Any, boss: Any) -> None:
     run = ended(started(owner), boss)
-    register(ReActAgent("crm-desk", model=ScriptedModel(["Well."])))
+    register(ReActAgent("crm-desk", model=ScriptedModel(["Well."])), replace=True)
 
     forked = client_of(owner).post(f"/ravi/runs/{run.id}/fork/", {"after_seq": 8}, format="json").json()
 

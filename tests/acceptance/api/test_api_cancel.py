@@ -70,7 +70,7 @@ def test_a_run_that_this_process_drives_is_told_at_once(client, user, agent, set
         return ""
 
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline", "HEARTBEAT_S": 10.0}
-    world.register(make_agent(model=ScriptedModel([never])))
+    world.register(make_agent(model=ScriptedModel([never])), replace=True)
     try:
         run = submit(agent, "hi", user=user)
         assert calling.wait(seconds(20))

@@ -25,7 +25,7 @@ WRONG_KEY = ModelError("wrong key", type="AuthenticationError")
 
 def failing_once() -> None:
     script = iter([WRONG_KEY])
-    world.register(make_agent(model=ScriptedModel([lambda messages, options: next(script, "It is 42.")])))
+    world.register(make_agent(model=ScriptedModel([lambda messages, options: next(script, "It is 42.")])), replace=True)
 
 
 def drive_to_failure(run: Any) -> None:
@@ -110,9 +110,8 @@ def test_a_fork_is_a_new_run_in_a_new_session(client: APIClient, user: Any, agen
 
 @pytest.mark.django_db(transaction=True)
 def test_a_fork_with_a_message_answers_that_one_after_the_same_conversation(client, stranger, user, agent) -> None:
-    world.register(
-        make_agent(model=ScriptedModel([lambda messages, options: f"Heard {len(messages)}: {messages[-1].text}"]))
-    )
+    heard = ScriptedModel([lambda messages, options: f"Heard {len(messages)}: {messages[-1].text}"])
+    world.register(make_agent(model=heard), replace=True)
     first = submit(agent, "hi", user=user)
     drive(str(first.id))
     run = submit(agent, "What is 6 * 7?", user=user, session=first.session_id)

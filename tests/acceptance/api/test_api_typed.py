@@ -72,7 +72,7 @@ def test_what_the_model_was_told_of_a_wrong_answer_was_not_said(client: APIClien
         return "in words" if wrong else '{"name": "Bern", "people": 140000}'
 
     memory, model = ContextConfig(DjangoHistoryProvider()), ScriptedModel([answer])
-    world.register(ReActAgent("api-typed", model=model, result_model=City, context=memory))
+    world.register(ReActAgent("api-typed", model=model, result_model=City, context=memory), replace=True)
     run = client.post("/ravi/runs/", {"agent": TYPED, "input": "which?"}, format="json").json()
     drive(run["id"])
 

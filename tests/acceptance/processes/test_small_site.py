@@ -58,6 +58,15 @@ def test_the_minimal_agent_answers(model: ModelServer, environment: dict[str, st
     assert said(about.requests[0]["messages"][0]) == "You are a helpful assistant."
 
 
+def test_commands_say_that_the_database_is_not_migrated(environment: dict[str, str], tmp_path: Path) -> None:
+    environment["DATABASE_URL"] = f"sqlite:///{tmp_path / 'empty.sqlite3'}"
+
+    for command in (["ravi_run", AGENT, "hi"], ["ravi_worker"]):
+        done = forks.run(["manage.py", *command], env=environment, capture_output=True, text=True, timeout=BOUND_S)
+        assert "the database is not ready (manage.py migrate?): no such table: ravi_agent" in done.stderr, command
+        assert done.returncode and "Traceback" not in done.stderr, command
+
+
 def test_ravi_worker_drives_what_another_process_submits(model, environment, tmp_path) -> None:
     environment["RAVI_MODEL"] = "openai/test-model"
     worker = Child(  # the one `manage.py ravi_worker` that is no fork
@@ -86,6 +95,9 @@ def test_ravi_worker_drives_what_another_process_submits(model, environment, tmp
 
     assert ended and outputs(tmp_path) == ["It is 84."] * 20, worker.tail(60)
     assert worker.returncode == 0, worker.tail(60)
+    start = next(line for line in worker.log.read_text().splitlines() if line.startswith("ravi_django "))
+    assert "; no broker; agents: " in start and AGENT in start and "; lease " in start
+    assert f"sqlite {tmp_path / 'db.sqlite3'}; Ctrl-C drains" in start
     assert [about.calls() for about in abouts] == [[1, 2]] * 20
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from tests.support.site_process import Site, Worker
+from tests.support.site_process import MARGIN_S, Site, Worker
 
 pytestmark = pytest.mark.full
 
@@ -60,3 +60,15 @@ def test_a_prefork_worker_leaves_the_queue_and_keeps_its_others(site: Site, work
         assert "Task ravi." not in other.text, "neither a run nor one of the sweeps of these seconds"
         assert engines_of(site, other) == []
     worker.wait_for("Task ravi.sweep[")
+    assert "; queue ravi; agents: " in worker.text and "; lease 3 s; postgresql " in worker.text
+
+
+def test_a_prefork_worker_of_that_queue_alone_ends_with_the_line_that_works(site: Site) -> None:
+    lone = site.start_worker("-P", "prefork", "-c", "1", "-Q", "ravi")
+    try:
+        assert lone.wait_ended(MARGIN_S) == 1
+        assert "the prefork pool cannot run agents" in lone.text and "-P threads -c 200 -Q ravi" in lone.text
+        assert " ready." not in lone.text
+    finally:
+        lone.child.stop()
+        site.workers.remove(lone)

@@ -317,7 +317,7 @@ def test_agents_given_as_tools_are_registered_along_unless_known_by_themselves()
         assert sub_agents_of(outer) == [middle]
         assert get_agent(inner.id) is inner and get_agent("agent/middle") is known
         again = Poet("inner")
-        register(ReActAgent("outer", model=ScriptedModel(["x"]), tools=[again]))
+        register(ReActAgent("outer", model=ScriptedModel(["x"]), tools=[again]), replace=True)
         assert get_agent(inner.id) is again
     finally:
         for address in (inner.id, middle.id, outer.id):

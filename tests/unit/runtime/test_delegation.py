@@ -53,7 +53,7 @@ def boss(script, *sub_agents, **options):
     """Register an orchestrator; returns its model and a run of it."""
     model = ScriptedModel(script, name="boss")
     configs = [one if isinstance(one, SubAgentConfig) else SubAgentConfig(one) for one in sub_agents]
-    register(OrchestratorAgent("boss", model=model, sub_agents=configs, **options))
+    register(OrchestratorAgent("boss", model=model, sub_agents=configs, **options), replace=True)
     return model, make_run("orchestrator/boss")
 
 
@@ -194,7 +194,7 @@ def test_an_edited_description_is_drift_alone_and_a_sub_agent_that_is_gone_block
     for sub_agents in ([SubAgentConfig("test/writer", "Writes very well.", 60)], []):
         model, run = boss([handoff("writer"), "ok"], SubAgentConfig(member(echoes), "Writes."))
         drive(run, dies=3, written=True)
-        register(OrchestratorAgent("boss", model=model, sub_agents=sub_agents))
+        register(OrchestratorAgent("boss", model=model, sub_agents=sub_agents), replace=True)
         take_over(clock, run)
         if sub_agents:
             idle(run)

@@ -132,7 +132,7 @@ def failing(user):
     async def agent(ctx, inbox):
         raise PermanentError("the agent's own")
 
-    register(CodeAgent(agent, key="feed"))
+    register(CodeAgent(agent, key="feed"), replace=True)
     return follow(owner=user)
 
 

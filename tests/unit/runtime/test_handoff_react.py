@@ -66,7 +66,7 @@ def busy():
     async def stay(ctx, inbox):
         await ctx.sleep_until_signal("never")
 
-    register(CodeAgent(stay, key="b"))
+    register(CodeAgent(stay, key="b"), replace=True)
     return drive(make_run("test/b")).session
 
 

@@ -123,6 +123,6 @@ def test_children_are_replayed_with_their_parents(step, ran):
     run_until_idle()
     ran.clear()
     assert check() == (0, "ravi_replay_check: runs=2 broken=0 drifted=0\n")
-    register(CodeAgent(another_argument, key="child", tools=[step]))
+    register(CodeAgent(another_argument, key="child", tools=[step]), replace=True)
     assert "runs=2 broken=1" in check()[1]
     assert ran == []

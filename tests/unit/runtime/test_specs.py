@@ -237,7 +237,7 @@ def test_a_worker_looks_for_work_before_it_imports_the_library_of_a_model(monkey
             raise found
         return found
 
-    worker = SimpleNamespace(keep_looking=lambda: done.append("look"))
+    worker = SimpleNamespace(keep_looking=lambda: done.append("look"), engine=SimpleNamespace(name="w"))
     world.patch(monkeypatch, "get_worker", lambda: worker)
     monkeypatch.setattr(tasks.gc, "freeze", lambda: None)
     world.patch(monkeypatch, "uses_litellm", uses_litellm)

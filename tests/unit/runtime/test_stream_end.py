@@ -289,7 +289,7 @@ def test_a_child_that_is_cancelled_with_its_parent_says_so() -> None:
     found = steps(run)
     assert found.count((str(hand.id), "error", "cancelled")) == 1
     assert found[-1][1] == "stream.done"
-    register(CodeAgent(stay, key="child"))  # and one that waits, at once
+    register(CodeAgent(stay, key="child"), replace=True)  # and one that waits, at once
     run = make_run()
     run_until_idle()
     child = Run.objects.get(parent=run)

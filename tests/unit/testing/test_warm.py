@@ -73,7 +73,7 @@ def test_a_drive_during_another_has_a_loop_of_its_own():
         loops.append(asyncio.get_running_loop())
         await asyncio.to_thread(lambda: in_background(runs.drive, inner).result(BOUND_S))
 
-    register(CodeAgent(end))
+    register(CodeAgent(end), replace=True)
     register(CodeAgent(wait, key="outer"))
     inner = make_run()
     runs.drive(make_run("test/outer"))
