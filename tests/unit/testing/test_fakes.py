@@ -37,7 +37,7 @@ def add(a: int, b: int) -> int:
 
 
 def adder(*script):
-    return register(ReActAgent("adder", model=ScriptedModel(list(script)), tools=[add]))
+    return register(ReActAgent("adder", model=ScriptedModel(list(script)), tools=[add], retention="none"))
 
 
 CALL = ToolUseBlock(tool_name="add", arguments={"a": 1, "b": 2}, call_id="c1")

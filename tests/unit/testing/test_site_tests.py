@@ -71,21 +71,19 @@ def test_scripts_replace_a_model_nest_and_are_taken_back(helper: ReActAgent) -> 
     assert run_sync(ADDRESS, "Hello") == "its own"
 
 
-@pytest.mark.filterwarnings("ignore:Test functions should return None")
 def test_a_script_decorates_functions_and_classes() -> None:
     @scripted(ADDRESS, ["decorated"])
-    async def in_a_loop() -> str:
-        run = await asyncio.to_thread(submit, ADDRESS, "Hello")
-        await arun_until_idle()
-        await run.arefresh_from_db()
-        return str(run.output)
+    async def in_a_loop() -> int:
+        return await arun_until_idle()
 
     @scripted(ADDRESS, ["decorated"])
     class Case:
         def test_it(self) -> str:
             return run_sync(ADDRESS, "Hello")
 
-    assert [asyncio.run(in_a_loop()), Case().test_it(), Case().test_it()] == ["decorated"] * 3
+    run = submit(ADDRESS, "Hello")
+    assert asyncio.run(in_a_loop()) == 1
+    assert [run.result(), Case().test_it(), Case().test_it()] == ["decorated"] * 3
     assert run_sync(ADDRESS, "Hello") == "its own"
 
 
