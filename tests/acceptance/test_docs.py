@@ -363,7 +363,7 @@ def test_the_package_names_pages_that_exist_and_no_other_product() -> None:
 
     pages = [path.read_text() for path in ROOT.glob("docs/*.md") if path.name != "seeds.md"]
     assert [
-        name for text in [*texts, *pages, README] for name in re.findall(r"\bAgentic\b|(?<!X-)\bRavi\b", text)
+        name for text in [*texts, *pages, README.text] for name in re.findall(r"\bAgentic\b|(?<!X-)\bRavi\b", text)
     ] == []
 
 

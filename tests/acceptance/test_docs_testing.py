@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -12,13 +11,12 @@ import pytest
 from django.core.management import call_command
 
 from tests.support import forks, template
-from tests.support.docs import ROOT, Page
+from tests.support.docs import ROOT, Page, write
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.full
 
 PAGE = Page("testing")
-README = (ROOT / "README.md").read_text()
 SERVER = os.environ.get("RAVI_TEST_POSTGRES", "")
 DATABASE = f"ravi_docs_testing_{os.getpid()}"
 POSTGRESQL = f"""
@@ -35,16 +33,11 @@ PYTEST = (
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A new site with the first blocks of README, and the tests of the page."""
+    """A new site with the blocks of README, and the tests of the page."""
     call_command("startproject", "shop", tmp_path)
-    (tmp_path / "shop/agents").mkdir()
-    for name in ("shop/settings.py", "shop/agents/__init__.py", "shop/urls.py"):
-        block = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.DOTALL)
-        assert block, f"README has no block {name}"
-        with (tmp_path / name).open("a") as file:
-            file.write(block.group(1))
-    for name in ("shop/tests.py", "shop/test_refunds.py"):
-        (tmp_path / name).write_text(PAGE.code(name))
+    for block in (*Page("README").blocks, *PAGE.blocks):
+        if block.file.startswith("shop/"):
+            write(tmp_path, block)
     return tmp_path
 
 

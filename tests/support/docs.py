@@ -72,7 +72,7 @@ def write(folder: Path, block: Block) -> None:
     """Type a block into the file that it names."""
     path = folder / block.file
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_text() if block.file.endswith(EXTENDED) else ""
+    before = path.read_text() if path.name in EXTENDED else ""
     path.write_text(f"{before}\n{block.text}")
 
 

@@ -279,7 +279,8 @@ def _copy_session(source: Run, end: int, title: str) -> Session:
 _OF_CALL = (  # on SQLite and on PostgreSQL
     """WHEN kind = 'llm.call' THEN json(json_extract(result, '$.content')) ELSE json_array(json_object(
   'type', 'tool_result', 'call_id', json_extract(request, '$.call_id'),
-  'content', json(json_extract(result, '$.content')), 'is_error', json(iif(json_extract(result, '$.is_error'), 'true', 'false'))))""",
+  'content', json(json_extract(result, '$.content')),
+  'is_error', json(iif(json_extract(result, '$.is_error'), 'true', 'false'))))""",
     """WHEN kind = 'llm.call' THEN result -> 'content' ELSE jsonb_build_array(jsonb_build_object(
   'type', 'tool_result', 'call_id', request -> 'call_id', 'content', result -> 'content',
   'is_error', coalesce(result -> 'is_error', 'false')))""",
@@ -387,9 +388,8 @@ def _copy_files(source: Run, new: Run) -> None:
 
 def _time_of(source: Run, point: int) -> datetime:
     """When the last shared row was recorded; without one, when the run was created."""
-    rows = JournalEntry.objects.filter(run_id=source.id, seq=point)
-    finished: datetime | None = rows.values_list("finished_at", flat=True).first()
-    return finished or source.created_at
+    rows = JournalEntry.objects.filter(run_id=source.id, seq=point).values_list("finished_at", flat=True)
+    return rows.first() or source.created_at
 
 
 def _sums(new: Run) -> dict[str, Any]:
