@@ -1,5 +1,6 @@
 # Needs Python ≥ 3.11 and make; everything else is installed into .venv.
 #
+#   make                                                these lines
 #   make demo [PORT=8000] [HOST=127.0.0.1] [CHECK=1]    the demo site with all its services
 #   make demo MODEL=local                               … with a small real language model on this machine
 #   make test [ARGS="tests/unit -k journal"]            the gate: the tests before each change; RAVI_TEST_SLOW=3 triples all bounds
@@ -20,7 +21,7 @@
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
 #   make soak [SECONDS=600]                             sockets of 50 users while workers and Valkey die
-#   make screenshots                                    the pictures of the README, in docs/images
+#   make screenshots                                    the pictures of README and docs, in docs/images
 #   make clean                                          remove what these made, the demo's data too
 
 PY ?= python3
@@ -37,7 +38,10 @@ PYTEST := $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -
 # Clients in Node, where it is installed.
 CLIENTS := tests/clients/node_modules/assistant-ui.js
 
-.PHONY: demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
+.PHONY: help demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
+
+help:
+	@sed -n '/^#/!q; s/^# *//p' Makefile
 
 demo:
 	@$(PY) .ci/install demo $(filter local,$(MODEL))

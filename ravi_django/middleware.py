@@ -12,8 +12,7 @@ from ravi_django.agents.guards.guardrails import (
     ToolGuardrail as ToolGuardrail,
 )
 from ravi_django.agents.guards.pii import PIIRedaction as PIIRedaction
-from ravi_django.agents.hooks import Hooks as Hooks
-from ravi_django.agents.middleware import MiddlewarePipeline as MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.kernel import (
     AgentContextProtocol as AgentContextProtocol,
     AgentMiddleware as AgentMiddleware,

@@ -18,8 +18,7 @@ from ravi_django.agents.context import (
     ToolResultCompaction as ToolResultCompaction,
     TruncationCompaction as TruncationCompaction,
 )
-from ravi_django.agents.hooks import Hooks as Hooks
-from ravi_django.agents.middleware import MiddlewarePipeline as MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.agents.news.information import InformationAgent as InformationAgent
 from ravi_django.agents.news.items import Item as Item
 from ravi_django.agents.news.personal_feed import PersonalFeedAgent as PersonalFeedAgent

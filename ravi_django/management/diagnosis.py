@@ -45,8 +45,11 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    looks = (settings, database, migrations, tenants, people, agents, sources, files, models)
-    return [finding for look in (*looks, services, outbox, schedules, erasures) for finding in _safely(look)]
+    first = [finding for look in (settings, database, migrations) for finding in _safely(look)]
+    if first[-1].fix == "manage.py migrate":
+        return first  # without the tables all others fail, with fixes of their own
+    looks = (tenants, people, agents, sources, files, models, services, outbox, schedules, erasures)
+    return first + [finding for look in looks for finding in _safely(look)]
 
 
 def _safely(look: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -251,7 +251,13 @@ class RunConsumer(StreamConsumer):
 
 
 class SessionConsumer(StreamConsumer):
-    """`message` goes to the session's last agent, `cancel` is for the streamed tree."""
+    """A session's run trees, one after the other: the oldest one that has not ended, or the newest if all have ended;
+    then every later one, in the order of submission. `seq` restarts with each tree. The server does not close the
+    socket. `message` goes to the session's last agent, `cancel` is for the streamed tree.
+
+    `after` applies to the first tree. After a reconnect that tree may have ended: `&run=<id>` (any run of the tree that
+    `after` was read from) names the tree to continue with.
+    """
 
     async def find(self) -> None:
         session_id = uuid_of(self.scope["url_route"]["kwargs"]["id"])

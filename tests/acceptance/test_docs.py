@@ -1,4 +1,4 @@
-"""Everything that README and docs show is run or checked here."""
+"""What README and docs show is run here in a site of README's blocks, and their names and links are checked."""
 
 from __future__ import annotations
 
@@ -14,43 +14,23 @@ from django.core.management import call_command, get_commands, load_command_clas
 
 from ravi_django.conf import DEFAULTS
 from tests.support import forks, template
-from tests.support.docs import Page
+from tests.support.docs import PAGES, ROOT, Page, with_real_model, write
 from tests.support.openai_server import Body, OpenAIServer, Reply, tool_results
 from tests.support.patience import seconds
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
-
-
-def snippet(name: str) -> str:
-    """The README's block of code that begins with the comment `# name`."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", README, re.DOTALL)
-    assert found, f"README has no block {name}"
-    return found.group(1)
+README = Page("README")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new Django site with the README's blocks pasted in."""
+    """A new Django site with the README's blocks typed in, and those of the feeds page."""
     folder = tmp_path_factory.mktemp("site")
     call_command("startproject", "shop", folder)
-    settings = folder / "shop/settings.py"
-    settings.write_text(
-        settings.read_text()
-        + snippet("shop/settings.py")
-        + "SQLITE = DATABASES\n"
-        + snippet("settings.py")
-        + "DATABASES = SQLITE\n"
-        + 'if os.environ.get("SMALL_SITE"):\n    RAVI = {"ENGINE": "inline"}\n    CHANNEL_LAYERS = {}\n'
-    )
-    urls = folder / "shop/urls.py"
-    urls.write_text(urls.read_text() + snippet("shop/urls.py"))
-    (folder / "shop/asgi.py").write_text(snippet("asgi.py"))
-    (folder / "shop/agents").mkdir()
-    for name in ("__init__", "agents/__init__", "agents/news", "agents/people", "agents/refunds", "celery"):
-        (folder / f"shop/{name}.py").write_text(snippet(f"shop/{name}.py"))
+    for block in (*README.blocks, *(one for one in Page("feeds").blocks if one.file == "shop/agents/news.py")):
+        if block.file:
+            write(folder, with_real_model(block))
     return folder
 
 
@@ -74,41 +54,10 @@ def story(
     site: Path, script: Callable[[Body], Reply], *argv: str
 ) -> tuple[subprocess.CompletedProcess[str], list[Body]]:
     """A process in the site whose model answers by the script; its requests to the model are returned too."""
-    small = {"DJANGO_SETTINGS_MODULE": "shop.settings", "SMALL_SITE": "1"}
+    settings = {"DJANGO_SETTINGS_MODULE": "shop.settings"}
     with OpenAIServer(script=script) as server:
-        ran = python(site, *argv, **small, OPENAI_API_BASE=server.base_url, OPENAI_API_KEY="test")
+        ran = python(site, *argv, **settings, OPENAI_API_BASE=server.base_url, OPENAI_API_KEY="test")
     return ran, [request.body for request in server.requests]
-
-
-def test_a_site_made_from_the_readme_passes_its_checks(site: Path) -> None:
-    checked = python(site, "manage.py", "check", "--fail-level", "WARNING")
-
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_a_site_made_from_the_readme_serves_its_asgi_application(site: Path) -> None:
-    code = "import shop.asgi; print(sorted(shop.asgi.application.application_mapping))"
-
-    ran = python(site, "-c", code)
-
-    assert ran.stdout.strip() == "['http', 'websocket']", ran.stderr
-
-
-def test_the_readmes_agent_answers_with_its_tool(site: Path) -> None:
-    def script(body: Body) -> Reply:
-        if tool_results(body):
-            return Reply(text="It left this morning.")
-        return Reply(tool_calls=(("order_status", {"order_id": 7}),))
-
-    (site / "db.sqlite3").unlink()  # this test starts from nothing, as the README's reader does
-    migrated = python(site, "manage.py", "migrate", SMALL_SITE="1")
-    ran, bodies = story(site, script, "manage.py", "ravi_run", "react/helper", "Where is order 7?")
-
-    assert migrated.returncode == 0, migrated.stderr
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "order_status" in ran.stdout
-    assert "It left this morning." in ran.stdout
-    assert "left the warehouse" in str(bodies[-1])
 
 
 BEGIN = """
@@ -120,26 +69,6 @@ from ravi_django.testing import run_until_idle
 
 world.replace("dispatch_send", lambda run_id: None)  # run_until_idle drives them, no worker besides
 """
-WAITING = """
-from shop.agents import refunds
-run = submit("shop/refunds", "Order 7")
-run_until_idle()
-run.refresh_from_db()
-print(run.status)
-refunds.parcel_returned(run.id, 7)
-refunds.parcel_returned(run.id, 7)
-run_until_idle()
-run.refresh_from_db()
-print(run.status, run.output)
-"""
-
-
-def test_the_readmes_run_waits_and_goes_on(site: Path) -> None:
-    ran, _ = story(site, lambda body: Reply(text="Thank you!"), "-c", BEGIN + WAITING)
-
-    assert ran.stdout.splitlines() == ["suspended", "completed Thank you!"], ran.stderr
-
-
 NEWS = """
 from shop.agents import news
 from django.contrib.auth.models import User
@@ -161,7 +90,7 @@ for row in JournalEntry.objects.filter(kind="log", name="feed.curated").order_by
 """
 
 
-def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
+def test_the_docs_reader_keeps_what_its_user_prefers(site: Path) -> None:
     ran, _ = story(site, lambda body: Reply(text="A bridge."), "-c", BEGIN + NEWS)
 
     assert ran.stdout.splitlines() == [
@@ -169,46 +98,6 @@ def test_the_readmes_reader_keeps_what_its_user_prefers(site: Path) -> None:
         "eve False Ferries have delays",
         "eve False A bridge.",
     ], ran.stderr
-
-
-PEOPLE = """
-import shop.agents.people
-from django.contrib.auth.models import Group, User
-from ravi_django import answer
-from ravi_django.models import HumanRequest
-ann = User.objects.create_user("ann")
-ann.groups.add(Group.objects.create(name="finance"))
-run = submit("react/refunds", "Order 7 came broken.", user=User.objects.create_user("bob"))
-run_until_idle()
-request = HumanRequest.objects.get(run=run)
-print(request.kind, request.to, request.tool, request.arguments["amount"])
-answer(request, "edit", arguments={"order_id": 7, "amount": 5}, by=ann)
-run_until_idle()
-run.refresh_from_db()
-print(run.status, repr(run.output))
-question = submit("user_proxy/boss", "Shall we close on Sunday?")
-run_until_idle()
-request = HumanRequest.objects.get(run=question)
-print(request.kind, request.to)
-answer(request, text="No.", by=User.objects.create_user("boss"))
-run_until_idle()
-question.refresh_from_db()
-print(question.output)
-"""
-
-
-def test_the_readmes_people_are_asked_and_decide(site: Path) -> None:
-    def script(body: Body) -> Reply:
-        if not tool_results(body):
-            return Reply(tool_calls=(("refund", {"order_id": 7, "amount": 50}),))
-        return Reply(text=f"Told: {body['messages'][-1]['content']}")
-
-    ran, _ = story(site, script, "-c", BEGIN + PEOPLE)
-
-    asked, done, question, told = ran.stdout.splitlines() or [ran.stderr] * 4
-    assert (asked, question, told) == ("approval group:finance refund 50", "question user:boss", "No."), ran.stderr
-    assert done.startswith("completed 'Told: [a person changed the arguments of this call"), done
-    assert "Paid back 5 for order 7." in done
 
 
 TYPED = """
@@ -248,9 +137,9 @@ print(agent.id, agent.tools.names(), len(asyncio.run(agent.context.history.get(a
 
 
 def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path) -> None:
-    page = (ROOT / "docs/agents.md").read_text()
-    for name, block in re.findall(r"```python\n# (shop/\w+\.py)\n(.*?)```", page, re.DOTALL):
-        (site / name).write_text(block)
+    for block in Page("agents").blocks:
+        if block.language == "python":
+            write(site, block)
 
     def script(body: Body) -> Reply:
         if tool_results(body):
@@ -347,11 +236,8 @@ drive(submit("react/cases", "Let me talk to returns"), "broken")
 
 
 def test_the_docs_flows_run(site: Path) -> None:
-    page = (ROOT / "docs/flows.md").read_text()
-    blocks = re.findall(r"```python\n# (shop/\w+\.py)\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == page.count("```python")
-    for name, block in blocks:
-        (site / name).write_text(block)
+    for block in Page("flows").blocks:
+        write(site, block)
 
     calls = {
         "order 8": ("handoff_returns", {"task": "order 8"}),
@@ -422,9 +308,12 @@ def test_the_docs_team_shares_the_work_and_hands_over(site: Path) -> None:
     ], ran.stderr
 
 
+TEXTS = {page: page.read_text() for page in PAGES}
+
+
 @pytest.mark.gate
 def test_every_command_of_the_docs_exists() -> None:
-    shown = {*re.findall(r"manage\.py (ravi_\w+)", "".join(page.read_text() for page in ROOT.glob("docs/*.md")))}
+    shown = {*re.findall(r"manage\.py (ravi_\w+)", "".join(TEXTS.values()))}
 
     assert len(shown) > 5
     for name in shown:
@@ -432,26 +321,36 @@ def test_every_command_of_the_docs_exists() -> None:
 
 
 @pytest.mark.gate
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_every_make_target_of_the_docs_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
+    targets = {*re.findall(r"(?:^    |`)make ([a-z-]+)", "".join(TEXTS.values()), re.MULTILINE)}
 
-    for target in set(re.findall(r"make ([a-z-]+)", README)) - {"and"}:
+    assert {"demo", "test", "chaos"} <= targets
+    for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
 @pytest.mark.gate
 def test_every_setting_is_documented() -> None:
-    documented = (ROOT / "docs/settings.md").read_text()
+    documented = Page("settings").text
 
     assert [key for key in DEFAULTS if f"`{key}`" not in documented] == []
 
 
 @pytest.mark.gate
-def test_every_file_that_the_docs_name_exists() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    named = {(page, name) for page in pages for name in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())}
+def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
+    for page, text in TEXTS.items():
+        for name, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+            target = page.parent / name if name else page
+            assert target.exists(), f"{page.name}: {name}"
+            assert not anchor or anchor in anchors(target.resolve()), f"{page.name}: {name}#{anchor}"
 
-    assert [name for page, name in named if not (page.parent / name).exists()] == []
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings, and those that the page names."""
+    headings = re.findall(r"^#+ (.*)", TEXTS[page], re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | {*re.findall(r'<a id="(.*?)">', TEXTS[page])}
 
 
 @pytest.mark.gate
@@ -471,7 +370,7 @@ def test_the_package_names_pages_that_exist_and_no_other_product() -> None:
 @pytest.mark.gate
 def test_every_step_of_the_walks_is_where_the_page_says() -> None:
     package = ROOT / "ravi_django"
-    walks = (ROOT / "docs/architecture.md").read_text().split("## Five walks")[1].split("## Which file")[0]
+    walks = Page("architecture").text.split("## Five requests")[1].split("## Which file")[0]
     steps = re.findall(r"`([\w/]+\.py): (\w+)`", walks)
 
     for file, name in steps:
@@ -484,4 +383,4 @@ def test_the_index_leads_to_every_page_once() -> None:
     linked = re.findall(r"\]\((\w[\w-]*\.md)\)", (ROOT / "docs/index.md").read_text())
 
     assert sorted(linked) == sorted(page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md")
-    assert "(docs/index.md)" in README
+    assert "(docs/index.md)" in README.text

@@ -103,8 +103,8 @@ runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING
 runtime.files.files: delete_unused
 runtime.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
 runtime.lifecycle.fork: fork store_fork=write_fork
-runtime.lifecycle.generations: continue_as_new hand_over handing_over_is_occupied=_is_occupied
-runtime.lifecycle.names: NAMES_ROWS=ROWS
+runtime.lifecycle.generations: continue_as_new hand_over=write_handoff handing_over_is_occupied=_is_occupied
+runtime.lifecycle.personal: NAMES_ROWS=ROWS
 runtime.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES
 runtime.lifecycle.prune: PRUNE_BLOBS=BLOBS DAY_S PRUNE_KINDS=KINDS prune retention
 runtime.lifecycle.prune_rows: prune_delete=delete_rows forget_archives prune_frames=frames journal_rows prune_blobs
@@ -192,7 +192,7 @@ runtime.streams.reading: events_archived=archived events_follow=follow events_pa
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
-runtime.streams.table: DatabaseBuffer
+runtime.streams.buffer: DatabaseBuffer
 runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
 runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown

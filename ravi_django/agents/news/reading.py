@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.messages import Instructions, checked_model, instructions_text, model_name, names_of, shown
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.news.items import PER_GENERATION, Item, address_of, is_over, items_of, wants_answer
 from ravi_django.kernel import AgentId, ChatModel, DataPayload, GenerationOptions, InvalidInputError, Message
 from ravi_django.kernel.checks import check_whole

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any, Self
 
 from ravi_django.agents.current import enter_agent, enter_message
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
     Instructions,
@@ -19,7 +18,7 @@ from ravi_django.agents.messages import (
     model_name,
     shown,
 )
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
 from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
 from ravi_django.agents.react.result import Result, ResultType, deliver_result

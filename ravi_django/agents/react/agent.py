@@ -10,7 +10,6 @@ from typing import Any, Never
 
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
 from ravi_django.agents.messages import (
     Instructions,
@@ -21,7 +20,7 @@ from ravi_django.agents.messages import (
     message_to_chat,
     names_of,
 )
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result

@@ -1,6 +1,5 @@
 """Fetch and parse feeds and files, and make items of them."""
 
-from ravi_django.capabilities.feeds.adapter import Polled, SourceError
-from ravi_django.capabilities.feeds.item import Item
+from ravi_django.capabilities.feeds.adapter import Item, Polled, SourceError
 
 __all__ = ["Item", "Polled", "SourceError"]

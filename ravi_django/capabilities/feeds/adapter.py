@@ -3,13 +3,186 @@ error of every poll."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic_core import to_json
 
-from ravi_django.capabilities.feeds.item import Item
+from ravi_django.kernel.errors import InputTooLargeError, InvalidInputError
+from ravi_django.kernel.json_values import digest_of
+
+ID_LENGTH = 500
+TITLE_LENGTH = 500
+URL_LENGTH = 2000
+TEXT_LENGTH = 20_000
+EXTRA_BYTES = 64 * 1024
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_WEB = re.compile(r"https?://[^\s\x00-\x20\x7f<>\"]+\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One new thing that an agent gets from a source. Texts are plain, without markup or control characters, and cut at
+    their limits.
+
+    Raises ValueError when `extra` is not a JSON object or has more than 64 KiB.
+    """
+
+    id: str = ""  # the source's own id, the same after edits
+    title: str = ""  # one line, at most 500 characters
+    url: str = ""  # http or https; any other is dropped
+    text: str = ""  # at most 20,000 characters
+    published: str = ""  # ISO 8601, UTC; empty: unknown
+    author: str = ""  # one line
+    extra: dict[str, Any] = field(default_factory=dict)  # JSON; more data of the source
+
+    def __post_init__(self) -> None:
+        url = self.url.strip()
+        whole = _clean(self.id or ("" if len(url) <= URL_LENGTH else url))  # a cut URL would not work
+        self._put("id", whole if len(whole) <= ID_LENGTH else f"sha256:{_sha256(whole)}")
+        self._put("title", _line(self.title, TITLE_LENGTH))
+        self._put("url", url if len(url) <= URL_LENGTH and _WEB.match(url) else "")
+        self._put("text", _clean(self.text).strip()[:TEXT_LENGTH])
+        self._put("published", _line(self.published, 40))
+        self._put("author", _line(self.author, 200))
+        self._put("extra", _json_object(self.extra))
+
+    def _put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of the id; without one, of the URL; without both, of title and text."""
+        if self.id:
+            return _sha256(f"id\0{self.id}")
+        return _sha256(f"url\0{self.url}" if self.url else f"words\0{self.title}\0{self.text}")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the texts: a new digest is an edit. URLs and dates are left out, since they change without one."""
+        return digest_of([self.title, self.text, self.author, self.extra])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _clean(text: str) -> str:
+    """Remove control characters except newline and tab, and lone surrogates."""
+    return _CONTROL.sub(" ", text)
+
+
+def _line(text: str, length: int) -> str:
+    return " ".join(_clean(text).split())[:length].rstrip()
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"extra must be a dict of JSON values, not {value!r:.100}")
+    try:
+        size = len(to_json(value))
+    except ValueError as error:
+        raise ValueError(f"extra is not JSON: {error}") from None
+    if size > EXTRA_BYTES:
+        raise ValueError(f"extra has {size} bytes as JSON, the limit is {EXTRA_BYTES}")
+    return value
+
+
+DEFAULTS: dict[str, tuple[str, ...]] = {  # without an option: the first of these fields that exists
+    "id": ("id", "guid"),
+    "title": ("title",),
+    "text": ("text",),
+    "url": ("url",),
+}
+PATHS = (*DEFAULTS, "items")
+MOST_OF_BODY = 500  # items of one body
+
+
+def items_in(body: Any, options: Mapping[str, Any]) -> list[Item]:
+    """One Item for a JSON object, or for each object of an array. The options `id`, `title`, `text` and `url` are
+    dotted paths into the object (`event.id`, `tags.0`). `items` is the path of the array inside the body. `keep` is a
+    list of paths whose values become `extra`; without it the whole object does.
+
+    The id of an object without one is a digest of its content: the same object again is not a new item.
+
+    Raises InvalidInputError and InputTooLargeError, which name the field.
+    """
+    where = options.get("items")
+    entries, place = (at_path(body, where), where) if where else (body, "")
+    if isinstance(entries, Mapping):
+        entries = [entries]
+    elif not isinstance(entries, list):
+        name = f"the body's {place}" if place else "the body"
+        raise InvalidInputError(f"{name} must be a JSON object or an array of objects", field=place or "body")
+    if len(entries) > MOST_OF_BODY:
+        raise InvalidInputError(f"{len(entries)} items at once, the limit is {MOST_OF_BODY}", field=place or "body")
+    prefix = f"{place}." if place else ""
+    many = isinstance(body, list) or bool(place)
+    return [_item(entry, options, f"{prefix}{index}." if many else "") for index, entry in enumerate(entries)]
+
+
+def at_path(value: Any, path: str) -> Any:
+    """The value at a path like `a.b.0`; None when it does not exist."""
+    for part in path.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isascii() and part.isdigit() and len(part) < 6 and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+def faults(options: Mapping[str, Any]) -> Iterator[str]:
+    """An error message for each invalid option."""
+    for name in PATHS:
+        if name in options and not _is_path(options[name]):
+            yield f"{name} must be a path like event.id, not {options[name]!r}"
+    keep = options.get("keep")
+    if keep is not None and not (isinstance(keep, list) and all(map(_is_path, keep))):
+        yield f'keep must be a list of paths like ["event.kind"], not {keep!r}'
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200 and all(value.split("."))
+
+
+def _item(entry: Any, options: Mapping[str, Any], place: str) -> Item:
+    if not isinstance(entry, Mapping):
+        raise InvalidInputError(f"must be a JSON object, not {type(entry).__name__}", field=place.rstrip(".") or "body")
+    words = {name: _words(entry, name, options, place) for name in DEFAULTS}
+    if not words["id"]:
+        if "id" in options:
+            path = options["id"]
+            raise InvalidInputError(f"the item has no value at {path}, the path of its id", field=f"{place}{path}")
+        words["id"] = f"body:{digest_of(entry)}"
+    keep = options.get("keep")
+    extra = {path: at_path(entry, path) for path in keep} if isinstance(keep, list) else {"body": entry}
+    if (size := len(to_json(extra))) > EXTRA_BYTES:
+        fix = "list the fields to keep in the source's option keep"
+        raise InputTooLargeError(
+            f"an item has {size} bytes, the limit is {EXTRA_BYTES}; {fix}", field=place.rstrip(".") or "body"
+        )
+    return Item(**words, extra=extra)
+
+
+def _words(entry: Any, name: str, options: Mapping[str, Any], place: str) -> str:
+    for path in [options[name]] if name in options else DEFAULTS[name]:
+        value = at_path(entry, path)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise InvalidInputError("must be a text or a number", field=f"{place}{path}")
+        return str(value)
+    return ""
+
 
 MOST = 1_000  # items of one poll
 STATE_BYTES = 16 * 1024

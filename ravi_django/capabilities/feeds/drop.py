@@ -16,7 +16,7 @@ from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
-from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item, items_in
+from ravi_django.capabilities.feeds.adapter import TEXT_LENGTH, Item, items_in
 from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.json_values import read_json, storable
 

@@ -16,8 +16,7 @@ from urllib.parse import urljoin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from ravi_django.capabilities.feeds.adapter import SourceError
-from ravi_django.capabilities.feeds.item import TEXT_LENGTH, Item
+from ravi_django.capabilities.feeds.adapter import TEXT_LENGTH, Item, SourceError
 from ravi_django.capabilities.feeds.xml_scan import checked
 from ravi_django.capabilities.net.html_text import decoded, readable
 from ravi_django.kernel.errors import InputTooLargeError

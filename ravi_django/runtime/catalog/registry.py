@@ -13,9 +13,8 @@ from typing import Any
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from ravi_django.agents.hooks import Hooks
 from ravi_django.agents.messages import checked_names
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.tools.delegate import DelegateTool
 from ravi_django.agents.tools.toolbox import Toolbox, sub_agents_of
 from ravi_django.conf import conf

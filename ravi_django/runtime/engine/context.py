@@ -37,10 +37,10 @@ from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
 from ravi_django.runtime.lease.inbox import hops_of, trail_of
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lifecycle import endings, handoff
+from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.model_calls import call as model_calls
-from ravi_django.runtime.people import approvals, questions, standing
+from ravi_django.runtime.people import approvals, requests, standing
 from ravi_django.runtime.social import calls
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.teams import asks, spawn as children
@@ -149,7 +149,7 @@ class DurableContext(RunState):
         signal: str = "",
     ) -> HumanInput:
         asked = {"choices": choices, "context": context, "free_text": free_text, "timeout": timeout, "to": to}
-        return await questions.ask(self, question, **asked, signal=signal)
+        return await requests.ask(self, question, **asked, signal=signal)
 
     async def approve(
         self,
@@ -165,7 +165,7 @@ class DurableContext(RunState):
     ) -> HumanInput:
         more: dict[str, Any] = {"call_id": call_id, "schema": schema, "description": description}
         more["hidden"] = bool(hidden.of_tool(self.toolbox.get(tool)))
-        until = questions.expiry(self, timeout)
+        until = requests.expiry(self, timeout)
         asked = approvals.checked(tool, arguments, risk=risk, to=to, expires_at=until, **more)
         return await approvals.ask(self, asked)
 
@@ -191,7 +191,7 @@ class DurableContext(RunState):
         closing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """End without a reply: another agent continues this run. Never returns."""
-        await handoff.hand_over(self, target, task, answers, closing)
+        await generations.hand_over(self, target, task, answers, closing)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)

@@ -264,7 +264,7 @@ def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: 
     not stored then: the code adds them again."""
     lease, upto = effects.lease, effects.inbox_upto or 0
     try:
-        first, hints = generations.hand_over(
+        first, hints = generations.write_handoff(
             lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried
         )
         return Settled(first, Status.PENDING, [*hints, lease.run_id])

@@ -15,9 +15,8 @@ from uuid import UUID
 
 from django.contrib.auth import get_user_model
 
-from ravi_django.agents.hooks import Hooks, frozen
 from ravi_django.agents.memory.transcript import keeps_of
-from ravi_django.agents.middleware import MiddlewarePipeline
+from ravi_django.agents.middleware import Hooks, MiddlewarePipeline, frozen
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
     Agent,

@@ -157,7 +157,7 @@ def is_ancestor(run_id: UUID, of: UUID) -> bool:
     return run_id != of and run_id in slots.above(Run.objects.get(id=of))
 
 
-OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs; a mark, see `deletion.py`
+OWNER_DELETED = "its owner was deleted"  # the cancel reason of a deleted user's runs; a mark, see `erasing.py`
 
 
 class Unseen(Exception):

@@ -1,6 +1,10 @@
 """Personal data: erase the rows of a deleted user or conversation, and export a user's rows.
 
 An export leaves out arguments and results of tools with `visible="staff"`.
+
+A run without an owner would continue as the system's. So each run of a deleted user gets a cancel reason, also an ended
+one: it cannot continue. Django deletes the rows below a run first and the run last. Writers for a run lock its row. The
+deleter locks it before the first of those rows is deleted: nothing is written after that.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from ravi_django.models import TERMINAL, Blob, Erasure, HumanRequest, JournalEnt
 from ravi_django.models.schedules import SESSION_GONE
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
-from ravi_django.runtime.lifecycle import endings, erasure_rows, names, prune_rows
+from ravi_django.runtime.lifecycle import endings, erasure_rows, personal, prune_rows
 from ravi_django.runtime.lifecycle.endings import OWNER_DELETED, cancel, to_cancel
 from ravi_django.runtime.lifecycle.personal import TABLES, Scope, all_of, trees_of
 from ravi_django.runtime.runs import waking, workers
@@ -141,8 +145,8 @@ def work(most: float = inf, batches: float = inf) -> None:
     for erasure in Erasure.objects.filter(position="").order_by("id"):
         if most > 0:
             most -= workers.each(partial(_work_off, most=most), erasure) or 0
-    names.forget_in_ended()
-    while batches > 0 and names.forget_names():
+    personal.forget_in_ended()
+    while batches > 0 and personal.forget_names():
         batches -= 1
 
 

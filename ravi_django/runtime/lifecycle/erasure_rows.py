@@ -32,8 +32,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lifecycle import prune_rows
-from ravi_django.runtime.lifecycle.names import BEGUN
-from ravi_django.runtime.lifecycle.personal import TABLES, Scope, Table, runs_of
+from ravi_django.runtime.lifecycle.personal import BEGUN, TABLES, Scope, Table, runs_of
 from ravi_django.runtime.rollups import counting
 from ravi_django.runtime.social import follow_rows
 from ravi_django.runtime.teams.slots import reached

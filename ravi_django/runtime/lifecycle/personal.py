@@ -1,16 +1,30 @@
-"""The rows that are a person's. Erasure and export use this one list; a test finds a model without an entry."""
+"""The rows that are a person's, and the person's name in rows of others. Erasure and export use this one list; a test
+finds a model without an entry.
+
+Names are text, in columns and in JSON, and no index finds them. One pass reads the tables in the order of their keys,
+for all deletions at the same time, and replaces the names by pseudonyms. `Erasure.position` is how far it is.
+
+A journal has the names of people who answered the run's requests. It is rewritten with those requests. A live run's
+journal is rewritten after the run's end, because its code reads it again: `Erasure.runs` are those runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet
+from django.apps import apps
+from django.db.models import Exists, F, Model, OuterRef, Q, QuerySet, TextField
+from django.db.models.functions import Cast
 
+from ravi_django.db import lock_rows, transaction
 from ravi_django.models.agent import Agent, AgentVersion
 from ravi_django.models.audit import AuditRecord
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
@@ -18,12 +32,14 @@ from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
 from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
 from ravi_django.models.rollup import Rollup
-from ravi_django.models.run import Ask, Feedback, Run, Signal
+from ravi_django.models.run import TERMINAL, Ask, Feedback, Run, Signal
 from ravi_django.models.schedules import Schedule, ScheduleTick
 from ravi_django.models.session import BoardTask, Session, Turn
 from ravi_django.models.site import Erasure, OutboxEvent, StreamFrame, SweepState, Ticket, WorkerProcess
 from ravi_django.models.social import FeedItem, Follow, Publication
 from ravi_django.models.sources import Source, SourceItem
+from ravi_django.runtime.runs import workers
+from ravi_django.runtime.teams.slots import reached
 
 NONE = Q(pk__in=[])
 
@@ -152,3 +168,171 @@ def runs_of(roots: Collection[Any]) -> list[Any]:
     """The runs of these trees, the deepest first."""
     rows = Run.objects.filter(Q(id__in=roots) | Q(root__in=roots)).order_by(F("depth").desc(), "id")
     return list(rows.values_list("id", flat=True))
+
+
+ROWS = 5_000  # read in one transaction
+MOST = 100  # names that one pass looks for
+DECIDED = ("by", "instead_of", "revoked_by")  # keys of JSON that name a person
+BEGUN = "names"  # the position before the first row
+LIVE = "runs"  # the position behind the last row, while there are live runs
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Columns of text or JSON that may have names, and the time of a row: a later one names another user."""
+
+    model: type[Model]
+    columns: tuple[str, ...]
+    written: str = "created_at"
+
+
+def _tables() -> list[Named]:
+    found = [
+        Named(HumanRequest, ("to", "steps", "answer")),
+        Named(AuditRecord, ("detail",)),
+        Named(StickyDecision, ("decided_by_name",)),
+        Named(Signal, ("payload",)),
+        Named(OutboxEvent, ("body",)),
+        Named(Publication, ("body",)),
+    ]
+    if apps.is_installed("django.contrib.admin"):
+        from django.contrib.admin.models import LogEntry
+
+        found.append(Named(LogEntry, ("change_message",), "action_time"))
+    return found
+
+
+@dataclass
+class Name:
+    name: str
+    pseudonym: str
+    until: datetime
+
+    @cached_property
+    def _places(self) -> re.Pattern[str]:
+        return re.compile(rf"(\bin place of |\buser:){re.escape(self.name)}(?![\w@+-]|\.\w)")
+
+    def without(self, value: Any, key: str = "") -> Any:
+        """The value with the pseudonym in the name's places. The bare name counts under the keys DECIDED alone."""
+        if isinstance(value, dict):
+            return {inner: self.without(item, inner) for inner, item in value.items()}
+        if isinstance(value, list):
+            return [self.without(item, key) for item in value]
+        if not isinstance(value, str) or self.name not in value:
+            return value
+        if value == self.name:
+            return self.pseudonym if key in DECIDED else value
+        return self._places.sub(rf"\g<1>{self.pseudonym}", value)
+
+
+def forget_names() -> bool:
+    """One batch of the pass that is furthest; whether there was one. A pass that fails is left to the next sweep: the
+    others go on. An erasure whose pass has ended is deleted, unless it waits for live runs."""
+    begun = Erasure.objects.exclude(position__in=("", LIVE))
+    for position in begun.order_by("-position").values_list("position", flat=True).distinct():
+        if workers.apart(_forget, list(begun.filter(position=position).order_by("id")[:MOST])):
+            return True
+    return False
+
+
+def _forget(group: list[Erasure]) -> bool:
+    at = group[0].position
+    names = [Name(one.name, one.pseudonym, one.created_at) for one in group if one.name]
+    rows = Erasure.objects.filter(id__in=[erasure.id for erasure in group], position=at)
+    with transaction.atomic():
+        lock_rows(rows)
+        if not rows.exists():  # another sweep has moved them on
+            return True
+        position, live = _pass_on(at, names) if names else ("", set())
+        runs = sorted(live.union(*(one.runs or () for one in group)))
+        if position or runs:
+            rows.update(position=position or LIVE, runs=runs)
+        else:
+            rows.delete()
+    return True
+
+
+def forget_in_ended() -> None:
+    """Rewrite the journals of runs that have ended since the pass. An erasure without live runs is complete."""
+    for erasure in Erasure.objects.filter(position=LIVE).order_by("id"):
+        workers.each(_forget_in_ended, erasure)
+
+
+def _forget_in_ended(erasure: Erasure) -> None:
+    with transaction.atomic():
+        live = _in_journals(erasure.runs or (), [Name(erasure.name, erasure.pseudonym, erasure.created_at)])
+        if live:
+            Erasure.objects.filter(id=erasure.id).exclude(runs=sorted(live)).update(runs=sorted(live))
+        else:
+            erasure.delete()
+
+
+def _pass_on(position: str, names: Sequence[Name]) -> tuple[str, set[str]]:
+    """Rewrite the next rows. Returns where the next batch begins (empty at the end), and the live runs whose journals
+    are left. A position is the index of the table and the last key, after a letter that sorts after BEGUN."""
+    tables = _tables()
+    _, place, last = ("", "0", "") if position == BEGUN else position.split(":", 2)
+    table = tables[int(place)]
+    key = table.model._meta.pk
+    assert key is not None
+    rows = table.model._default_manager.order_by("pk")
+    if last:
+        rows = rows.filter(pk__gt=key.to_python(last))
+    ids = list(rows.values_list("pk", flat=True)[:ROWS])
+    live = _replace(table, ids, names) if ids else set()
+    if len(ids) == ROWS:
+        return f"names:{place}:{ids[-1]}", live
+    return f"names:{int(place) + 1}:" if int(place) + 1 < len(tables) else "", live
+
+
+def _replace(table: Named, ids: Sequence[Any], names: Sequence[Name]) -> set[str]:
+    rows = table.model._default_manager.filter(pk__range=(ids[0], ids[-1]))
+    runs = set()
+    for row in _with(rows, table.columns, names):
+        if _rename(row, table, names):
+            row.save(update_fields=list(table.columns))
+            runs.add(getattr(row, "run_id", None))
+    return _in_journals(runs - {None}, names)
+
+
+def _with(rows: Any, columns: Sequence[str], names: Sequence[Name]) -> list[Any]:
+    """The rows with one of the names somewhere in these columns, as text."""
+    found = Q()
+    for name in names:
+        for column in columns:
+            for text in {name.name, *(json.dumps(name.name, ensure_ascii=ascii)[1:-1] for ascii in (True, False))}:
+                found |= Q(**{f"text_{column}__contains": text})
+    texts = {f"text_{column}": Cast(column, TextField()) for column in columns}
+    locked = rows.select_for_update(of=("self",), no_key=True).order_by("pk")
+    return list(locked.annotate(**texts).filter(found))
+
+
+def _rename(row: Any, table: Named, names: Sequence[Name]) -> bool:
+    changed = False
+    for name in names:
+        if getattr(row, table.written) > name.until:
+            continue
+        for column in table.columns:
+            before = getattr(row, column)
+            after = name.without(before, "by" if column == "decided_by_name" else "")
+            if after != before:
+                setattr(row, column, after)
+                changed = True
+    return changed
+
+
+def _in_journals(runs: Iterable[Any], names: Sequence[Name]) -> set[str]:
+    """Rewrite the decisions in the journals of these runs and their forks. Returns the live ones, which are left."""
+    found = reached(
+        {UUID(str(run)) for run in runs},
+        lambda edge: Run.objects.filter(forked_from__in=edge).values_list("id", flat=True),
+    )
+    locked = Run.objects.select_for_update(no_key=True).filter(id__in=found).order_by("id")
+    ended = {id: status in TERMINAL for id, status in locked.values_list("id", "status")}
+    over = [id for id, is_over in ended.items() if is_over]
+    entries = JournalEntry.objects.filter(run__in=over).exclude(kind__in=("llm.call", "tool.call"))  # no names there
+    for entry in _with(entries, ("result",), names):
+        for name in names:
+            entry.result = name.without(entry.result)
+        entry.save(update_fields=["result"])
+    return {str(id) for id, is_over in ended.items() if not is_over}

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.capabilities.feeds import adapter, drop, item, signatures
+from ravi_django.capabilities.feeds import adapter, drop, signatures
 from ravi_django.capabilities.feeds.parse import NEWEST
 from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError
@@ -133,7 +133,7 @@ def _webhook(source: Source) -> Iterator[Fault]:
         yield "secret", f"{wanted}; or leave it empty, and call ravi_django.runtime.sources.webhooks.make_secret"
     if (scheme := source.options.get("scheme", signatures.RAVI)) not in list(signatures.SCHEMES):
         yield "options", f"scheme must be one of {', '.join(signatures.SCHEMES)}, not {scheme!r}"
-    yield from (("options", fault) for fault in item.faults(source.options))
+    yield from (("options", fault) for fault in adapter.faults(source.options))
 
 
 def _model(source: Source) -> Iterator[Fault]:
@@ -153,7 +153,7 @@ def _drop(source: Source) -> Iterator[Fault]:
         drop.resolve(source.location, conf.DROP_ROOTS)
     except drop.DropError as error:
         yield "location", str(error)
-    yield from (("options", fault) for fault in item.faults(source.options))
+    yield from (("options", fault) for fault in adapter.faults(source.options))
 
 
 def _adapter(source: Source) -> Iterator[Fault]:
@@ -163,7 +163,7 @@ def _adapter(source: Source) -> Iterator[Fault]:
         yield "location", str(error.args[0])
 
 
-_PATHS = (*item.PATHS, "keep")
+_PATHS = (*adapter.PATHS, "keep")
 _NAMES: dict[str, tuple[str, ...]] = {
     Source.Kind.FEED: ("newest",),
     Source.Kind.WEBHOOK: ("scheme", *_PATHS),

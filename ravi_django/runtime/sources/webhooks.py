@@ -23,7 +23,7 @@ from django.db import close_old_connections
 from django.urls import NoReverseMatch
 from django.utils import timezone
 
-from ravi_django.capabilities.feeds import item, signatures
+from ravi_django.capabilities.feeds import adapter, signatures
 from ravi_django.db import transaction
 from ravi_django.kernel import Event, IllegalTransitionError, InvalidInputError, NotFoundError
 from ravi_django.kernel.json_values import read_json, storable
@@ -130,7 +130,7 @@ def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[i
     now = (clock.fixed() or timezone.now()).timestamp()
     if not signatures.is_signed(scheme, headers, body, known, now) or source is None:
         raise UnsignedError
-    items = item.items_in(_parsed(body), source.options)
+    items = adapter.items_in(_parsed(body), source.options)
     result = deliver(source, items, signed_at=signatures.signed_at(scheme, headers))
     if result.error:
         raise NotTakenError(result.again_in_s)

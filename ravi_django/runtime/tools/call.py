@@ -148,9 +148,6 @@ async def _handed(result: ToolExecutionResult, *call: Any, **options: Any) -> To
     return result
 
 
-# -------------------------------------------------------------------------------------------------- before it
-
-
 async def _prepare(
     ctx: RunState, name: str, arguments: dict[str, Any], outcome: HumanInput | ToolExecutionResult | None
 ) -> tuple[Tool, dict[str, Any]] | str:
@@ -191,9 +188,6 @@ def _announce(ctx: RunState, entry: Entry) -> None:
         "path": entry.path,
     }
     ctx.effects.outlet.progress(AgentStep.TOOL_CALL, content, **hidden.of_call(entry.request))
-
-
-# --------------------------------------------------------------------------------------------------- behind it
 
 
 async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:

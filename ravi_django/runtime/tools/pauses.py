@@ -29,7 +29,7 @@ from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.caps import KIND
 from ravi_django.runtime.lease.gate import ToolPaused
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import questions, requests, rows as people_rows
+from ravi_django.runtime.people import requests, rows as people_rows
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.runtime.teams import asks
@@ -136,9 +136,6 @@ async def _answer(ctx: RunState, entry: Entry, pause: Pause) -> dict[str, Any]:
     return await requests.outcome(effects, (entry.path, attempt), pause, record)
 
 
-# ------------------------------------------------------------------------------------------------ closing an attempt
-
-
 AnyPause = PauseForInputResult | PauseForChildResult
 
 
@@ -228,7 +225,7 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
     if pause.choices and not single:
         raise InvalidInputError("choices are for a single question; ask it alone", field="choices")
     details: dict[str, Any] = {
-        "context": questions.text_of("context", pause.context, 0, questions.MAX_CONTEXT),
+        "context": requests.text_of("context", pause.context, 0, requests.MAX_CONTEXT),
         "free_text": not pause.choices,
     }
     if not single:
@@ -241,11 +238,11 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
         attempt=row.attempt,
         to=None if pause.to is None else Addressees.of(pause.to),
         text=asked if single else "\n".join(f"{key}: {text}" for key, text in asked.items()),
-        choices=questions.choices_of(pause.choices, not pause.choices),
+        choices=requests.choices_of(pause.choices, not pause.choices),
         tool=row.name,
         arguments=row.request.get("ran_with", row.request["arguments"]),
         details=details,
-        expires_at=questions.expiry(ctx, pause.timeout),
+        expires_at=requests.expiry(ctx, pause.timeout),
         hidden=bool(hidden.of_call(row.request)),
     )
 
@@ -253,12 +250,12 @@ def _request(ctx: RunState, row: Entry, pause: PauseForInputResult) -> HumanRequ
 def _questions(pause: PauseForInputResult) -> Any:
     """The question, or several by key."""
     if not isinstance(pause.request, Mapping):
-        return questions.text_of("request", pause.request, 1, questions.MAX_QUESTION)
+        return requests.text_of("request", pause.request, 1, requests.MAX_QUESTION)
     if not 0 < len(pause.request) <= MAX_QUESTIONS:
         raise InvalidInputError(f"request has 1 to {MAX_QUESTIONS} questions", field="request")
     return {
-        questions.text_of("a question's key", key, 1, MAX_KEY): questions.text_of(
-            "request", text, 1, questions.MAX_QUESTION
+        requests.text_of("a question's key", key, 1, MAX_KEY): requests.text_of(
+            "request", text, 1, requests.MAX_QUESTION
         )
         for key, text in pause.request.items()
     }

@@ -2,7 +2,6 @@
 
 import sys
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from ravi_django.kernel import RunContext
 from ravi_django.models import HumanRequest, JournalEntry, Run, Status
 from ravi_django.tools import Happened, NotHappened
 from tests.support import world
+from tests.support.docs import Page
 from tests.support.runs import asked, code, drive, make_run, take_over
 from tests.support.tool_calls import calling
 
@@ -123,9 +123,7 @@ def test_the_docs_payment_is_found_by_its_key(clock, monkeypatch):
             return Provider.booked[idempotency_key]
 
     monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(provider=Provider))
-    page = Path("docs/tools.md").read_text()
-    space = {}
-    exec(page.partition("# shop/payments.py\n")[2].partition("```")[0], space)
+    space = Page("tools").run("shop/payments.py")
     code(calling("pay", customer="ada", amount=5), tools=[space["pay"]])
     run = take_over(clock, drive(make_run(), dies=2))
     clock.advance(conf.LEASE_S + space["pay"].timeout)

@@ -396,9 +396,8 @@ async def cancels(call):
 
 
 def test_whatever_a_hook_does_is_no_end_of_the_run(caplog, monkeypatch):
-    from ravi_django.agents import hooks
 
-    monkeypatch.setattr(hooks, "HOOK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("ravi_django.agents.middleware.HOOK_TIMEOUT_S", 0.05)
     agent = code(say, model=ScriptedModel(["fine"], loop=True))
     errors = (KeyError, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
     for listening in (*({"llm_end": hook} for hook in (*map(raising, errors), hangs, cancels)), {}, [], None):

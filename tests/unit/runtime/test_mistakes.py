@@ -10,7 +10,7 @@ from django.test import RequestFactory
 
 from ravi_django import register, register_tool, save_spec, schedule, submit, tool
 from ravi_django.agents import AgentTool, ReActAgent
-from ravi_django.agents.hooks import Hooks
+from ravi_django.agents.middleware import Hooks
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import AgentNotFoundError, ConflictError, InvalidInputError
 from ravi_django.models import Agent

@@ -55,11 +55,12 @@ def test_the_pages_tools_read_the_user() -> None:
     page = Page("users").run("shop/profile.py")
 
     async def story(ctx: Any, inbox: Any) -> str:
-        return f"{(await ctx.tool('my_name')).text} {(await ctx.tool('my_groups')).text}"
+        return ", ".join([(await ctx.tool(name)).text for name in ("my_name", "my_groups", "my_shop")])
 
-    code(story, tools=[page["my_groups"], page["my_name"]])
+    code(story, tools=[page["my_name"], page["my_groups"], page["my_shop"]])
 
-    assert [drive(make_run(owner=owner)).output for owner in (user, None)] == ['ada ["buyers"]', "nobody []"]
+    outputs = [drive(make_run(**of)).output for of in ({"owner": user, "tenant": "acme"}, {})]
+    assert outputs == ['ada, ["buyers"], acme', "nobody, [], no shop"]
 
 
 def test_seconds_and_an_address_as_text(clock: FakeClock) -> None:

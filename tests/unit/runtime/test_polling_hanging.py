@@ -204,7 +204,7 @@ def test_a_source_whose_agent_has_too_much_unread_is_put_off_unread(
 
 def test_a_process_ends_though_a_call_hangs():
     script = (
-        "import asyncio, threading\n"
+        "import asyncio, django, threading; django.setup()\n"
         "from tests.support.world import Hangs, on_own_thread\n"
         "try:\n"
         "    asyncio.run(on_own_thread('a', threading.Event().wait, 0.05))\n"

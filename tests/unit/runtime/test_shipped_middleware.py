@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from django.core.cache import caches
@@ -24,12 +23,13 @@ from ravi_django.middleware import (
 )
 from ravi_django.models import AuditRecord, Status
 from ravi_django.testing import ScriptedModel
+from tests.support.docs import Page
 from tests.support.runs import drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 BOB = "bob@example.org"
-DOCS = Path(__file__).resolve().parents[3] / "docs/middleware.md"
+DOCS = Page("middleware")
 
 
 @pytest.fixture
@@ -105,14 +105,10 @@ def test_the_facade_has_every_name_and_needs_no_django_until_it_does():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def blocks():
-    return dict(re.findall(r"```python\n# (.*?)\n(.*?)```", DOCS.read_text(), re.DOTALL))
-
-
-@pytest.mark.parametrize("name", list(blocks()))
+@pytest.mark.parametrize("name", re.findall(r"```python\n# (.*)", DOCS.text))
 def test_what_the_docs_show_runs(name, kept, ann):
     space = {"__name__": f"docs.{name}", "model": ScriptedModel(["Hello."]), "lookup": tool(lookup)}
-    exec(blocks()[name], space)
+    exec(DOCS.code(name), space)
     run = drive(make_run("react/helper", text="hi", owner=ann))
     assert run.status == Status.COMPLETED, run.error
     assert json.dumps(run.output)

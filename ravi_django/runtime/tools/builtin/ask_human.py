@@ -12,11 +12,11 @@ from ravi_django.kernel import Addressees, Effect, InvalidInputError, RunContext
 from ravi_django.kernel.checks import check_whole
 from ravi_django.runtime.lease.gate import TooManyRequests
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.people import questions
+from ravi_django.runtime.people import requests
 
-Question = Annotated[str, Field(min_length=1, max_length=questions.MAX_QUESTION)]
-Context = Annotated[str, Field(max_length=questions.MAX_CONTEXT)]
-Choice = Annotated[str, Field(min_length=1, max_length=questions.MAX_CHOICE)]
+Question = Annotated[str, Field(min_length=1, max_length=requests.MAX_QUESTION)]
+Context = Annotated[str, Field(max_length=requests.MAX_CONTEXT)]
+Choice = Annotated[str, Field(min_length=1, max_length=requests.MAX_CHOICE)]
 Choices = Annotated[list[Choice], Field(min_length=2, max_length=3)]
 
 _WORDS = {
@@ -62,7 +62,7 @@ class AskHumanTool(FunctionTool):
 
     async def _ask(self, ctx: RunContext, question: str, **options: Any) -> ToolExecutionResult:
         try:
-            answer = await questions.ask(
+            answer = await requests.ask(
                 cast(RunState, ctx),
                 question,
                 **options,

@@ -169,9 +169,6 @@ def _refuse_nul(asked: dict[str, Any]) -> None:
             raise ToolArgumentsError(f"argument {name!r} has a NUL character in it", field=name)
 
 
-# --------------------------------------------------------------------------------------------- what is declared
-
-
 def _declared(option: str, paths: Iterable[str]) -> list[str]:
     if isinstance(paths, str):
         raise ValueError(f"{option} is a list of names, not {paths!r}; write [{paths!r}]")

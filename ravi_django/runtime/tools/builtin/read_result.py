@@ -102,9 +102,6 @@ def _origins(run_id: UUID) -> list[UUID]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------- the body
-
-
 def _pieces(blob: Blob) -> Iterator[bytes]:
     """The body from its start, decompressed piece by piece: the whole is never in memory."""
     packed = memoryview(blob.body)

@@ -5,7 +5,7 @@ import hmac
 
 import pytest
 
-from ravi_django.capabilities.feeds.item import MOST, at_path, faults, items_in
+from ravi_django.capabilities.feeds.adapter import MOST_OF_BODY as MOST, at_path, faults, items_in
 from ravi_django.capabilities.feeds.signatures import TOLERANCE_S, is_signed, sign
 from ravi_django.kernel import InputTooLargeError
 from tests.support import world
