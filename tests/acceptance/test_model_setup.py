@@ -106,6 +106,7 @@ def test_check_and_doctor_find_nothing_wrong_while_the_readmes_site_runs(shop) -
     done: list[Any] = []  # the first sweep may not have ended
     assert wait_until(lambda: done.append(shop.manage("ravi_doctor")) or not done[-1].returncode, BOUND_S), done[-1]
     assert "warnings=0 errors=0" in done[-1].stdout
+    assert "; no broker; agents: react/helper; " in shop.log.read_text()
     check = shop.manage("check")
     assert check.returncode == 0
     assert set(re.findall(r"ravi\.\w+", check.stderr)) == {"ravi.I003"}, "the key that this shell lacks"

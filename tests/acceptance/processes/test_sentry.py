@@ -30,6 +30,8 @@ sentry_sdk.init("https://key@sentry.invalid/1", transport=InMemory, include_loca
 
 import django
 django.setup()
+from django.conf import settings
+settings.RAVI = {**settings.RAVI, "ENGINE": "manual"}
 from ravi_django import register, submit, tool
 from ravi_django.kernel import AgentId
 from ravi_django.testing import run_until_idle
