@@ -23,6 +23,7 @@ from ravi_django.kernel.errors import (
     RateLimitedError as RateLimitedError,
     ResultInvalidError as ResultInvalidError,
     RunFailedError as RunFailedError,
+    RunWaitsError as RunWaitsError,
     SecretRefusedError as SecretRefusedError,
     SessionNotFoundError as SessionNotFoundError,
     SpawnDeniedError as SpawnDeniedError,
