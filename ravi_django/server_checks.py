@@ -14,6 +14,7 @@ from django.templatetags.static import static
 from ravi_django.conf import conf
 
 MODEL_IDS = {"UnknownModelError": "ravi.I002", "MissingKeyError": "ravi.I003"}
+_CHECK = ["check"]  # the command that prints notes: others, such as ravi_run, are not interrupted by them
 NOTES = (*MODEL_IDS.values(), "ravi.I004")  # the doctor looks at the models and workers themselves
 
 
@@ -22,7 +23,7 @@ def check_models(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Of registered agents; the doctor sees those in the database too. Another process may have the key."""
     from ravi_django.runtime.catalog import agent_models
 
-    if conf.ENGINE == "manual":  # tests call no model, and need no page
+    if sys.argv[1:2] != _CHECK or conf.ENGINE == "manual":  # tests call no model
         return []
     used = [one for one in agent_models.used(agent_models.in_code()) if one.fault]
     return [Info(f"{fault} ({', '.join(agents)})", id=MODEL_IDS[fault.error]) for _, fault, agents in used if fault]
@@ -30,7 +31,7 @@ def check_models(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
 
 @register("ravi")
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    if settings.DEBUG or conf.ENGINE != "inline" or sys.argv[1:2] == ["ravi_worker"]:
+    if settings.DEBUG or conf.ENGINE != "inline" or sys.argv[1:2] != _CHECK:
         return []
     text = "Under a server other than runserver the engine starts at the first request: runs and schedules wait for it."
     return [Info(text, hint="manage.py ravi_worker executes them from its start.", id="ravi.I004")]

@@ -63,6 +63,8 @@ def test_a_site_without_static_files_hears_it_where_a_server_needs_them(
     settings.STATIC_ROOT, settings.STATIC_URL = None, "https://cdn.example/"
     assert found() == []
     settings.RAVI = {**settings.RAVI, "ENGINE": "inline"}
+    assert found() == [], "a note that no other command prints"
+    monkeypatch.setattr(sys, "argv", ["manage.py", "check"])
     assert found() == ["ravi.I004"]
 
 
