@@ -161,6 +161,8 @@ def _arguments_in(text: str, schema: Mapping[str, Any], required: Sequence[str])
         form = _FORMS.get(about.get("type", ""))
         options = [str(one) for one in about["enum"] if str(one) in text] if "enum" in about else values
         near = re.search(rf"\b{re.escape(name.partition('_')[0])}\W+(\w[\w.-]*\w|\w)", text, re.IGNORECASE)
+        if about.get("type") == "string" and "enum" not in about:  # a number elsewhere in the text is not a text
+            options = [one for one in values if not _FORMS["number"].fullmatch(one) or (near and near[1] == one)]
         if not (fitting := [one for one in options if form and form.fullmatch(one)]):
             return None
         value = near[1] if near and near[1] in fitting else fitting[0]
