@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(inline_site) -> None:
     early = inline_site.submit("react/assistant", "What is 6 * 7?")
     with inline_site.managed("ravi_worker") as worker:
-        assert worker.says("ravi_worker "), worker.text
+        assert worker.says("Ctrl-C drains"), worker.text
         first_line = worker.text.splitlines()[0]
         late = inline_site.submit("react/assistant", "What is 6 * 8?")
 
@@ -32,7 +32,7 @@ def test_a_worker_finds_runs_that_other_processes_submit_and_stops_when_asked(in
         worker.process.terminate()
 
         assert worker.process.wait(BOUND_S) == 0, worker.text
-    assert "serves information/business, " in first_line
+    assert "; agents: information/business, " in first_line
     assert "orchestrator/team, personal_feed/reader, plain/drifted, plain/quiet, react/assistant" in first_line
     assert worker.text.splitlines()[1:] == ["ravi_worker: draining 0 runs, for up to 1 s", "ravi_worker: stopped"]
     assert ("42" in inline_site.run(early)[1], "48" in inline_site.run(late)[1]) == (True, True)

@@ -660,7 +660,7 @@ def test_a_blocked_run_is_on_hold_for_a_customer_and_explained_to_staff(demo, su
         async def changed(ctx: Any, inbox: Any) -> Any:
             await ctx.sleep_until_signal("paid")
 
-        elsewhere(register, CodeAgent(changed, key="browser-asks"))
+        elsewhere(lambda changed=changed: register(CodeAgent(changed, key="browser-asks"), replace=True))
         page.click(".request .decide button:has-text('red')")
         page.wait_for_selector(".answer .ravi-error")
 
