@@ -58,7 +58,7 @@ class AuditRecordAdmin(InspectAdmin):
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search run ids (or their first characters), owners, and users who decided.")
-    readonly_fields = [*list_display, "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
+    readonly_fields = ["when", "shown_event", "whole_name", *list_display[3:], "session_link", "tenant", "shown_detail"]  # type: ignore[list-item]
     when = column(_("when"), lambda record: show.moment(record.created_at))
     shown_event = column(_("event"), lambda record: show.word(record.event))
     by = column(_("by"), lambda record: show.visible(record.by) or show.NONE)
@@ -73,6 +73,10 @@ class AuditRecordAdmin(InspectAdmin):
     def shown_name(self, record: AuditRecord) -> str:
         """What happened to a request, or to which call; else the name of the model or tool."""
         return event_of(record.name, record.detail) if record.event == "request" else record.name
+
+    @admin.display(description=_("name"))
+    def whole_name(self, record: AuditRecord) -> SafeString:
+        return format_html('<div class="ravi-text">{}</div>', self.shown_name(record))
 
     @admin.display(description=_("detail"))
     def shown_detail(self, record: AuditRecord) -> SafeString | str:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
 
 def test_a_site_where_all_is_well(inline_site) -> None:
     with inline_site.managed("ravi_worker") as worker:
-        assert worker.says("serves"), worker.text
+        assert worker.says("Ctrl-C drains"), worker.text
 
         said = []  # the worker serves before its first sweep has ended
         wait_until(lambda: said.append(inline_site.manage("ravi_doctor")) or said[-1].returncode == 0, BOUND_S)
