@@ -15,6 +15,81 @@ from ravi_django.kernel.content import ContentBlock, text_of
 from ravi_django.kernel.identity import AgentId, TopicId
 
 
+class _Streamed(BaseModel):
+    """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seq: int = 0
+    agent_id: AgentId | None = None
+    run_id: str | None = None
+
+
+class TextDelta(_Streamed):
+    type: Literal["text.delta"] = "text.delta"
+    text: str
+
+
+class ReasoningDelta(_Streamed):
+    type: Literal["reasoning.delta"] = "reasoning.delta"
+    text: str
+
+
+class ToolCallDelta(_Streamed):
+    """A piece of a tool call that the model is writing. The call itself comes whole, with the response."""
+
+    type: Literal["tool_call.delta"] = "tool_call.delta"
+    index: int  # the call's place in the answer, from 0
+    call_id: str = ""  # of the provider; empty until it is known
+    name: str = ""  # of the tool; empty until it is known
+    arguments: str = ""  # the next fragment of their JSON
+
+
+class StreamRestart(_Streamed):
+    """The text so far is void: another model answers from the beginning."""
+
+    type: Literal["stream.restart"] = "stream.restart"
+    model: str  # the next model
+    error_type: str  # the error of the model before
+
+
+class CompletionEvent(_Streamed):
+    """The end of one model call."""
+
+    type: Literal["completion"] = "completion"
+    content: list[ContentBlock] = Field(default_factory=list)
+    usage: Usage = Field(default_factory=Usage)
+
+
+class StreamDone(_Streamed):
+    """The end of the tree's stream; `reason` is the root's final status."""
+
+    type: Literal["stream.done"] = "stream.done"
+    reason: str
+
+
+class AgentStep(StrEnum):
+    STARTED = "started"
+    THINKING = "thinking"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    HANDOFF = "handoff"
+    PAUSED = "paused"
+    DONE = "done"
+    ERROR = "error"
+
+
+class AgentProgress(_Streamed):
+    """One step of an agent; `depth` and `parent_id` let a UI draw the tree."""
+
+    type: Literal["progress"] = "progress"
+    step: AgentStep
+    parent_id: AgentId | None = None
+    depth: int = 0
+    content: Any = None  # JSON; what the step is about
+    ts: datetime | None = None
+
+
 class PayloadBase(BaseModel):
     """Subclass it with `kind: Literal["…"]` and pass the class to `register_payload_type`."""
 
@@ -145,81 +220,6 @@ class Message(BaseModel):
             case DataPayload(data=data):
                 return as_text(data)
         return self.payload.model_dump_json(exclude_none=True)
-
-
-class _Streamed(BaseModel):
-    """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    seq: int = 0
-    agent_id: AgentId | None = None
-    run_id: str | None = None
-
-
-class TextDelta(_Streamed):
-    type: Literal["text.delta"] = "text.delta"
-    text: str
-
-
-class ReasoningDelta(_Streamed):
-    type: Literal["reasoning.delta"] = "reasoning.delta"
-    text: str
-
-
-class ToolCallDelta(_Streamed):
-    """A piece of a tool call that the model is writing. The call itself comes whole, with the response."""
-
-    type: Literal["tool_call.delta"] = "tool_call.delta"
-    index: int  # the call's place in the answer, from 0
-    call_id: str = ""  # of the provider; empty until it is known
-    name: str = ""  # of the tool; empty until it is known
-    arguments: str = ""  # the next fragment of their JSON
-
-
-class StreamRestart(_Streamed):
-    """The text so far is void: another model answers from the beginning."""
-
-    type: Literal["stream.restart"] = "stream.restart"
-    model: str  # the next model
-    error_type: str  # the error of the model before
-
-
-class CompletionEvent(_Streamed):
-    """The end of one model call."""
-
-    type: Literal["completion"] = "completion"
-    content: list[ContentBlock] = Field(default_factory=list)
-    usage: Usage = Field(default_factory=Usage)
-
-
-class StreamDone(_Streamed):
-    """The end of the tree's stream; `reason` is the root's final status."""
-
-    type: Literal["stream.done"] = "stream.done"
-    reason: str
-
-
-class AgentStep(StrEnum):
-    STARTED = "started"
-    THINKING = "thinking"
-    TOOL_CALL = "tool_call"
-    TOOL_RESULT = "tool_result"
-    HANDOFF = "handoff"
-    PAUSED = "paused"
-    DONE = "done"
-    ERROR = "error"
-
-
-class AgentProgress(_Streamed):
-    """One step of an agent; `depth` and `parent_id` let a UI draw the tree."""
-
-    type: Literal["progress"] = "progress"
-    step: AgentStep
-    parent_id: AgentId | None = None
-    depth: int = 0
-    content: Any = None  # JSON; what the step is about
-    ts: datetime | None = None
 
 
 def stream_topic(agent: AgentId) -> TopicId:

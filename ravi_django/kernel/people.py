@@ -157,11 +157,11 @@ class HumanInput(dict[str, Any]):
         for name, value in {"action": action, "text": text, "by": by, "reason": reason}.items():
             if not isinstance(value, str):
                 raise TypeError(f"{name} is {value!r:.200}; pass a str, and the arguments of an edit as arguments=…")
-        super().__init__(action=_ACTIONS.get(action, action), text=text, by=by)
         more = {"values": dict(values) if values else None, "arguments": arguments, "reason": reason or None}
-        super().update({name: value for name, value in more.items() if value is not None})
+        more = {name: value for name, value in more.items() if value is not None}
         if action == "signal":
-            super().update(payload=payload)
+            more["payload"] = payload
+        super().__init__(action=_ACTIONS.get(action, action), text=text, by=by, **more)
 
     if not TYPE_CHECKING:  # a checker knows the fields above
 

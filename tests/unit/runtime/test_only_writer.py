@@ -20,7 +20,7 @@ OWNERS = {
     "Follow": "social",
     "HumanRequest": "lifecycle people runs",
     "InboxMessage": "lifecycle runs social teams",
-    "JournalEntry": "journal lifecycle",
+    "JournalEntry": "journal",  # and a fork copies rows inside the database
     "OutboxEvent": "events journal",
     "Publication": "social",
     "RequestLink": "people",
