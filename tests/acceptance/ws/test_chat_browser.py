@@ -60,7 +60,7 @@ def asking() -> Callable[..., str]:
             told = await ctx.ask_human(*args, **options)
             return f"{told['action']}: {told['text']}"
 
-        return str(register(CodeAgent(story, key="browser-asks")).id)
+        return str(register(CodeAgent(story, key="browser-asks"), replace=True).id)
 
     return register_asking
 
