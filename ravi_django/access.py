@@ -140,7 +140,7 @@ def find(user: Any, address: AgentId | str, session_id: UUID | None = None) -> s
 
 
 def not_found(user: Any, address: AgentId | str, error: AgentNotFoundError | None = None) -> AgentNotFoundError:
-    """With the agents that `user` may see. That an agent is disabled is told to those who may see it."""
+    """With the agents that `user` may see. Only users who may see an agent learn that it is disabled."""
     if error is not None and error.is_disabled:
         row = Agent.objects.filter(address=str(address)).first()
         if row is not None and allows("may_see_agent", user, row):

@@ -165,7 +165,7 @@ class RaviChat extends HTMLElement {
     try {
       for await (const frame of this.api.events(run, { signal, state: (state) => this.status.connection(state) })) {
         answer.take(frame);
-        this.#live?.pulse.heard();
+        this.#live?.pulse.frameArrived();
         if (frame.type === "board") this.#board(answer.root, frame.task);
         if (stepInWords(frame)) this.status.say(stepInWords(frame));
         if (frame.type === "request") {

@@ -50,7 +50,7 @@ export class Pulse {
   }
 
   // A frame has come.
-  heard() {
+  frameArrived() {
     this.last = Date.now();
     this.answer.root.classList.remove("silent");
   }
