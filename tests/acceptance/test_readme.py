@@ -254,7 +254,12 @@ def test_the_engine_starts_with_the_server_and_an_answer_goes_on_after_a_reload_
     first = run_of(reader)[1]
     os.utime(reader.folder / "shop" / "agents" / "__init__.py")  # the server reloads
     assert wait_until(lambda: run_of(reader)[0] == "running" and run_of(reader)[1] != first, BOUND_S)
+    second = run_of(reader)[1]
     reader.stop("runserver", by=signal.SIGKILL)
+    reader.run("python manage.py runserver --noreload")
+    assert wait_until(lambda: run_of(reader)[1] not in ("", first, second), BOUND_S)
+    reader.stop("runserver")
+    assert run_of(reader)[:2] == ("pending", "")
     reader.run("python manage.py runserver")
     model.pauses = False
     model.flows.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +11,9 @@ from django.utils.module_loading import import_string
 from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, RunWaitsError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime.engine.worker import close_worker, get_worker, has_worker
+from ravi_django.runtime.engine.worker import get_worker, has_worker, release_at_exit
 from ravi_django.runtime.lifecycle.submit import submit
 from ravi_django.runtime.runs import results, workers
-
-RELEASE_S = 1.0  # for leases to be released when the process ends
 
 
 def run_sync(
@@ -46,7 +43,7 @@ def run_sync(
             worker = get_worker()
             if conf.ENGINE != "inline":  # there it looks and sweeps already
                 worker.keep_looking(sweeping=True)
-            atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+            release_at_exit()
         run = submit(agent, input, user=user, **options)
         if is_here:
             get_worker().hint(run.id)

@@ -4,7 +4,6 @@ with its first request. Must survive: a reload or Ctrl-C in the middle of a run,
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import socket
@@ -24,14 +23,13 @@ from ravi_django.conf import conf, in_tests
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.engine.worker import close_worker, get_worker, start_line
+from ravi_django.runtime.engine.worker import get_worker, release_at_exit, start_line
 from ravi_django.runtime.runs import workers
 
 log = logging.getLogger("ravi.worker")
 
 LOOK_S = 1.0  # between two looks for the tables
 QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
-RELEASE_S = 1.0  # for leases to be released when the process ends
 
 _lock = threading.Lock()
 _begun = False
@@ -75,7 +73,7 @@ def _start_when_ready() -> None:
         _expire_leases_of_dead_processes()
     line = start_line(get_worker().engine)
     sys.stderr.write(f"{line}\n") if is_runserver() else log.info("%s", line, extra={"action": "worker.start"})
-    atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+    release_at_exit()
     agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)
@@ -90,9 +88,11 @@ def _expire_leases_of_dead_processes() -> None:
     """At Ctrl-C autoreload's parent kills this process after a quarter of a second, which may be too early for it to
     release its leases. The next one on this machine does not wait for their end."""
     try:
-        leased = Run.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{socket.gethostname()}:")
-        owners = leased.order_by().values_list("lease_owner", flat=True).distinct()
-        dead = [owner for owner in owners if not workers.is_running(owner)]
+        here = f"{socket.gethostname()}:"
+        leased = Run.objects.filter(status=Status.RUNNING, lease_owner__startswith=here)
+        owners = leased.exclude(lease_owner=get_worker().engine.name).order_by().values_list("lease_owner", flat=True)
+        earlier = f"{here}{os.getpid()}:"  # a container counts its processes anew when it restarts
+        dead = [name for name in owners.distinct() if name.startswith(earlier) or not workers.is_running(name)]
         leased.filter(lease_owner__in=dead).update(lease_expires_at=clock.after(-1))
     finally:
         connections.close_all()

@@ -7,6 +7,7 @@ event loop of the code that opens it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import math
@@ -38,6 +39,7 @@ from ravi_django.runtime.streams import buffer
 log = logging.getLogger("ravi.worker")
 
 LOOK_S = 1.0  # how often `Runtime.result` reads the row of a run
+RELEASE_S = 1.0  # for leases to be released when the process ends
 
 
 class Worker:
@@ -138,6 +140,11 @@ def close_worker(drain_s: float | None = None, timeout_s: float | None = None) -
         hints.register_cancel(None)
     if worker is not None:
         worker.close(drain_s, timeout_s)
+
+
+def release_at_exit() -> None:
+    """When this process ends, release the leases of its worker within `RELEASE_S`, without a drain."""
+    atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
 
 
 def _after_fork() -> None:

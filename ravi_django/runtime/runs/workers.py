@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -71,13 +72,15 @@ def is_running(name: str) -> bool:
     """Whether the process of a worker of this machine runs."""
     if os.name != "posix":  # there the signal 0 ends a process
         return True
+    pid = int(name.rsplit(":", 2)[1])
     try:
-        os.kill(int(name.rsplit(":", 2)[1]), 0)
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except OSError:  # another user's, or a system without /proc
         return True
-    return True
+    return state not in "ZX"  # in a container without an init an ended process stays in the table
 
 
 def forget_killed_here() -> None:
