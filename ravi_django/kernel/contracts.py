@@ -123,10 +123,18 @@ class RunContext(Protocol):
         """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
 
     async def spawn(
-        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
+        self,
+        target: AgentId | str,
+        boot: Message | str | None = None,
+        *,
+        priority: Priority | None = None,
+        memory: str = "none",
     ) -> RunHandle:
         """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
         budgets, and by default its priority.
+
+        `memory`: "conversation" lets the child read what its agent was told and answered in earlier child runs of the
+        root run's conversation, and keeps its turns for later ones. With "none" its turns are deleted when it ends.
 
         Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or full: in a full tree HIGH and
         CRITICAL children pause the lowest run that is strictly lower.
@@ -156,9 +164,15 @@ class RunContext(Protocol):
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
 
     async def ask(
-        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
+        self,
+        target: RunHandle | AgentId | str,
+        message: Message | str,
+        *,
+        timeout: float | timedelta | None = None,
+        memory: str = "none",
     ) -> AskOutcome:
-        """Send a message and wait for its reply: to a run, or to an agent's address, for which a child run starts."""
+        """Send a message and wait for its reply: to a run, or to an agent's address, for which a child run starts.
+        `memory` of such a child: see `spawn`."""
 
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""

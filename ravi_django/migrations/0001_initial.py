@@ -401,6 +401,8 @@ class Migration(migrations.Migration):
                 ('title', models.CharField(blank=True, max_length=200)),
                 ('agent', models.CharField(blank=True, help_text="The agent of the last turn", max_length=302)),
                 ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
+                ('memory_of', models.UUIDField(blank=True, editable=False, help_text="For a child that remembers: its root run's conversation", null=True)),
+                ('ended_at', models.DateTimeField(blank=True, editable=False, help_text='When that child ended: the next ones read its turns', null=True)),
                 ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
@@ -804,6 +806,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='session',
             index=models.Index(condition=models.Q(('family__isnull', False)), fields=['family'], name='ravi_session_family'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=models.Index(condition=models.Q(('ended_at__isnull', False)), fields=['memory_of', '-ended_at'], name='ravi_session_memory'),
         ),
         migrations.AddIndex(
             model_name='session',

@@ -40,6 +40,12 @@ class Session(Owned):
     family = models.UUIDField(
         null=True, blank=True, help_text="The first of the conversations that were forked from each other; null for it"
     )
+    memory_of = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="For a child that remembers: its root run's conversation"
+    )
+    ended_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When that child ended: the next ones read its turns"
+    )
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -53,6 +59,9 @@ class Session(Owned):
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
             models.Index(fields=["family"], condition=Q(family__isnull=False), name="ravi_session_family"),
+            models.Index(
+                fields=["memory_of", "-ended_at"], condition=Q(ended_at__isnull=False), name="ravi_session_memory"
+            ),
             models.Index(fields=["erasure", "id"], condition=Q(erasure__isnull=False), name="ravi_session_to_erase"),
         ]
 

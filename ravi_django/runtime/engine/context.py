@@ -91,14 +91,24 @@ class DurableContext(RunState):
             await asks.reply(self, message, result)
 
     async def spawn(
-        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
+        self,
+        target: AgentId | str,
+        boot: Message | str | None = None,
+        *,
+        priority: Priority | None = None,
+        memory: str = "none",
     ) -> RunHandle:
-        return await children.spawn(self, AgentId.parse(str(target)), boot, priority)
+        return await children.spawn(self, AgentId.parse(str(target)), boot, priority, memory)
 
     async def ask(
-        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
+        self,
+        target: RunHandle | AgentId | str,
+        message: Message | str,
+        *,
+        timeout: float | timedelta | None = None,
+        memory: str = "none",
     ) -> AskOutcome:
-        return await asks.ask(self, _address(target), message, timeout)
+        return await asks.ask(self, _address(target), message, timeout, memory)
 
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
         return await asks.ask(self, handle, None, timeout)

@@ -129,7 +129,7 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
     limits = [run.deadline] if run.deadline else []
     if budget.deadline_s and run.started_at and run.parent_id is None:  # a child's row has the tree's
         limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
-    agent = AgentId.parse(run.agent)
+    agent, keeps_turns = AgentId.parse(run.agent), run.parent_id is None or run.session.memory_of is not None
     return RunMeta(
         run_id=str(run.id),
         cancellation=effects.token,
@@ -141,7 +141,7 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
             depth=run.depth,
             spawn_budget=slots.narrowed(slots.limit_of(root), slots.recorded(run.budget), allowed),
             execution_budget=budget,
-            retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
+            retention=HistoryRetention.PERMANENT if keeps_turns else HistoryRetention.RUN,
             priority=Priority(run.priority),
         ),
         deadline=min(limits, default=None),

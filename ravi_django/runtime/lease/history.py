@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import F, Q, QuerySet, Subquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 
-from ravi_django.agents.memory.history import window_of
+from ravi_django.agents.memory.history import page_among, window_among, window_of
 from ravi_django.agents.memory.transcript import OURS, close_dangling, is_users, keeps_of
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role
@@ -160,8 +163,10 @@ def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None) -> Qu
     rows = _turns(agent_id, session_id)
     if before is not None:
         rows = rows.filter(position__lt=before)
-    held = ("entry__kind", "entry__request", "entry__result")
-    return rows.order_by("-position").values_list("position", "role", "name", "keeps", "content", *held)
+    return rows.order_by("-position").values_list("position", "role", "name", "keeps", "content", *_HELD)
+
+
+_HELD = ("entry__kind", "entry__request", "entry__result")
 
 
 def _message(role: str, name: str, keeps: int | None, content: list[Any] | None, *held: Any) -> ChatMessage:
@@ -213,23 +218,70 @@ async def _seed_in(ctx: RunState, agent_id: AgentId, session_id: str, messages: 
 async def _read_in(
     ctx: RunState, agent_id: AgentId, *, limit: int | None, offset: int = 0, window: bool = False
 ) -> list[ChatMessage]:
-    """The session's earlier turns, or with `window` those for a prompt. The position is journaled."""
-    path = ctx.path()
+    """The session's earlier turns, or with `window` those for a prompt. The position is journaled, and the sessions
+    that a delegated agent remembers."""
+    path, session = ctx.path(), ctx.effects.lease.run.session
     row = ctx.effects.recall_now(path, "history.read", str(agent_id))
-    position = ctx.effects.lease.run.session.next_position if row is None else row.result["position"]
+    position = session.next_position if row is None else row.result["position"]
+    known = None if row is None else row.result.get("sessions")
+    sessions: dict[str, Any] = {}
     messages: list[ChatMessage] = []
-    if position:  # a new conversation has nothing to read
+    if known or (row is None and session.memory_of):
+        with ctx.effects.busy():
+            past, read_from = await ctx.effects.database.call(read_remembered, agent_id, session, position, known)
+        sessions = {"sessions": read_from}
+        messages = window_among(past, limit) if window else page_among(past, limit, offset)
+    elif position:  # a new conversation has nothing to read
         where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
         reads = read_window if window else read
         with ctx.effects.busy():
             messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)
     digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
     if row is None:
-        result = {"position": position, "count": len(messages), "digest": digest}
+        result = {"position": position, "count": len(messages), "digest": digest, **sessions}
         ctx.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
     elif row.result["digest"] != digest:
         ctx.effects.note_drift(path, ["history"])
     return messages
+
+
+SESSIONS = 20  # sessions that a delegated agent reads whole; their last summary stands for older ones
+TURNS = 2_000  # the most turns that it reads
+
+
+def read_remembered(
+    agent_id: AgentId, session: Session, before: int, known: list[str] | None
+) -> tuple[list[ChatMessage], list[str]]:
+    """What a child remembers: its agent's turns in the ended child sessions of the conversation, in the order of their
+    ends, then its own before a position. Returns them with summaries, and the ids of those sessions; `known`: reads
+    these. One query."""
+    turns, ended = Turn.objects.filter(agent=str(agent_id)), Session.objects.filter(ended_at__isnull=False)
+    ended = ended.filter(memory_of=session.memory_of) if known is None else ended.filter(id__in=known)
+    newest = ended.filter(Exists(turns.filter(session=OuterRef("pk")))).order_by("-ended_at", "-id")
+    order = F("session__ended_at").desc(nulls_first=True), "-session_id", "-position"
+    summary = turns.filter(session__in=ended, keeps__isnull=False).order_by(*order)
+    earlier = Q(session__in=newest.values("id")[:SESSIONS]) | Q(pk__in=summary.values("pk")[:1])
+    rows = turns.filter(earlier | Q(session=session.id, position__lt=before)).order_by(*order)
+    of_session = ("session_id", "session__created_at", "session__ended_at")
+    newest_first = rows.values_list(*of_session, "role", "name", "keeps", "content", *_HELD)[:TURNS]
+    messages: list[ChatMessage] = []
+    ids: list[str] = []
+    last_end = None
+    for (session_id, created_at, ended_at), group in groupby(reversed(newest_first), key=itemgetter(0, 1, 2)):
+        read_now = [_message(*row[len(of_session) :]) for row in group]
+        if ended_at is not None:
+            ids.append(str(session_id))
+            if last_end is not None and created_at < last_end:  # its summaries do not cover the turns of that sibling
+                read_now = [message for message in read_now if keeps_of(message) is None]
+        last_end = ended_at
+        messages += read_now
+    return messages, ids
+
+
+def remembered_at(session_id: UUID, until: datetime) -> QuerySet[Turn]:
+    """What the delegated agents of a conversation remembered at a time, without their summaries: these count turns of
+    single sessions."""
+    return Turn.objects.filter(session__memory_of=session_id, session__ended_at__lte=until, keeps=None)
 
 
 @appending

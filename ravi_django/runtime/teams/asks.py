@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ravi_django.agents.tools.delegate import DROP, LATE
+from ravi_django.agents.tools.delegate import DROP, LATE, check_memory
 from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelError, Message, NotFoundError, RunHandle
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import Ask, Run, uuid7
@@ -35,10 +35,15 @@ Duration = float | timedelta | None
 
 
 async def ask(
-    ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
+    ctx: RunState,
+    target: RunHandle | AgentId,
+    message: Message | str | None,
+    timeout: Duration,
+    memory: str = "none",
 ) -> AskOutcome:
     """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child. Without a
     message (`join`) wait for the end alone."""
+    check_memory(memory)
     begins: list[Opening] = []  # an ask that was written with its child
     if isinstance(target, AgentId):
         if message is None:
@@ -49,7 +54,7 @@ async def ask(
             begins.append(_opening(ctx, ctx.next_path(), child, boot, timeout, body))
             return begins[0].entry, begins[0].cell
 
-        target = await spawn(ctx, target, boot, asked=asked)
+        target = await spawn(ctx, target, boot, memory=memory, asked=asked)
         message = _same_message(ctx, boot, target)
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "ask", str(target.agent_id), None, None)
