@@ -90,7 +90,7 @@ runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_aft
     some_after
 runtime.lease.backoff: delay_s
 runtime.lease.gate: gate_datetime=datetime FOREIGN_S GATE_LOOK_S=LOOK_S NotDue TooManyRequests
-runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_window
+runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_remembered read_window
 runtime.lease.inbox: receive=record_received told_of
 runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope
     paths_scope=_scope
@@ -99,10 +99,10 @@ runtime.lease.waits: consume_signal
 runtime.lifecycle.endings: cancel asking_control=record_control request_cancel
 runtime.lifecycle.erasing: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
-runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
+runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep export ERASING_SWEPT=SWEPT erasing_work=work
 runtime.files.files: delete_unused
 runtime.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
-runtime.lifecycle.fork: fork store_fork=write_fork
+runtime.lifecycle.fork: fork fork_once store_fork=write_fork
 runtime.lifecycle.generations: continue_as_new hand_over=write_handoff handing_over_is_occupied=_is_occupied
 runtime.lifecycle.personal: NAMES_ROWS=ROWS
 runtime.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES

@@ -39,7 +39,9 @@ class TeamContext(FakeContext):
         self.spawned: list[tuple[str, Priority | None, Message]] = []
         self.asked: list[tuple[RunHandle, Message, float]] = []
 
-    async def spawn(self, target: AgentId, boot: Message, *, priority: Priority | None = None, memory: str) -> RunHandle:
+    async def spawn(
+        self, target: AgentId, boot: Message, *, priority: Priority | None = None, memory: str
+    ) -> RunHandle:
         self.spawned.append((str(target), priority, boot))
         return RunHandle(f"run of {target.key}", target)
 
