@@ -113,15 +113,22 @@ def test_a_takeover_reads_what_was_read_before_although_a_sibling_has_ended(cloc
 
 
 def test_earlier_tasks_come_in_the_order_of_their_ends():
-    sub = ReActAgent("sub", model=ScriptedModel("noted"), context=memory())
+    sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[look_later], context=memory())
     boss = register(as_sub_agent(sub, "conversation"))
-    boss.model.script = [[tell("One.", "a"), tell("Two.", "b")], "ok"]
-    run = drive(submit(boss, "go on"))
+    run = ask(boss, [tell("One.", "a"), tell("Two.", "b")])
+    assert sorted(texts(call) for call in sub.model.calls) == [["One."], ["Two."]], "not of those at work"
     for child in Run.objects.filter(parent=run).order_by("-id"):
-        drive(child)
-    run_until_idle()
+        signal(child, "go")
+        run_until_idle()
     ask(boss, tell("Three."), session=run.session)
-    assert texts(sub.model.calls[-1])[::2] == ["Two.", "One.", "Three."]
+    task = lambda: [text for text in texts(sub.model.calls[-1]) if text.endswith(".")]  # noqa: E731
+    assert task() == ["Two.", "One.", "Three."]
+    # a summary of the one does not cover what the other has done at the same time
+    last = Turn.objects.filter(session__runs__parent=run).latest("id")
+    Turn.objects.filter(id=last.id).update(role="system", keeps=0)
+    signal(Run.objects.get(status="suspended", parent__isnull=False), "go")
+    ask(boss, tell("Four."), session=run.session)
+    assert task() == ["Two.", "One.", "Three.", "Four."]
 
 
 @pytest.mark.parametrize("kind", ["conversation", "none"])
