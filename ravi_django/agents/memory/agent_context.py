@@ -29,7 +29,7 @@ from ravi_django.agents.memory.transcript import (
     normalized,
     summary_text,
 )
-from ravi_django.agents.messages import message_to_chat
+from ravi_django.agents.messages import HANDED, SHARED, TASK, message_to_chat
 from ravi_django.kernel import (
     AgentId,
     ChatMessage,
@@ -165,8 +165,10 @@ class AgentContext(ContextConfig):
 
     async def take(self, thread: Thread, msg: Message) -> None:
         """Append a message of the run's inbox and store it. All agents of the session read it if it is from the run's
-        person."""
-        await self.add(thread, message_to_chat(msg), shared=is_persons(msg))
+        person. A message that the conversation has from the agent that handed over is not appended again."""
+        turn, is_there = message_to_chat(msg), msg.metadata.get(HANDED) == SHARED
+        if not (is_there and any(is_users(one) and one.content == turn.content for one in thread.messages)):
+            await self.add(thread, turn, shared=is_persons(msg) and not is_there)
 
     async def add(self, thread: Thread, turn: ChatMessage, *, shared: bool | None = None) -> None:
         """Append a turn and store it at once, so it is kept however the run ends. `shared`: whether all agents of the
@@ -293,8 +295,9 @@ async def persist_turns(
 
 
 def is_persons(msg: Message) -> bool:
-    """Whether a person wrote the message: it is no publication, no data of a source and from no agent."""
-    return msg.sender is None and isinstance(msg.payload, ChatPayload) and not msg.is_broadcast
+    """Whether a person wrote the message: it is no publication, no data of a source and no task of an agent."""
+    is_task = msg.sender is not None or msg.metadata.get(HANDED) == TASK
+    return isinstance(msg.payload, ChatPayload) and not (is_task or msg.is_broadcast)
 
 
 def _is_root(ctx: Any) -> bool:

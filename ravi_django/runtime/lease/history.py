@@ -27,7 +27,7 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry, NewTurn, write_turns
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
-from ravi_django.runtime.lease.state import RunState, current_context
+from ravi_django.runtime.lease.state import ALONE, RunState, current_context
 
 
 class DjangoHistoryProvider:
@@ -135,23 +135,35 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
 
 
 def read(
-    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, offset: int = 0, before: int | None = None
+    agent_id: AgentId,
+    session_id: str | UUID,
+    *,
+    limit: int | None = None,
+    offset: int = 0,
+    before: int | None = None,
+    alone: bool = False,
 ) -> list[ChatMessage]:
-    """One query, for any length of the conversation. `before` is a position: turns from there on are not read."""
-    newest = _newest(agent_id, session_id, before).filter(keeps=None)
+    """One query, for any length of the conversation. `before` is a position: turns from there on are not read. With
+    `alone` no turns of other agents."""
+    newest = _newest(agent_id, session_id, before, alone).filter(keeps=None)
     page = newest[offset:] if limit is None else newest[offset : offset + limit]
     return close_dangling(_view(str(agent_id), [*page][::-1]), at_end=offset <= 0)
 
 
 def read_window(
-    agent_id: AgentId, session_id: str | UUID, *, limit: int | None = None, before: int | None = None
+    agent_id: AgentId,
+    session_id: str | UUID,
+    *,
+    limit: int | None = None,
+    before: int | None = None,
+    alone: bool = False,
 ) -> list[ChatMessage]:
     """See `window_of` in `agents/memory/history.py`. One query, and one more for the turns before its page."""
-    newest = _newest(agent_id, session_id, before)
+    newest = _newest(agent_id, session_id, before, alone)
     page = [*(newest if limit is None else newest[:limit])][::-1]
 
     def older() -> tuple[ChatMessage | None, ChatMessage | None]:
-        rows = _newest(agent_id, session_id, page[0].position)
+        rows = _newest(agent_id, session_id, page[0].position, alone)
         users, summaries = rows.filter(role=Role.USER).exclude(name__startswith=OURS), rows.filter(keeps__isnull=False)
         last = [Q(position=Subquery(some.values("position")[:1])) for some in (users, summaries)]
         both = [_message(str(agent_id), row) for row in rows.filter(last[0] | last[1])]
@@ -161,8 +173,8 @@ def read_window(
     return window_of(_view(str(agent_id), page), limit, older)
 
 
-def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None) -> QuerySet[Turn, Any]:
-    rows = _read_by(agent_id, session_id)
+def _newest(agent_id: AgentId, session_id: str | UUID, before: int | None, alone: bool = False) -> QuerySet[Turn, Any]:
+    rows = (_turns if alone else _read_by)(agent_id, session_id)
     if before is not None:
         rows = rows.filter(position__lt=before)
     held = ("entry__kind", "entry__request", "entry__result")
@@ -281,6 +293,7 @@ async def _read_in(
     messages: list[ChatMessage] = []
     if position:  # a new conversation has nothing to read
         where: dict[str, Any] = {"limit": limit, "before": position} | ({} if window else {"offset": offset})
+        where["alone"] = ALONE in (ctx.effects.lease.run.metadata or {})
         reads = read_window if window else read
         with ctx.effects.busy():
             messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)

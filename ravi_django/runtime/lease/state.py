@@ -27,6 +27,7 @@ from ravi_django.kernel import (
     HookEvent,
     InvalidInputError,
     Message,
+    Role,
     RunMeta,
     SpawnBudget,
 )
@@ -49,6 +50,7 @@ _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, 
 MAX_PATH = 450
 _BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `place_after` in `tools/running.py`
 OUTPUT = "chat.output"
+ALONE = "without_context"  # metadata of a run that was handed over: its agent reads its own turns alone
 
 
 class RunState:
@@ -82,6 +84,7 @@ class RunState:
         self.turns_given = run.turn_from  # history turns that this lease's code has added
         self.turns_known = run.next_turn  # history turns of this run that are stored or pending
         self._unnumbered = 0  # turns that were added without `start`
+        self.told: set[bytes] = set()  # digests of the person's messages that this lease's code has shared
         self.seen: dict[str, int] = {}  # by agent: the position up to which it has read the conversation
         self.outputs = Outputs(self)
         self.view_digest = ViewDigest()
@@ -172,11 +175,12 @@ class RunState:
             first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
+        self.told |= {messages[place].digest for place in shared if messages[place].role is Role.USER}
         for place, message in enumerate(messages, first):
             if place >= self.turns_known:
                 seen = None if keeps_of(message) is None else self.seen.get(str(agent_id))
-                told = place - first in shared
-                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=told, seen=seen)
+                is_told = place - first in shared
+                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=is_told, seen=seen)
                 self.effects.turns.append(turn)
                 self.turns_known += 1
 
