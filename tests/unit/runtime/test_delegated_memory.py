@@ -78,6 +78,12 @@ def look() -> str:
 
 
 @tool(name="look")
+def says(ctx: RunContext) -> str:
+    """Look at the retention."""
+    return str(ctx.meta.supervision.retention.value)
+
+
+@tool(name="look")
 async def look_later(ctx: RunContext) -> str:
     """Look."""
     await ctx.sleep_until_signal("go")
@@ -226,3 +232,14 @@ def test_the_memory_belongs_to_the_conversation(django_user_model):
     assert client.delete(f"/ravi/sessions/{run.session_id}/").status_code == 204
     world.erasing_sweep()
     assert not Turn.objects.exists() and not Session.objects.exists()
+
+
+@pytest.mark.parametrize("whose", ["boss", "sub"])
+def test_a_stated_retention_holds_for_the_memory_of_a_delegation(whose):
+    stated = {whose: {"retention": "none"}}
+    sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[says], **stated.get("sub", {}))
+    boss = register(ReActAgent("boss", model=ScriptedModel("ok"), tools=[sub], **stated.get("boss", {})))
+    first = ask(boss, tell("Remember 42."))
+    ask(boss, tell("Which number?"), session=first.session)
+    assert texts(sub.model.calls[-1]) == ["Which number?", "", "run" if whose == "boss" else "none"]
+    assert not Turn.objects.filter(agent="react/sub").exists()
