@@ -14,7 +14,11 @@ from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.runs import code, drive, every_death, idle, make_run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("no_hints")]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("no_hints"),
+    pytest.mark.sqlite,
+]
 
 REMEMBERED = ["Remember 42.", "noted", "Which number?"]
 
