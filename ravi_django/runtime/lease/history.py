@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 
 from ravi_django.agents.memory.history import page_among, window_among, window_of
 from ravi_django.agents.memory.transcript import OURS, close_dangling, is_users, keeps_of
@@ -331,26 +331,29 @@ def read_remembered(
     """What a child remembers: its agent's turns in the ended child sessions of the conversation, in the order of their
     ends, then its own before a position. Returns them with summaries, and the ids of those sessions; `known`: reads
     these. One query."""
-    turns, ended = Turn.objects.filter(agent=str(agent_id)), Session.objects.filter(ended_at__isnull=False)
-    ended = ended.filter(memory_of=session.memory_of) if known is None else ended.filter(id__in=known)
-    newest = ended.filter(Exists(turns.filter(session=OuterRef("pk")))).order_by("-ended_at", "-id")
+    turns = Turn.objects.filter(agent=str(agent_id))
+    ended = Q(memory_of=session.memory_of, ended_at__isnull=False) if known is None else Q(id__in=known)
     order = F("session__ended_at").desc(nulls_first=True), "-session_id", "-position"
-    summary = turns.filter(session__in=ended, keeps__isnull=False).order_by(*order)
-    earlier = Q(session__in=newest.values("id")[:SESSIONS]) | Q(pk__in=summary.values("pk")[:1])
-    rows = turns.filter(earlier | Q(session=session.id, position__lt=before)).order_by(*order)
+    summary = turns.filter(session__in=Session.objects.filter(ended), keeps__isnull=False).order_by(*order)
+    first = Case(When(id=session.id, then=0), When(id=Subquery(summary.values("session_id")[:1]), then=1), default=2)
+    sessions = Session.objects.filter(ended | Q(id=session.id)).filter(Exists(turns.filter(session=OuterRef("pk"))))
+    chosen = sessions.order_by(first, "-ended_at", "-id").values("id")[: SESSIONS + 2]
+    rows = turns.filter(session__in=chosen)  # in one IN: an OR would read the whole table
+    rows = rows.exclude(session=session.id, position__gte=before).order_by(*order)
     of_session = ("session_id", "session__created_at", "session__ended_at")
     newest_first = rows.values_list(*of_session, *_COLUMNS, named=True)[:TURNS]
+    groups = [(key, list(group)) for key, group in groupby(reversed(newest_first), key=itemgetter(0, 1, 2))]
+    ids = [str(session_id) for (session_id, _, ended_at), _ in groups if ended_at is not None]
     messages: list[ChatMessage] = []
-    ids: list[str] = []
     last_end = None
-    for (session_id, created_at, ended_at), group in groupby(reversed(newest_first), key=itemgetter(0, 1, 2)):
-        read_now = [_message(str(agent_id), row) for row in group]
-        if ended_at is not None:
-            ids.append(str(session_id))
-            if last_end is not None and created_at < last_end:  # its summaries do not cover the turns of that sibling
-                read_now = [message for message in read_now if keeps_of(message) is None]
+    for place, ((_, created_at, ended_at), group) in enumerate(groups):
+        of_group = [_message(str(agent_id), row) for row in group]
+        if place < len(ids) - SESSIONS:
+            of_group = [message for message in of_group if keeps_of(message) is not None]
+        elif ended_at and last_end and created_at < last_end:  # its summaries do not cover the turns of that sibling
+            of_group = [message for message in of_group if keeps_of(message) is None]
         last_end = ended_at
-        messages += read_now
+        messages += of_group
     return messages, ids
 
 

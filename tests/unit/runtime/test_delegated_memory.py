@@ -125,9 +125,11 @@ def test_a_takeover_reads_what_was_read_before_although_a_sibling_has_ended(cloc
 def test_earlier_tasks_come_in_the_order_of_their_ends():
     sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[look_later], context=memory())
     boss = register(as_sub_agent(sub, "conversation"))
-    run = ask(boss, [tell("One.", "a"), tell("Two.", "b")])
-    assert sorted(texts(call) for call in sub.model.calls) == [["One."], ["Two."]], "not of those at work"
-    for child in Run.objects.filter(parent=run).order_by("-id"):
+    boss.model.script = [[tell("One.", "a"), tell("Two.", "b")], "ok"]
+    run = drive(submit(boss, "go on"))
+    children = [drive(child) for child in Run.objects.filter(parent=run).order_by("id")]
+    assert [texts(call) for call in sub.model.calls] == [["One."], ["Two."]], "nothing of one that is at work"
+    for child in reversed(children):
         signal(child, "go")
         run_until_idle()
     ask(boss, tell("Three."), session=run.session)
@@ -192,10 +194,10 @@ def test_of_many_tasks_the_newest_are_read_and_the_last_summary_before_them(monk
     boss = register(as_sub_agent(sub, "conversation"))
     first = ask(boss, tell("0"))
     Turn.objects.filter(role="assistant", session__memory_of=first.session_id).update(role="system", keeps=0)
-    for number in range(1, 23):
+    for number in range(1, 25):
         ask(boss, tell(str(number)), session=first.session)
     seen = texts(sub.model.calls[-1])
-    assert seen[0].endswith("noted") and seen[1::2] == [str(number) for number in range(2, 23)]
+    assert seen[0].endswith("noted") and seen[1::2] == [str(number) for number in range(4, 25)]
 
 
 def test_the_memory_is_read_in_one_query():
