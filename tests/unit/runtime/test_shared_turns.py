@@ -1,6 +1,10 @@
 """One conversation, several agents: each reads its own turns and what the session's person said and was answered."""
 
+import json
+from io import StringIO
+
 import pytest
+from django.core.management import call_command
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
@@ -17,7 +21,7 @@ from ravi_django.kernel import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from ravi_django.models import Status, Turn
+from ravi_django.models import Session, Status, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.cases import case
@@ -52,6 +56,7 @@ def run_of(key, text, session=None):
     return run
 
 
+@pytest.mark.sqlite
 def test_an_agent_that_takes_over_knows_the_conversation():
     b = ReActAgent("g1b", model=ScriptedModel("B"), context=memory())
     model = ScriptedModel("Hello Ada")
@@ -195,6 +200,7 @@ def test_what_comes_while_an_agent_waits_in_a_tool_stands_behind_its_result():
     assert not unpaired(waits.model.calls[-1].messages)
 
 
+@pytest.mark.sqlite
 def test_a_summary_covers_both_and_nothing_that_its_run_had_not_read():
     """Turns of another agent that came after the read are behind the summary, although they are older rows."""
 
@@ -240,15 +246,25 @@ def test_a_replay_reads_the_same_though_others_go_on_meanwhile(clock):
         assert not [row for row in journal_of(run) if row.kind == "replay.drift"]
 
 
-def test_a_fork_reads_what_its_source_read():
+@pytest.mark.sqlite
+def test_forks_exports_and_pruned_journals_keep_what_is_shared(clock, django_user_model):
+    owner = django_user_model.objects.create_user("owner")
     agent("a", "first")
     b = agent("b", "second")
-    session = run_of("a", "one").session
-    run = run_of("b", "two", session)
+    run = idle(make_run("react/a", text="one", session=world.create_session(Session(owner=owner)), owner=owner))
+    run = run_of("b", "two", run.session)
     copy = world.fork(run.id, 1, send=lambda run_id: None)
     assert idle(copy).status == Status.COMPLETED
     assert said(b.model) == said(b.model, 0) == ["one", "a: first", "two"]
     assert Turn.objects.filter(session=copy.session, shared=True).count() == 4
+    clock.advance(99 * 86_400)
+    world.prune({"journal": 86_400})
+    assert not journal_of(run)
+    run_of("b", "three", run.session)
+    assert said(b.model) == ["one", "a: first", "two", "second", "three"]
+    call_command("ravi_export", "owner", stdout=(out := StringIO()))
+    rows = [row["fields"] for row in json.loads(out.getvalue()) if row["model"] == "ravi.turn"]
+    assert [row["shared"] for row in rows] == [True] * 6
 
 
 def test_the_retention_of_a_run_is_what_its_agent_states():
