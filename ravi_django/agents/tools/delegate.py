@@ -55,7 +55,10 @@ class HandoffTool(Tool):
         }
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """`{"task": text}`. Other arguments, without a task, are the task as JSON text."""
         given = super().validate(arguments)
+        if given and "task" not in given:
+            given = {"task": to_json(given).decode()}
         task = given.get("task")
         if set(given) != {"task"} or not isinstance(task, str) or not task.strip():
             raise ToolArgumentsError(f'{self.name} takes one argument: {{"task": "…"}}, a text', field="task")
