@@ -216,6 +216,8 @@ class DurableContext(RunState):
         else:
             self.effects.note(entry)
 
+    _log = log
+
     async def log_once(self, key: str, data: Any = None) -> None:
         """`log` once in the run's generation, however often and wherever it is called."""
         check_text("key", key, MAX_NAME)

@@ -76,6 +76,8 @@ class RunState:
         self.answered: set[str] = set()  # ids of the given messages that have a reply
         self.message_ids: dict[str, str] = {}  # by the new id of a message that a replay makes: the id that was sent
         self.booted: dict[str, str] = {}  # by child run: the message that it was started with
+        self.following = asyncio.Lock()
+        self.followed: dict[str, tuple[int, int | None]] = {}  # by topic: see `follow` in `social/calls.py`
         self.deciding = asyncio.Lock()  # calls with a person's decision continue in the order of their rows
         self.pinned: dict[str, Any] = {}  # see `pins`
         self.pinning: dict[str, Any] = {}  # values that a task computes now

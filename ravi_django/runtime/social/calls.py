@@ -44,18 +44,37 @@ _CIRCLE = (
 
 
 async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int | timedelta) -> None:
-    effects, path, name = ctx.effects, ctx.path(), str(topic)
-    if (row := await effects.recall(path, "follow", name, None, None)) is not None:
-        raise_recorded(row)
-        return
+    """The path of the row is the topic, without a number: a replay need not follow again. So an agent's attribute may
+    say that it follows already. Only a refusal has a number, because the code may go on differently after it."""
     wanted = _own(ctx, topic_of(topic), session)
     every_s = wanted.every_s = check_whole("every_s", seconds_of(every_s), 0, MAX_EVERY_S)
+    place = _place(wanted.topic, session)
+    async with ctx.following:
+        changes, known = ctx.followed.get(place, (0, None))
+        if known is not None and known != every_s:
+            changes += 1
+        path = f"@follow.{changes}.{every_s}.{place}"
+        if known != every_s and ctx.effects.journal.system(path) is None:
+            await _follow(ctx, wanted, path)
+        ctx.followed[place] = changes, every_s
+
+
+def _place(topic: str, session: bool) -> str:
+    return f"{'session' if session else 'agent'}.{topic}"
+
+
+async def _follow(ctx: RunState, wanted: Follow, path: str) -> None:
+    effects, topic = ctx.effects, wanted.topic
+    refused = effects.journal.find(ctx.next_path())
+    if refused is not None and (refused.kind, refused.name) == ("follow", topic):
+        raise_recorded(await effects.recall(ctx.path(), "follow", topic, None, None) or refused)
     wanted.metadata = effects.lease.run.metadata
-    entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
+    entry = Entry("follow", path, topic)
+    entry.request = {"session": wanted.session_id is not None, "every_s": wanted.every_s}
     async with effects.performing():
-        if (
-            refusal := await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
-        ) is not None:
+        refusal = await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
+        if refusal is not None:
+            entry.path = ctx.path()
             await refuse(ctx, entry, refusal)
         await effects.record(entry, partial(follow_rows.follow, follow=wanted))
 
@@ -77,10 +96,12 @@ def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> 
 
 async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
+    own = _own(ctx, topic_of(topic), session)
+    place = _place(own.topic, session)
+    ctx.followed[place] = ctx.followed.get(place, (0, None))[0] + 1, None
     if (row := await effects.recall(path, "unfollow", name, None, None)) is not None:
         raise_recorded(row)
         return
-    own = _own(ctx, topic_of(topic), session)
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
     async with effects.performing():
         await effects.record(entry, partial(follow_rows.unfollow, follower=own.follower, topic=own.topic))

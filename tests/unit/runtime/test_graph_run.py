@@ -279,6 +279,22 @@ def test_a_takeover_does_each_once(clock, hinted):
         hinted.clear()
 
 
+def test_an_agent_that_notes_on_itself_that_it_follows_is_not_blocked(clock):
+    async def story(ctx, inbox):
+        if not noted:
+            await ctx.follow(NEWS, every_s=30)
+            noted.append(True)
+        await ctx.follow(NEWS, every_s=60)
+        await ctx.unfollow(NEWS)
+        await ctx.follow(NEWS, every_s=30)
+
+    code(story)
+    noted = []
+    for run, _death in every_death(clock, lambda drive: drive(make_run())):
+        assert (run.status, Follow.objects.get().every_s) == (Status.COMPLETED, 30), run.error
+        noted.clear()
+
+
 @pytest.mark.parametrize("what", KINDS)
 def test_a_zombie_follows_and_publishes_nothing(what):
     acts = {
@@ -381,7 +397,7 @@ def test_a_replay_repeats_a_refusal_whatever_the_policy_says_by_then(clock, poli
 def test_a_run_whose_owner_is_deleted_is_not_the_systems_and_the_policy_is_asked_once(ada, policy):
     async def story(ctx, inbox):
         await ctx.follow(NEWS)
-        await ctx.follow(NEWS)
+        await ctx.follow("news/other")
         await ctx.emit(NEWS, "x")
         if inbox[0].payload.message.text == "deleted":
             await ctx.effects.database.call(type(ada).objects.filter(pk=ada.pk).delete)
