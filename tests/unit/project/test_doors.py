@@ -52,6 +52,13 @@ def test_what_the_rule_finds() -> None:
         assert any(is_inside(name) for name in reached(ast.parse(program))) is inside, program
 
 
+def test_star_imports_have_the_names_of_higher_layers_too() -> None:
+    for module, name in (("ravi_django.agents", "Runtime"), ("ravi_django.agents.context", "DjangoHistoryProvider")):
+        names: dict[str, object] = {}
+        exec(f"from {module} import *", names)
+        assert name in names and "Any" not in names
+
+
 def test_every_verb_leads_to_something() -> None:
     for verb in verbs.VERBS:
         getattr(verbs, verb)
