@@ -106,7 +106,7 @@ def test_the_pages_newsroom_and_reader_work_together(hinted, django_user_model, 
     world.silence(monkeypatch, "dispatch_send")
     monkeypatch.delenv("RAVI_MODEL", raising=False)
     page = NEWS.run("shop/news.py")
-    reading = page["begin_reading"](django_user_model.objects.create_superuser("ann"))
+    reading = page["begin_reading"](django_user_model.objects.create_user("ann"))
     run_until_idle()
     news = page["submit"](page["newsroom"], "Begin.")
     page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))

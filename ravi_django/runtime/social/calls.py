@@ -42,6 +42,10 @@ _CIRCLE = (
     "do the agents follow each other in a circle?"
 )
 
+_MAY_NOT_RUN = (
+    ', who may not run it: register it with access="authenticated", or give the user the permission ravi.run_agent'
+)
+
 
 async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int | timedelta) -> None:
     """The path of the row is the topic, without a number: a replay need not follow again. So an agent's attribute may
@@ -86,11 +90,17 @@ def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> 
     owner = get_user_model()._default_manager.filter(pk=owner_id).first()
     if owner is None:
         return ForbiddenError(f"the run's owner, user {owner_id}, is no more")
+    if followed is None:
+        return None
     try:
-        if followed is not None:
-            access.check_follow(owner, specs.find(agent), followed)
-    except (ForbiddenError, AgentNotFoundError) as error:
+        found = specs.find(agent)
+    except AgentNotFoundError as error:
         return ForbiddenError(str(error))
+    try:
+        access.check_follow(owner, found, followed)
+    except (ForbiddenError, AgentNotFoundError):  # the agent runs: it need not be hidden from its user
+        words = f"{agent} may not follow {followed} for user {owner.get_username()!r}"
+        return ForbiddenError(words if access.may_run(owner, found) else words + _MAY_NOT_RUN)
     return None
 
 
