@@ -119,7 +119,6 @@ async def delegate(
         target=agent_id,
         sender=ctx.agent_id,
         payload=ChatPayload(message=ChatMessage.of("user", task)),
-        correlation_id=ctx.session_id,
         metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {}), LATE: DROP},
     )
     try:

@@ -136,7 +136,7 @@ class DurableContext(RunState):
             return await inbox.hear(self)
 
     def caused_by(self, message: Message) -> None:
-        self.hops = hops_of([message])
+        self.hops, self.caused = hops_of([message]), message.id
 
     async def ask_human(
         self,

@@ -224,8 +224,8 @@ async def reply(ctx: RunState, message: Message, result: Any) -> None:
     asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
     asker_id = run_id_of(asker)
     value = storable(result)
-    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result)), path)
-    late["causation_id"] = message.id
+    links = {"correlation_id": message.correlation_id, "causation_id": message.id}
+    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result), **links), path)
     write = partial(ask_rows.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
     async with effects.performing():
         await effects.record(Entry("ask.replied", path, message.id, result={"result": value}), write)
