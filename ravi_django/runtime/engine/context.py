@@ -103,7 +103,9 @@ class DurableContext(RunState):
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
         return await asks.ask(self, handle, None, timeout)
 
-    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None:
+    async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
+        if isinstance(target, TopicId):
+            return await self.emit(target, message)
         target = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
             await endings.control(self, target, message, message.payload)

@@ -21,18 +21,20 @@ from ravi_django.kernel import (
     InvalidInputError,
     Message,
     Priority,
+    TopicId,
 )
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.runs import checks
 from ravi_django.runtime.runs.sessions import active_root
 from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.social.publications import emit
 
 ON_BUSY = ("enqueue", "steer", "interrupt", "reject")
 
 
 def submit(
-    agent: Agent | AgentId | str,
+    agent: Agent | AgentId | TopicId | str,
     input: str | list[Any] | Message,
     *,
     session: Session | UUID | str | None = None,
@@ -63,23 +65,31 @@ def submit(
     inside a transaction of the caller: the message waits then. "interrupt": it waits, and the run at work is cancelled.
     "reject": ThreadBusyError.
 
+    To a TopicId it publishes the message like `emit`, and returns the Publication. `user`, `tenant` and
+    `idempotency_key` are its only options.
+
     Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError,
     IdempotencyMismatchError and ThreadBusyError; nothing is written then.
     """
-    run, _ = say(
-        agent,
-        input,
-        session=session,
-        user=user,
-        tenant=tenant,
-        idempotency_key=idempotency_key,
-        priority=priority,
-        budget=budget,
-        deadline=deadline,
-        start_at=start_at,
-        metadata=metadata,
-        on_busy=on_busy,
-    )
+    options: dict[str, Any] = {
+        "session": session,
+        "priority": priority,
+        "budget": budget,
+        "deadline": deadline,
+        "start_at": start_at,
+        "metadata": metadata,
+        "on_busy": on_busy,
+    }
+    if isinstance(agent, TopicId):
+        of_runs = [name for name, value in options.items() if value not in (None, "normal")]
+        if of_runs:
+            raise InvalidInputError(
+                f"{of_runs[0]} is an option of a run; a message to the topic {agent} starts none", field=of_runs[0]
+            )
+        message = checks.message_of(agent, input)
+        published: Any = emit(agent, message, user=user, tenant=tenant, id=idempotency_key)
+        return published  # type: ignore[no-any-return]
+    run, _ = say(agent, input, user=user, tenant=tenant, idempotency_key=idempotency_key, **options)
     return run
 
 

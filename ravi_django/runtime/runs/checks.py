@@ -26,6 +26,7 @@ from ravi_django.kernel import (
     Role,
     SessionNotFoundError,
     TextBlock,
+    TopicId,
 )
 from ravi_django.kernel.checks import check_seconds, check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
@@ -48,7 +49,7 @@ def address_of(agent: Agent | AgentId | str) -> AgentId:
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
 
 
-def message_of(agent_id: AgentId, input: Any) -> Message:
+def message_of(target: AgentId | TopicId, input: Any) -> Message:
     if isinstance(input, Message):
         check_size(input.model_dump(mode="json")["payload"])
         if isinstance(input.payload, ChatPayload):
@@ -76,7 +77,7 @@ def message_of(agent_id: AgentId, input: Any) -> Message:
         _check_media(blocks)
     else:
         raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
-    return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
+    return Message(target=target, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
 
 
 def title_of(message: Message) -> str:

@@ -20,6 +20,7 @@ from ravi_django.kernel import (
     ForbiddenError,
     InputTooLargeError,
     KernelError,
+    Message,
     PermanentError,
     TopicId,
 )
@@ -34,7 +35,14 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.checks import metadata_of
 from ravi_django.runtime.social import fan_out, follow_rows, publications
 from ravi_django.runtime.social.follows import MAX_EVERY_S, row_of, topic_of
-from ravi_django.runtime.social.publications import MAX_HOPS, checked_id, payload_for, publication_of, value_of
+from ravi_django.runtime.social.publications import (
+    MAX_HOPS,
+    checked_id,
+    message_for,
+    payload_for,
+    publication_of,
+    value_of,
+)
 from ravi_django.runtime.teams.messages import raise_recorded, refuse
 
 _CIRCLE = (
@@ -120,11 +128,17 @@ async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
 async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "emit", name, None, None)) is not None:
+        if isinstance(data, Message):  # the replay has made it again, with another id
+            ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
         return
     run, place, hops = effects.lease.run, topic_of(topic), ctx.hops + 1
     seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
-    message_id = hashlib.sha256(seed.encode()).hexdigest()[:32] if id is None else checked_id(id)
+    key = None if id is None else checked_id(id)
+    message_id = key or hashlib.sha256(seed.encode()).hexdigest()[:32]
+    if isinstance(data, Message):
+        message_id = checked_id(ctx.message_ids.get(data.id, data.id))
+        data = data.model_copy(update={"id": message_id})
     value = from_json(encode(value_of(data)))
     entry = Entry("emit", path, name, request={"message": message_id})
     async with effects.performing():
@@ -136,7 +150,9 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
         if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
-        made = publication_of(place, payload, message_id, run.tenant, f"run:{run.id}", ctx.agent_id, hops)
+        cause = None if ctx.cause == message_id else ctx.cause
+        message = message_for(place, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
+        made = publication_of(message, run.tenant, f"run:{run.id}", hops, key)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
         await effects.record(entry, partial(publications.publish, publication=made))

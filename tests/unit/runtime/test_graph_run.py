@@ -10,13 +10,14 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     ControlPayload,
+    DataPayload,
     ForbiddenError,
     IdempotencyMismatchError,
     Message,
     PermanentError,
     TopicId,
 )
-from ravi_django.models import FeedItem, Follow, JournalEntry, Publication, Run, Status
+from ravi_django.models import FeedItem, Follow, InboxMessage, JournalEntry, Publication, Run, Status
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.runs import code, drive, every_death, make_run, patch_append, take_over
@@ -24,6 +25,7 @@ from tests.support.runs import code, drive, every_death, make_run, patch_append,
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
 NEWS = TopicId("news", "sport")
+GOAL = DataPayload(data={"title": "goal"})
 KINDS = ["follow", "unfollow", "emit"]
 
 
@@ -236,6 +238,36 @@ def test_what_followers_are_given():
         assert (message.payload.message.text if kind == "chat" else message.payload.data) == inner
         assert (message.target, str(message.sender), message.reply_to) == (NEWS, "test/code", None)
         assert kind == "data" or message.payload.message.role == "user"
+
+
+def test_a_message_to_a_topic_is_published_and_keeps_its_envelope(clock, ada):
+    async def story(ctx, inbox):
+        message = Message(target=NEWS, payload=GOAL, correlation_id="mine", metadata={"k": 1, "hops": 7})
+        await ctx.send(NEWS, message)
+        await ctx.send(NEWS, message)  # the same id: published once
+        await ctx.emit("news/other", "plain")
+
+    code(story)
+    for run, _death in every_death(clock, lambda drive: drive(make_run())):
+        assert run.status == Status.COMPLETED, run.error
+        own, plain = (Publication.objects.get(topic=topic).body for topic in (str(NEWS), "news/other"))
+        assert own["id"] == entries(run)[0].request["message"]
+        assert (own["correlation_id"], own["metadata"].pop("publication") != "") == ("mine", True)
+        assert (own["metadata"], own["sender"]) == ({"k": 1, "hops": 1}, "test/code")
+        assert plain["correlation_id"] == str(run.session_id)
+        assert plain["causation_id"] == InboxMessage.objects.get(run=run).message_id
+
+
+def test_the_sites_code_submits_to_a_topic(ada):
+    message = Message(target=NEWS, payload=GOAL, metadata={"k": 1, "hops": 7})
+    first = ravi_django.submit(NEWS, message, user=ada, tenant="acme", idempotency_key="goal")
+    again = ravi_django.submit(
+        NEWS, message.model_copy(update={"id": "x"}), user=ada, tenant="acme", idempotency_key="goal"
+    )
+    assert (again.id, first.tenant, first.owner, first.body["id"]) == (first.id, "acme", ada, message.id)
+    assert first.body["metadata"] == {"k": 1, "publication": str(first.id)}
+    with refused("session"):
+        ravi_django.submit(NEWS, message, session="x")
 
 
 def test_a_bare_type_is_its_default_source_and_a_namespace_is_kept():
