@@ -117,6 +117,8 @@ class ControlPayload(PayloadBase):
 
 
 class ProgressPayload(PayloadBase):
+    """Sent to the parent (`ctx.send`), it is a `progress` frame of the tree's stream and no message."""
+
     kind: Literal["progress"] = "progress"
     progress: AgentProgress
 
