@@ -75,8 +75,8 @@ class ContextConfig:
             return cls(cast(HistoryProvider, _Window(cast(AgentContextProtocol, context))), CompactionPipeline())
         if context is not None and not isinstance(context, ContextConfig):
             raise TypeError(
-                f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around a history, or an "
-                "object with `async def get_prompt_window(self, session_id)`"
+                f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it, or pass an object "
+                "with `async def get_prompt_window(self, session_id)`"
             )
         return context or cls()
 

@@ -98,9 +98,10 @@ class RunState:
     @property
     def cause(self) -> str | None:
         """The id of the message that the code is at: that of `caused_by`, else the first one without a reply."""
-        waiting = [message.id for message in self.given if message.id not in self.answered]
-        last = [message.id for message in self.given[-1:]]
-        return next((message_id for message_id in (self.caused, *waiting, *last) if message_id), None)
+        if self.caused:
+            return self.caused
+        waiting = (message.id for message in self.given if message.id not in self.answered)
+        return next(waiting, self.given[-1].id if self.given else None)
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
         """Call the agent's hooks, except for an event of a replay. Never raises."""
