@@ -279,6 +279,10 @@ def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any])
         ("writer_critic", "[rehearsal] You said:"),
         ("supervisor", "\nday 9: [rehearsal]|\nday 9: no report (timed_out)"),  # a report has half a second
         ("approval", "did not happen: denied: it needs a person's approval"),
+        ("seeds.loop", "84"),
+        ("seeds.delegate", "The researcher says: [rehearsal]"),
+        ("seeds.feed", "keep  Sailing around the world"),
+        ("seeds.cases", "[rehearsal]"),
     ],
 )
 def test_they_run_from_the_command_line(name: str, words: str, tmp_path: Path) -> None:
