@@ -44,17 +44,17 @@ class LoopAgent:
         self._max_iterations = max_iterations
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        history_messages = await load_history(self._context, self.id, ctx.session_id)  # before this run
         for msg in inbox:
             ctx.check()
-            await self._handle_message(ctx, msg)
+            history_messages = await self._handle_message(ctx, msg, history_messages)
 
-    async def _handle_message(self, ctx: RunContext, msg: Message) -> None:
-        history_messages = await load_history(self._context, self.id, ctx.session_id)
-        messages = [*history_messages, message_to_chat(msg)]
+    async def _handle_message(self, ctx: RunContext, msg: Message, history: list[ChatMessage]) -> list[ChatMessage]:
+        messages = [*history, message_to_chat(msg)]
         await self._react_loop(ctx, messages)
-        new_turns = messages[len(history_messages) :]
-        await persist_turns(self._context, self.id, ctx.session_id, ctx.run_id, new_turns)
+        await persist_turns(self._context, self.id, ctx.session_id, ctx.run_id, messages[len(history) :])
         await deliver(ctx, msg, {"text": final_text(messages)}, sender=self.id)
+        return messages
 
     async def _react_loop(self, ctx: RunContext, messages: list[ChatMessage]) -> None:
         for _ in range(self._max_iterations):

@@ -315,8 +315,7 @@ def test_a_feed_by_hand_brings_what_fits(published: list[Any], admin_user: Any) 
         signal(news.id, "new_source_item", item)
     until_all_is_delivered(published)
 
-    titles = ["", *(item["title"] for item in feed.ITEMS)]
-    assert curated(reading) == list(zip(titles, [False, True, False, False], strict=True))
+    assert [keep for _, keep in curated(reading)] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(
