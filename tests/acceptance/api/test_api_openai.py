@@ -183,7 +183,7 @@ def test_errors_have_openais_form(ai: openai.OpenAI, worker: None, strange_clien
     fails(openai.BadRequestError, "messages", messages=[*ASK, {"role": "assistant", "content": "x"}])
     fails(openai.BadRequestError, "messages", messages=[{"role": "tool", "tool_call_id": "x", "content": "x"}])
     fails(openai.NotFoundError, "model", model="react/nobody")
-    fails(openai.NotFoundError, "metadata.session", metadata={"session": str(run.id)})
+    fails(openai.BadRequestError, "metadata.session", metadata={"session": "a\nb"})
     with pytest.raises(openai.AuthenticationError):
         ai.with_options(api_key="wrong").models.list()
     with pytest.raises(openai.NotFoundError, match="nothing at"):
@@ -361,8 +361,8 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
     answer = [{"role": "tool", "tool_call_id": call, "content": "approve"}]
     other = ai.with_options(api_key=Token.objects.create(user=stranger).key)
 
-    for metadata, kind in ((session_of(asked), openai.NotFoundError), ({}, openai.BadRequestError)):
-        with pytest.raises(kind):
+    for metadata in (session_of(asked), {}):
+        with pytest.raises(openai.BadRequestError):
             other.chat.completions.create(model="react/payer", messages=answer, metadata=metadata)
     assert HumanRequest.objects.filter(status="pending").count() == 2
 
