@@ -367,6 +367,14 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
     assert HumanRequest.objects.filter(status="pending").count() == 2
 
 
+def test_a_client_names_its_conversation(ai: openai.OpenAI, worker: None) -> None:
+    for _ in range(2):
+        ai.chat.completions.create(model=AGENT, messages=ASK, metadata={"session": "case 7"})
+    ai.responses.create(model=AGENT, input="Again?", conversation="case 7")
+
+    assert (Session.objects.get().name, Run.objects.count()) == ("case 7", 3)
+
+
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_requests_to_others_are_waited_for(ai, worker, staff, settings, monkeypatch, is_moved) -> None:
     assert pieces.LOOK_S == 5
