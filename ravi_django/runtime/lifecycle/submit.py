@@ -53,8 +53,10 @@ def submit(
     An agent that is stored in the database takes its variables from `metadata={"variables": {…}}`.
 
     Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
-    to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
-    a new session is made.
+    to (user, agent), a repeat returns the first run. A `session` continues that conversation of the user: its
+    row, its id, or a name of 1 to 200 characters, whose conversation is made at first use. A text that is a UUID is an
+    id. Without a session, a Message with a `correlation_id` means the conversation of that name, or the user's session
+    with that id; any other input begins a new conversation.
 
     With `start_at` (a time, a timedelta from now or seconds) the run is queued until then, and other messages of the
     conversation do not wait for it. A sweep starts it, after the run that is at work by then. `on_busy` has no effect.
@@ -110,7 +112,8 @@ def say(
         raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
     at_work: list[UUID] = []
     if how == "interrupt":  # read it first: a run that is promoted meanwhile is not meant
-        found = checks.session_of(session, checks.owner_of(options.get("user")))
+        owner, tenant = checks.owner_of(options.get("user")), checks.tenant_of(options.get("tenant", ""))
+        found = checks.conversation_of(checks.thread_in(session, input), owner, tenant)
         busy = active_root(Run(session=found, agent=str(checks.address_of(agent))))
         at_work = list(busy.values_list("id", flat=True)) if found else []
     run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)
