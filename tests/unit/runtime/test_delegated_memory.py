@@ -30,13 +30,6 @@ def tell(task, call_id="c1", key="sub"):
 LOOK = ToolUseBlock(tool_name="look", call_id="l1")
 
 
-class Whole:
-    """A compaction that leaves everything as it is."""
-
-    async def compact(self, messages):
-        return list(messages)
-
-
 def memory():
     return ContextConfig(DjangoHistoryProvider())
 
@@ -52,33 +45,26 @@ def texts(call):
     return [message.text for message in call.messages]
 
 
-def as_sub_agent(sub, memory):
-    return OrchestratorAgent("boss", model=ScriptedModel("ok"), sub_agents=[SubAgentConfig(sub, memory=memory)])
+def team(script="noted", tools=(), kind="conversation"):
+    """An orchestrator and its sub-agent."""
+    sub = ReActAgent("sub", model=ScriptedModel(script), tools=tools, context=memory())
+    configs = [SubAgentConfig(sub, memory=kind)]
+    return register(OrchestratorAgent("boss", model=ScriptedModel("ok"), sub_agents=configs), replace=True), sub
 
 
-def as_agent_tool(sub, memory):
-    return ReActAgent("boss", model=ScriptedModel("ok"), tools=[AgentTool(sub, memory=memory)])
-
-
-def as_plain_tool(sub, memory):
-    return ReActAgent("boss", model=ScriptedModel("ok"), tools=[sub])
-
-
-@pytest.mark.parametrize("delegating", [as_sub_agent, as_agent_tool, as_plain_tool])
+@pytest.mark.parametrize("delegating", [
+    lambda sub: {"sub_agents": [SubAgentConfig(sub)]},
+    lambda sub: {"sub_agents": [], "tools": [AgentTool(sub)]},
+    lambda sub: {"sub_agents": [], "tools": [sub]},
+])  # fmt: skip
 def test_a_sub_agent_remembers_within_the_conversation_and_nowhere_else(delegating):
     sub = ReActAgent("sub", model=ScriptedModel("noted"), context=memory())
-    boss = register(delegating(sub, "conversation"))
+    boss = register(OrchestratorAgent("boss", model=ScriptedModel("ok"), **delegating(sub)))
     first = ask(boss, tell("Remember 42."))
     ask(boss, tell("Which number?"), session=first.session)
     assert texts(sub.model.calls[-1]) == REMEMBERED
     ask(boss, tell("Which number?"))
     assert texts(sub.model.calls[-1]) == ["Which number?"]
-
-
-@tool
-def look() -> str:
-    """Look."""
-    return "x"
 
 
 @tool(name="look")
@@ -100,8 +86,7 @@ def test_a_takeover_reads_what_was_read_before_although_a_sibling_has_ended(cloc
     models = []
 
     def story(drive_and_die):
-        sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[look], context=memory())
-        boss = register(as_sub_agent(sub, "conversation"), replace=True)
+        boss, sub = team([LOOK, "noted"], [says])
         first = ask(boss, tell("Remember 42."))
         boss.model.script = [[tell("One?", "a"), tell("Two?", "b")], "ok"]
         run = drive(submit(boss, "go on", session=first.session))
@@ -117,14 +102,13 @@ def test_a_takeover_reads_what_was_read_before_although_a_sibling_has_ended(cloc
         if "history.read" in death.rows and not death.written:
             del views[0]  # the read was not recorded: the takeover reads again, with the sibling's turns
         assert one.status == "completed" and views[0][-1] == "One?"
-        assert views[0][:4] == ["Remember 42.", "", "x", "noted"]
+        assert views[0][:4] == ["Remember 42.", "", "permanent", "noted"]
         assert all(view[: len(views[0])] == views[0] for view in views)
         assert "replay.drift" not in [row.kind for row in journal_of(one)]
 
 
 def test_earlier_tasks_come_in_the_order_of_their_ends():
-    sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[look_later], context=memory())
-    boss = register(as_sub_agent(sub, "conversation"))
+    boss, sub = team([LOOK, "noted"], [look_later])
     boss.model.script = [[tell("One.", "a"), tell("Two.", "b")], "ok"]
     run = drive(submit(boss, "go on"))
     children = [drive(child) for child in Run.objects.filter(parent=run).order_by("id")]
@@ -146,8 +130,7 @@ def test_earlier_tasks_come_in_the_order_of_their_ends():
 @pytest.mark.parametrize("kind", ["conversation", "none"])
 def test_an_agent_below_one_that_remembers_does_so_too(kind):
     low = ReActAgent("low", model=ScriptedModel("low"), context=memory())
-    sub = ReActAgent("sub", model=ScriptedModel([tell("Below.", key="low"), "noted"]), tools=[low], context=memory())
-    boss = register(as_sub_agent(sub, kind))
+    boss, _ = team([tell("Below.", key="low"), "noted"], [low], kind)
     first = ask(boss, tell("One."))
     ask(boss, tell("Two."), session=first.session)
     assert texts(low.model.calls[-1]) == (["Below.", "low", "Below."] if kind == "conversation" else ["Below."])
@@ -156,8 +139,7 @@ def test_an_agent_below_one_that_remembers_does_so_too(kind):
 
 @pytest.mark.parametrize("ends", ["completed", "cancelled"])
 def test_a_child_without_memory_leaves_no_turns(ends):
-    sub = ReActAgent("sub", model=ScriptedModel([LOOK, "noted"]), tools=[look_later], context=memory())
-    boss = register(as_sub_agent(sub, "none"))
+    boss, sub = team([LOOK, "noted"], [look_later], "none")
     run = ask(boss, tell("Remember 42."))
     child = Run.objects.get(parent=run)
     assert child.turns.count() == 2
@@ -189,34 +171,22 @@ def test_code_has_to_ask_for_memory(clock):
     assert texts(sub.model.calls[-1]) == ["by ask", "noted", "by spawn"]
 
 
-def test_of_many_tasks_the_newest_are_read_and_the_last_summary_before_them(monkeypatch):
-    sub = ReActAgent("sub", model=ScriptedModel("noted"), context=ContextConfig(DjangoHistoryProvider(), Whole()))
-    boss = register(as_sub_agent(sub, "conversation"))
+def test_of_many_tasks_the_newest_are_read_and_the_last_summary_before_them():
+    boss, sub = team()
     first = ask(boss, tell("0"))
     Turn.objects.filter(role="assistant", session__memory_of=first.session_id).update(role="system", keeps=0)
     for number in range(1, 25):
         ask(boss, tell(str(number)), session=first.session)
     seen = texts(sub.model.calls[-1])
     assert seen[0].endswith("noted") and seen[1::2] == [str(number) for number in range(4, 25)]
-
-
-def test_the_memory_is_read_in_one_query():
-    sub = ReActAgent("sub", model=ScriptedModel("noted"), context=memory())
-    boss = register(as_sub_agent(sub, "conversation"))
-    first = ask(boss, tell("1"))
-    for number in range(2, 5):
-        ask(boss, tell(str(number)), session=first.session)
-    boss.model.script = [tell("5"), "ok"]
-    run = drive(submit(boss, "go on", session=first.session))
-    session = Run.objects.select_related("session").get(parent=run).session
+    child = Run.objects.select_related("session").filter(agent="react/sub").latest("id")
     with CaptureQueriesContext(connection) as queries:
-        messages, sessions = world.read_remembered(sub.id, session, 0, None)
-    assert (len(queries), len(messages), len(sessions)) == (1, 8, 4)
+        world.read_remembered(sub.id, child.session, 0, None)
+    assert len(queries) == 1
 
 
 def test_a_fork_takes_the_memory_along():
-    sub = ReActAgent("sub", model=ScriptedModel("noted"), context=memory())
-    boss = register(as_sub_agent(sub, "conversation"))
+    boss, sub = team()
     first = ask(boss, tell("Remember 42."))
     second = ask(boss, tell("Remember 43."), session=first.session)
     boss.model.script = [tell("Which number?"), "ok"]
@@ -227,9 +197,7 @@ def test_a_fork_takes_the_memory_along():
 
 def test_the_memory_belongs_to_the_conversation(django_user_model):
     ada = django_user_model.objects.create_user("ada", is_superuser=True)
-    sub = ReActAgent("sub", model=ScriptedModel("noted"), context=memory())
-    boss = register(as_sub_agent(sub, "conversation"))
-    run = ask(boss, tell("Remember 42."), user=ada)
+    run = ask(team()[0], tell("Remember 42."), user=ada)
     client = APIClient()
     client.force_authenticate(ada)
     assert [row["id"] for row in client.get("/ravi/sessions/").json()["results"]] == [str(run.session_id)]
