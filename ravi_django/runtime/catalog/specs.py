@@ -382,4 +382,5 @@ def is_disabled(agent: str) -> bool:
 def forget() -> None:
     """For tests: the database is another, or empty again."""
     _schema.cache_clear()
+    _asked.clear()
     bodies.forget()
