@@ -6,14 +6,16 @@ import pytest
 
 from ravi_django import answer, register, submit, tool
 from ravi_django.agents import FunctionMiddleware, ReActAgent
-from ravi_django.kernel import ToolUseBlock
+from ravi_django.kernel import HumanInput, PauseForInputResult, ToolUseBlock
 from ravi_django.models import HumanRequest, JournalEntry, Status
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.runs import asked, code, drive, every_death, make_run
 from tests.support.tool_calls import calling
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+SKIPPED = "pay was not run: a middleware skipped it and gave no result"
 EFFECTS = ["idempotent", "at_most_once", "transactional"]
 
 
@@ -47,7 +49,7 @@ def test_the_run_waits_for_the_person_and_the_answer_decides(ran):
     call = ToolUseBlock(tool_name="pay", arguments={}, call_id="c")
     for text, told, paid in (
         ("yes", "paid", ["paid"]),
-        ("no", "pay was not run: a middleware skipped it and gave no result", []),
+        ("no", SKIPPED, []),
     ):
         ran.clear()
         agent = ReActAgent("g8", model=ScriptedModel([call, "done"]), tools=[paying(ran)], middleware=[Gate()])
@@ -99,19 +101,26 @@ def test_a_middleware_may_have_the_only_call_of_a_tool_approved(ran, ann):
     assert (request.kind, request.path, request.tool) == ("approval", "1/m1", "pay")
     answer(request.id, action="approve", by=ann)
     assert (drive(run).output, ran) == ("ok: paid", ["paid"])
+    (approved,) = [row.seq for row in journal_of(run) if row.kind == "approval" and row.phase == "result"]
+    assert drive(world.fork(run.id, approved)).output == f"error: {SKIPPED}", "it was approved for the other run"
 
 
-def test_what_may_wait_for_days_does_not_count_for_the_tools_timeout(ran, clock):
-    class Slow(FunctionMiddleware):
-        async def process(self, context, call_next):
-            await asyncio.sleep(0.2)
-            await Gate().process(context, call_next)
+def test_after_a_pause_of_the_tool_a_middleware_asks_anew(ran):
+    @tool
+    def pay(amount: HumanInput | None = None):
+        """Pay."""
+        if amount is None:
+            return PauseForInputResult("How much?")
+        ran.append(amount["text"])
+        return "paid"
 
-    with_gates(calling("pay"), [paying(ran, "idempotent", timeout=0.1)], Slow())
+    with_gates(calling("pay"), [pay], Gate())
     run = drive(make_run())
-    clock.advance(3600)
-    answer(asked(run).id, text="yes")
-    assert drive(run).output == "ok: paid"
+    for kind, text in (("question", "yes"), ("input", "5"), ("question", "yes")):
+        assert (asked(run).kind, ran) == (kind, [])
+        answer(asked(run).id, text=text)
+        run = drive(run)
+    assert (run.output, ran) == ("ok: paid", ["5"])
 
 
 def test_several_questions_of_a_middleware_wait_together(ran):
