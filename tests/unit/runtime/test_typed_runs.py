@@ -1,5 +1,6 @@
 """Typed results through the durable runtime: whoever finishes the run, its output is the same and nothing is redone."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,28 +8,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from ravi_django import register, submit
+from ravi_django import errors, register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.llm import warm
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import (
-    AgentId,
-    FinishAgentResult,
-    IdempotencyMismatchError,
-    InvalidInputError,
-    ModelResponse,
-    ResultInvalidError,
-    Role,
-    RunFailedError,
-    TextBlock,
-    ToolUseBlock,
-)
+from ravi_django.kernel import AgentId, FinishAgentResult, ModelResponse, Role, TextBlock, ToolUseBlock
 from ravi_django.models import JournalEntry, Run, Status, Turn
+from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.openai_server import Body, OpenAIServer, Reply
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -191,13 +183,13 @@ def test_a_result_is_an_instance_of_the_agents_model_and_json_where_the_model_is
     typed(Answers(TEXT))
     run = submitted(AGENT, "which city?")
     assert run.result() == City(name="Bern", people=140000)
-    with pytest.raises(ResultInvalidError, match=rf"the output of run {run.id} is not a valid Parcel: weight: "):
+    with pytest.raises(errors.ResultInvalidError, match=rf"the output of run {run.id} is not a valid Parcel: weight: "):
         run.result(Parcel)
     world.unregister(AGENT)
     assert run.result() == json.loads(TEXT)
 
     typed(Answers(*["nothing"] * 9))
-    with pytest.raises(RunFailedError, match="the model returned no valid City"):
+    with pytest.raises(errors.RunFailedError, match="the model returned no valid City"):
         submitted(AGENT, "and now?").result(Parcel)
 
 
@@ -206,9 +198,15 @@ def test_a_request_asks_for_a_type_in_place_of_the_agents_own():
     run = submitted(AGENT, "which parcel?", result_schema=Parcel)
 
     assert (run.wait().output, model.calls) == (ODD, [0, 1, 2]), "a worker checks the shape, not what is Python"
-    with pytest.raises(ResultInvalidError, match="order: it is odd"):
+    with pytest.raises(errors.ResultInvalidError, match="order: it is odd"):
         run.result()
     typed(Answers(GOOD))
+
+    async def here() -> Any:
+        async with Runtime() as rt:
+            return await rt.result(await rt.submit(AGENT, "now?", result_schema=Parcel), timeout=BOUND_S)
+
+    assert asyncio.run(here()) == Parcel(weight=1, order=4)
     run = submitted(AGENT, "and now?", result_schema=Parcel)
     assert list(json.loads(run.result_schema)["properties"]) == ["weight", "order"], "as the model is asked"
     assert run.result() == Parcel(weight=1, order=4)
@@ -217,7 +215,7 @@ def test_a_request_asks_for_a_type_in_place_of_the_agents_own():
     assert (run.result(), run.result(Parcel)) == (json.loads(GOOD), Parcel(weight=1, order=4))
 
 
-@pytest.mark.parametrize("answer", [GOOD, json.loads(GOOD), Parcel(weight=1, order=4), "four", ODD.replace("1", '"1"')])
+@pytest.mark.parametrize("answer", [GOOD, Parcel(weight=1, order=4), "four"])
 def test_a_request_binds_an_agent_of_own_code_and_the_last_of_several(answer):
     async def late(ctx: Any, inbox: Any) -> Any:
         return answer
@@ -228,7 +226,7 @@ def test_a_request_binds_an_agent_of_own_code_and_the_last_of_several(answer):
     for agent in ("test/code", "react/front"):
         run = submitted(agent, "which parcel?", result_schema=Parcel).wait()
         assert run.agent == "test/code"
-        if isinstance(answer, str) and answer != GOOD:
+        if answer == "four":
             assert run.error["message"].startswith("the request asks for a Parcel, and the agent's result is none: ")
         else:
             assert (run.output, run.result()) == (GOOD, Parcel(weight=1, order=4))
@@ -249,13 +247,9 @@ def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
     first = submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
     assert submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k").id == first.id
     for other in (City, None):
-        with pytest.raises(IdempotencyMismatchError):
+        with pytest.raises(errors.IdempotencyMismatchError):
             submit(AGENT, "which parcel?", result_schema=other, idempotency_key="k")
-    for bad, words in (
-        (5, "result_schema 5 cannot be used"),
-        (OnlyPython, "result_schema "),
-        ({"a": "x" * 70_000}, "bytes"),
-    ):
-        with pytest.raises(InvalidInputError, match=words) as caught:
+    for bad, words in ((5, "result_schema 5 cannot"), (OnlyPython, "result_schema "), ({"a": "x" * 70_000}, "bytes")):
+        with pytest.raises(errors.InvalidInputError, match=words) as caught:
             submit(AGENT, "which parcel?", result_schema=bad)
         assert caught.value.field == "result_schema"
