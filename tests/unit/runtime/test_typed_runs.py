@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field
 
 from ravi_django import errors, register, submit
 from ravi_django.agents import ReActAgent
@@ -16,7 +16,6 @@ from ravi_django.capabilities.llm import warm
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import AgentId, FinishAgentResult, ModelResponse, Role, TextBlock, ToolUseBlock
 from ravi_django.models import JournalEntry, Run, Status, Turn
-from ravi_django.runtime import Runtime
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
 from tests.support.openai_server import Body, OpenAIServer, Reply
@@ -158,16 +157,15 @@ def test_a_result_is_asked_for_as_the_provider_can_and_tries_are_not_repeated(na
         assert bodies[1]["messages"][-1]["role"] == "tool"
 
 
+def even(order: int) -> int:
+    if order % 2:
+        raise ValueError("it is odd")
+    return order
+
+
 class Parcel(BaseModel):
     weight: int = Field(ge=1)
-    order: int
-
-    @field_validator("order")
-    @classmethod
-    def even(cls, order: int) -> int:
-        if order % 2:
-            raise ValueError("it is odd")
-        return order
+    order: Annotated[int, AfterValidator(even)]
 
 
 GOOD, ODD = '{"weight":1,"order":4}', '{"weight":1,"order":3}'
@@ -203,7 +201,7 @@ def test_a_request_asks_for_a_type_in_place_of_the_agents_own():
     typed(Answers(GOOD))
 
     async def here() -> Any:
-        async with Runtime() as rt:
+        async with world.Runtime() as rt:
             return await rt.result(await rt.submit(AGENT, "now?", result_schema=Parcel), timeout=BOUND_S)
 
     assert asyncio.run(here()) == Parcel(weight=1, order=4)
@@ -237,11 +235,6 @@ def leave() -> Any:
     return FinishAgentResult("test/code")
 
 
-class OnlyPython(BaseModel):
-    model_config = {"regex_engine": "python-re"}
-    name: str = Field(pattern="(?=a)")
-
-
 def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
     typed(Answers(GOOD))
     first = submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
@@ -249,7 +242,6 @@ def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
     for other in (City, None):
         with pytest.raises(errors.IdempotencyMismatchError):
             submit(AGENT, "which parcel?", result_schema=other, idempotency_key="k")
-    for bad, words in ((5, "result_schema 5 cannot"), (OnlyPython, "result_schema "), ({"a": "x" * 70_000}, "bytes")):
-        with pytest.raises(errors.InvalidInputError, match=words) as caught:
+    for bad, words in ((5, "result_schema 5 cannot be used"), ({"a": "x" * 70_000}, "result_schema has 7.* bytes")):
+        with pytest.raises(errors.InvalidInputError, match=words):
             submit(AGENT, "which parcel?", result_schema=bad)
-        assert caught.value.field == "result_schema"
