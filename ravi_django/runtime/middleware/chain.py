@@ -143,6 +143,7 @@ class _Limited:
         value = getattr(self._ctx, name)
         if name in _HARMLESS or not inspect.ismethod(value):
             return value
+        name = value.__name__  # of ctx._log it is log
 
         def call(*args: Any, **options: Any) -> Any:
             if name not in _MAY or self.is_over:
