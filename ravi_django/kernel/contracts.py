@@ -167,10 +167,12 @@ class RunContext(Protocol):
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""
 
-    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None: ...
+    async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
+        """Deliver a message and go on. To a TopicId like `emit`."""
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
-        """Publish to the present followers of `topic`, in the run's tenant: a text, or JSON; of a Message its payload.
+        """Publish to the present followers of `topic`, in the run's tenant: a text, JSON, or a Message, which keeps its
+        id, correlation, causation and metadata.
 
         Once, however often the run is taken over. With an `id` (at most 200 characters) the run publishes it once,
         wherever its code does so again; a fork is another publisher.

@@ -399,6 +399,8 @@ class Migration(migrations.Migration):
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('title', models.CharField(blank=True, max_length=200)),
+                ('name', models.CharField(blank=True, default='', help_text="Set by the owner's program, or empty", max_length=200)),
+                ('owner_key', models.CharField(blank=True, default='', help_text="If it has a name: the owner's primary key, or empty", max_length=200)),
                 ('agent', models.CharField(blank=True, help_text="The agent of the last turn", max_length=302)),
                 ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
                 ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
@@ -798,6 +800,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='session',
             index=models.Index(fields=['owner', '-id'], name='ravi_session_owner_idx'),
+        ),
+        migrations.AddConstraint(
+            model_name='session',
+            constraint=models.UniqueConstraint(condition=models.Q(('name', ''), _negated=True), fields=('tenant', 'owner_key', 'name'), name='ravi_session_name'),
         ),
         migrations.AddIndex(
             model_name='session',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ravi_django.agents.budget import ExecutionTracker
 from ravi_django.agents.current import (
@@ -31,6 +31,7 @@ from ravi_django.agents.memory.transcript import (
 )
 from ravi_django.agents.messages import HANDED, SHARED, TASK, message_to_chat
 from ravi_django.kernel import (
+    AgentContextProtocol,
     AgentId,
     ChatMessage,
     ChatPayload,
@@ -79,10 +80,15 @@ class ContextConfig:
         return context
 
     @classmethod
-    def of(cls, context: ContextConfig | None) -> ContextConfig:
+    def of(cls, context: ContextConfig | AgentContextProtocol | None) -> ContextConfig:
         """Without one, a memory that keeps nothing. Raises TypeError."""
+        if callable(getattr(context, "get_prompt_window", None)) and not isinstance(context, type | ContextConfig):
+            return cls(cast(HistoryProvider, _Window(cast(AgentContextProtocol, context))), CompactionPipeline())
         if context is not None and not isinstance(context, ContextConfig):
-            raise TypeError(f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it")
+            raise TypeError(
+                f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it, or pass an object "
+                "with `async def get_prompt_window(self, session_id)`"
+            )
         return context or cls()
 
     @property
@@ -106,6 +112,24 @@ class ContextConfig:
                 field="agent_id",
             )
         return await self.bind(agent_id).get_prompt_window(session_id)
+
+
+class _Window:
+    """A context of another class as a history: a run reads its window once, and stores no turns in it."""
+
+    def __init__(self, context: AgentContextProtocol) -> None:
+        self._context = context
+
+    async def get(self, agent_id: Address, session_id: str, **options: Any) -> list[ChatMessage]:
+        async def read() -> list[dict[str, Any]]:
+            return [message.to_json() for message in await self._context.get_prompt_window(session_id)]
+
+        pin = getattr(_task_ctx.get(), "pin", None)  # recorded: a replay gets the same window
+        rows = await (read() if pin is None else pin(f"window.{session_id}.{agent_id}"[:200], read))
+        return [ChatMessage.model_validate(row) for row in rows]
+
+    async def append_many(self, *args: Any, **options: Any) -> None:
+        """The object keeps its own turns."""
 
 
 class AgentContext(ContextConfig):
@@ -177,7 +201,7 @@ class AgentContext(ContextConfig):
         await self._store(thread, turn, shared)
 
     async def _load(self, session_id: str, instructions: Sequence[ChatMessage]) -> Thread:
-        history = await load_history(self, self.agent_id, session_id)
+        history = await _turns_of(self, self.agent_id, session_id)
         return Thread(session_id, Transcript([*instructions, *history]))
 
     async def _compact(self, messages: Transcript) -> list[ChatMessage]:
@@ -237,6 +261,12 @@ class Thread:
 
 
 async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
+    """The session's turns as the pipeline shortens them, oldest first. Calls no model: summaries are those that are
+    stored."""
+    return await cfg.bind(agent_id).get_prompt_window(session_id)
+
+
+async def _turns_of(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
     """The session's turns, oldest first, as far back as the pipeline's `reach`, from the last summary on, and with a
     user's message before the rest.
 

@@ -23,7 +23,17 @@ from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
 from ravi_django.agents.react.result import Result, ResultType, deliver_result
 from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import AgentId, ChatMessage, ChatModel, Message, Role, RunContext, ToolRegistry, TopicId
+from ravi_django.kernel import (
+    AgentContextProtocol,
+    AgentId,
+    ChatMessage,
+    ChatModel,
+    Message,
+    Role,
+    RunContext,
+    ToolRegistry,
+    TopicId,
+)
 from ravi_django.kernel.errors import InvalidInputError, LeaseLostError
 from ravi_django.kernel.messages import as_text
 
@@ -59,7 +69,7 @@ class BaseAgentProxy:
         model: ChatModel | str | None = None,
         tools: ToolRegistry | Iterable[Any] | None = None,
         result_model: Any = None,
-        context: ContextConfig | None = None,
+        context: ContextConfig | AgentContextProtocol | None = None,
         output_topic: TopicId | None = None,
         middleware: Iterable[Any] | None = None,
         hooks: Any = None,

@@ -27,6 +27,7 @@ from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
+    AgentContextProtocol,
     AgentId,
     ExecutionBudget,
     FinishAgentResult,
@@ -67,7 +68,8 @@ class ReActAgent:
 
     model: a ChatModel, or a model's name as "gpt-4o-mini", which `register` builds with LLMFactory.
     tools: a ToolRegistry or a list of tools and functions. Their schemas are read once, here.
-    context: the memory (ContextConfig); None: once the agent is registered, the site's database.
+    context: the memory (ContextConfig); None: once the agent is registered, the site's database. Of an object with
+    `get_prompt_window` (AgentContextProtocol) each run reads the window once, and adds its own turns.
     retention: of that memory: "permanent" keeps the turns with the conversation, "run" drops them when the run ends,
     "none" stores nothing. A `context` has its own.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
@@ -94,7 +96,7 @@ class ReActAgent:
         *,
         model: ChatModel | str,
         tools: ToolRegistry | Iterable[Any] | None = None,
-        context: ContextConfig | None = None,
+        context: ContextConfig | AgentContextProtocol | None = None,
         retention: HistoryRetention | str | None = None,
         system_instructions: Instructions = "",
         max_iterations: int = 10,
@@ -324,7 +326,9 @@ class ReActAgent:
         return spec_of_react(self, self._offers.plain)
 
 
-def _memory(context: ContextConfig | None, retention: HistoryRetention | str | None) -> ContextConfig:
+def _memory(
+    context: ContextConfig | AgentContextProtocol | None, retention: HistoryRetention | str | None
+) -> ContextConfig:
     if context is None:
         return ContextConfig.by_default(retention=retention or HistoryRetention.PERMANENT)
     if retention is not None:

@@ -170,7 +170,7 @@ class Rounds:
         while True:
             batch = await self._next()
             ctx.given += batch
-            ctx.hops = hops_of(batch)
+            ctx.hops, ctx.caused = hops_of(batch), ""
             if self._number == 1:
                 row = self._effects.journal.system("@started")
                 ctx.hops = max(ctx.hops, self.hops if row is None else hops_in(row.result))

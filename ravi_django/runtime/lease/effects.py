@@ -340,10 +340,10 @@ class Effects(Gate):
         self.facts = new
         self.poke()
 
-    def take_signal(self, name: str) -> tuple[int, Any] | None:
-        """Take the oldest unread signal of this name: no other wait gets it."""
+    def take_signal(self, *names: str) -> tuple[int, Any] | None:
+        """Take the oldest unread signal of one of these names: no other wait gets it."""
         for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
-            if its_name == name:
+            if its_name in names:
                 del self.facts.signals[place]
                 self._given.add(signal_id)
                 return signal_id, payload

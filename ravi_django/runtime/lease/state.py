@@ -75,9 +75,12 @@ class RunState:
         self.given: list[Message] = []  # messages that this generation's code was given
         self.heard = 0  # the run's `wake_seq` when `hear` looked last
         self.hops = 0  # publications behind the messages that the code was given last, see `lease/inbox.py`
+        self.caused = ""  # the id of a message, see `caused_by`; later messages end it
         self.answered: set[str] = set()  # ids of the given messages that have a reply
         self.message_ids: dict[str, str] = {}  # by the new id of a message that a replay makes: the id that was sent
         self.booted: dict[str, str] = {}  # by child run: the message that it was started with
+        self.following = asyncio.Lock()
+        self.followed: dict[str, tuple[int, int | None]] = {}  # by topic: see `follow` in `social/calls.py`
         self.deciding = asyncio.Lock()  # calls with a person's decision continue in the order of their rows
         self.pinned: dict[str, Any] = {}  # see `pins`
         self.pinning: dict[str, Any] = {}  # values that a task computes now
@@ -89,6 +92,20 @@ class RunState:
         self.outputs = Outputs(self)
         self.view_digest = ViewDigest()
         self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
+
+    @property
+    def conversation(self) -> str:
+        """The session of the tree's root: the `correlation_id` of messages that have none."""
+        run = self.effects.lease.run
+        return str((run.root or run).session_id)
+
+    @property
+    def cause(self) -> str | None:
+        """The id of the message that the code is at: that of `caused_by`, else the first one without a reply."""
+        if self.caused:
+            return self.caused
+        waiting = (message.id for message in self.given if message.id not in self.answered)
+        return next(waiting, self.given[-1].id if self.given else None)
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
         """Call the agent's hooks, except for an event of a replay. Never raises."""

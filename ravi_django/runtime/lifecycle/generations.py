@@ -130,7 +130,7 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
         "target": target,
         "sender": answered.sender,
         "reply_to": answered.reply_to,
-        "correlation_id": answered.correlation_id or ctx.session_id,
+        "correlation_id": made.correlation_id or answered.correlation_id or ctx.conversation,
         "causation_id": answered.causation_id if answered.reply_to else answered.id,
         "metadata": {**answered.metadata, **made.metadata, HANDED: TASK},
     }
