@@ -139,10 +139,14 @@ class RunContext(Protocol):
         *,
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        context: bool = True,
     ) -> None:
         """End here without a reply: `target` continues as this run, with its caller, session, depth and budgets. It
         answers the message `answers` of the inbox (by default the first without a reply). Without a `task` it gets that
         message; later messages of the inbox go along. Never returns.
+
+        It reads what the session's person has said and was answered by any agent; with `context=False`, in this run,
+        its own turns alone.
 
         This agent's live children are cancelled, as at any end of it. `closing` is awaited once no reason against the
         handoff is known: the agent stores its last turn there.

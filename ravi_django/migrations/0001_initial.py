@@ -583,6 +583,8 @@ class Migration(migrations.Migration):
                 ('content', models.JSONField(help_text='Content blocks; null where `entry` holds them', null=True)),
                 ('name', models.CharField(blank=True, default='', max_length=100)),
                 ('keeps', models.IntegerField(blank=True, help_text='In a summary: the number of turns directly before it that it keeps', null=True)),
+                ('shared', models.BooleanField(default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them")),
+                ('seen', models.BigIntegerField(blank=True, help_text="In a summary: the position up to which its run has read other agents' turns", null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('entry', models.ForeignKey(db_constraint=False, db_index=False, help_text='The model or tool call of the same run that holds the blocks', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.journalentry')),
                 ('run', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='turns', to='ravi.run')),

@@ -114,6 +114,12 @@ class Turn(models.Model):
     keeps = models.IntegerField(
         null=True, blank=True, help_text="In a summary: the number of turns directly before it that it keeps"
     )
+    shared = models.BooleanField(
+        default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them"
+    )
+    seen = models.BigIntegerField(
+        null=True, blank=True, help_text="In a summary: the position up to which its run has read other agents' turns"
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

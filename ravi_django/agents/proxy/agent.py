@@ -14,7 +14,6 @@ from ravi_django.agents.messages import (
     checked_model,
     deliver,
     instructions_text,
-    message_to_chat,
     model_name,
     shown,
 )
@@ -144,7 +143,7 @@ class BaseAgentProxy:
     async def _answer(self, ctx: RunContext, message: Message) -> Any:
         self._ctx = ctx
         self._thread = await self.context.open(enter_message(ctx, message), await self._system(ctx))
-        await self.context.add(self._thread, message_to_chat(message))
+        await self.context.take(self._thread, message)
         turn = ProxyTurn(ctx, message, f"agent {self.id}", wanted_of(ctx, self.result))
         supervision = ctx.meta.supervision
         prompt = Prompt(message, 0 if supervision is None else supervision.depth)

@@ -17,7 +17,6 @@ from ravi_django.agents.messages import (
     deliver,
     final_text,
     instructions_text,
-    message_to_chat,
     names_of,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
@@ -192,7 +191,7 @@ class ReActAgent:
         thread = run.threads.get(session_id)
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)
-        await self.context.add(thread, message_to_chat(msg))
+        await self.context.take(thread, msg)
         wanted, tool_name = run.offers.result, run.offers.result_tool
         goal = None if wanted is None else Goal(wanted, tool_name, self.result_retries)
         await self._react_loop(run, thread, place, goal)
@@ -216,10 +215,11 @@ class ReActAgent:
                 view = await self.context.view(thread, run.tracker)
                 response = await ctx.llm(view, options=options)
             options = run.offer.later
-            await self.context.add(thread, response.message)
+            correction = None if goal is None or response.message.tool_calls else goal.read_text(response)
+            await self.context.add(thread, response.message, shared=None if correction is None else False)
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
-            ended = await self._act(run, thread, response, scope, goal)
+            ended = await self._act(run, thread, response, scope, goal, correction)
             await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
                 return
@@ -234,13 +234,21 @@ class ReActAgent:
         """Messages that have come meanwhile steer the rest of the work."""
         hear = getattr(run.ctx, "hear", None)
         for msg in () if hear is None else await hear():
-            await self.context.add(thread, message_to_chat(msg))
+            await self.context.take(thread, msg)
 
-    async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
+    async def _act(
+        self,
+        run: _Run,
+        thread: Thread,
+        response: ModelResponse,
+        scope: str,
+        goal: Goal | None,
+        correction: ChatMessage | None,
+    ) -> bool:
         """Make the calls of a turn. Returns whether it was the message's last turn."""
         calls = response.message.tool_calls
         if not calls:
-            if goal is None or (correction := goal.read_text(response)) is None:
+            if goal is None or correction is None:
                 return True
             goal.count()
             await self.context.add(thread, correction)

@@ -156,7 +156,9 @@ class LastTurn:
             closing = partial(self._close, close, index, str(finish.target))
             try:
                 with ctx.scope(f"{scope}.handoff{index}"):
-                    await ctx.handoff(finish.target, finish.task, answers=answers, closing=closing)
+                    await ctx.handoff(
+                        finish.target, finish.task, answers=answers, closing=closing, context=finish.context
+                    )
             except _REFUSALS as error:
                 self._results[index] = self._error(index, f"not handed over: {error}")
                 del self._finishes[index]

@@ -191,9 +191,10 @@ class DurableContext(RunState):
         *,
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        context: bool = True,
     ) -> None:
         """End without a reply: another agent continues this run. Never returns."""
-        await generations.hand_over(self, target, task, answers, closing)
+        await generations.hand_over(self, target, task, answers, closing, context)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)

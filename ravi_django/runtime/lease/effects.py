@@ -295,13 +295,16 @@ class Effects(Gate):
         elif entry.kind == "tool.call" and (call_id := (entry.request or {}).get("call_id")):
             self._results[call_id] = entry
 
-    def turn(self, session_id: UUID, agent: str, message: ChatMessage) -> NewTurn:
+    def turn(
+        self, session_id: UUID, agent: str, message: ChatMessage, *, shared: bool = False, seen: int | None = None
+    ) -> NewTurn:
         """A turn to write. It refers to the row that holds the same blocks, if one of this lease does."""
         blocks = message.to_json()["content"]
         entry = self._answer
         if message.role is Role.TOOL:
             entry = self._results.get(blocks[0].get("call_id", "")) if blocks else None
-        return NewTurn(session_id, agent, message, entry.id if entry and entry.blocks == blocks else None)
+        held = entry.id if entry and entry.blocks == blocks else None
+        return NewTurn(session_id, agent, message, held, shared, seen)
 
     def note(self, entry: Entry) -> None:
         self.notes.append(entry)

@@ -270,11 +270,13 @@ def described(finish: FinishAgentResult) -> dict[str, Any]:
     if task is not None and not isinstance(task, str | Message):
         raise InvalidInputError(f"task is a text or a Message, not {task!r}", field="task")
     body = task.model_dump(mode="json") if isinstance(task, Message) else task
-    return {"target": str(target), "task": storable(body)}
+    return {"target": str(target), "task": storable(body), **({} if finish.context else {"context": False})}
 
 
 def restored(finish: dict[str, Any]) -> FinishAgentResult:
     task = finish["task"]
     return FinishAgentResult(
-        AgentId.parse(finish["target"]), Message.model_validate(task) if isinstance(task, dict) else task
+        AgentId.parse(finish["target"]),
+        Message.model_validate(task) if isinstance(task, dict) else task,
+        finish.get("context", True),
     )
