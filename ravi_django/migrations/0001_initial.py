@@ -175,6 +175,7 @@ class Migration(migrations.Migration):
                 ('agent_version', models.IntegerField(blank=True, help_text='For an agent in the database: the version of its spec that this run uses', null=True)),
                 ('idempotency_scope', models.CharField(editable=False, help_text='Hash of user, agent and key', max_length=64, null=True)),
                 ('request_digest', models.CharField(blank=True, default='', editable=False, max_length=64)),
+                ('result_schema', models.TextField(blank=True, db_default='', default='', editable=False, help_text='JSON Schema of the output, from the request')),
                 ('lease_owner', models.CharField(blank=True, default='', max_length=100)),
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
                 ('lease_epoch', models.BigIntegerField(default=0, help_text='The fence: rises with every claim')),

@@ -103,7 +103,7 @@ class RunRowSerializer(RunSerializer):
 
     @classmethod
     def read(cls, rows: Any) -> Any:
-        return rows.defer("output").annotate(beginning=Left("output", cls.BEGINNING))
+        return rows.defer("output", "result_schema").annotate(beginning=Left("output", cls.BEGINNING))
 
 
 class RunDetailSerializer(RunSerializer):

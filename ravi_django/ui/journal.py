@@ -71,7 +71,7 @@ class Row:
 def runs_of(run: Run, user: Any) -> list[Run]:
     """The run's whole tree as far as the user may see it, oldest first. One query."""
     rows = Run.objects.for_user(user).filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
-    return list(rows.defer("output", "metadata", "budget").order_by("id"))
+    return list(rows.defer("output", "metadata", "budget", "result_schema").order_by("id"))
 
 
 def is_cut(runs: list[Run]) -> bool:

@@ -20,7 +20,7 @@ from ravi_django.agents.messages import (
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
 from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
-from ravi_django.agents.react.result import Result, ResultType, deliver_result
+from ravi_django.agents.react.result import Result, ResultType, deliver_result, wanted_of
 from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
@@ -144,7 +144,7 @@ class BaseAgentProxy:
         self._ctx = ctx
         self._thread = await self.context.open(enter_message(ctx, message), await self._system(ctx))
         await self.context.take(self._thread, message)
-        turn = ProxyTurn(ctx, message, f"agent {self.id}", self.result)
+        turn = ProxyTurn(ctx, message, f"agent {self.id}", wanted_of(ctx, self.result))
         supervision = ctx.meta.supervision
         prompt = Prompt(message, 0 if supervision is None else supervision.depth)
         await Steps(self.next_turn(prompt), f"{type(self).__name__}.next_turn").run(turn.perform)

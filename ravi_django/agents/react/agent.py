@@ -22,7 +22,7 @@ from ravi_django.agents.messages import (
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
-from ravi_django.agents.react.result import Goal, ResultType, deliver_result
+from ravi_django.agents.react.result import Goal, ResultType, deliver_result, wanted_of
 from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
@@ -56,6 +56,7 @@ class _Run:
 
     ctx: RunContext
     tracker: ExecutionTracker | None
+    offers: Offers
     offer: Offer  # the options of its model calls
     system: list[ChatMessage]  # the instructions, if any
     threads: dict[str, Thread] = field(default_factory=dict)
@@ -83,7 +84,8 @@ class ReActAgent:
     max_parallel_tools: how many tool calls of one turn run at once; calls of other agents only wait and do not count.
     system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
     result_model: the type of the final answer (see ResultType); the run's output is then its JSON. An invalid answer
-    goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
+    goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run. A request may
+    ask for another type, see `submit`.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
     public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
     """
@@ -147,10 +149,13 @@ class ReActAgent:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
         answers; the turns up to then are kept."""
         enter_agent(self)
-        offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
+        wanted, offers = wanted_of(ctx, self.result), self._offers
+        if wanted is not self.result:
+            offers = Offers.of(self.id, offers.plain, self.tools, self.initial_tool_choice, wanted)
+        offer, system = await offers.choose(self.model), await self._instructions(ctx)
         threads = _task_threads.get()
         own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
-        run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
+        run = _Run(ctx, self._fresh_tracker(ctx), offers, offer, system)
         try:
             answer = await self._handle_all(run, inbox)
         except LeaseLostError:  # the next worker needs the turns
@@ -187,7 +192,8 @@ class ReActAgent:
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)
         await self.context.take(thread, msg)
-        goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
+        wanted, tool_name = run.offers.result, run.offers.result_tool
+        goal = None if wanted is None else Goal(wanted, tool_name, self.result_retries)
         await self._react_loop(run, thread, place, goal)
         if goal is not None and goal.result is not None:
             await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)

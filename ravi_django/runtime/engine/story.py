@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from pydantic_core import from_json
+
 from ravi_django.agents.current import _task_ctx, _task_run_id, _task_threads, _task_turns
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import (
@@ -152,6 +154,7 @@ def meta_of(lease: Lease, effects: Effects, code: Agent) -> RunMeta:
         trace_id=str(run.tree_id),
         tenant_id=run.tenant or None,
         metadata=run.metadata or {},
+        result_schema=from_json(run.result_schema) if run.result_schema else None,
     )
 
 

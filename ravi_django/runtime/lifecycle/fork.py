@@ -137,6 +137,7 @@ def write_fork(
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
+            result_schema=source.result_schema,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,

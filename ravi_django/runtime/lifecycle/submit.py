@@ -46,6 +46,7 @@ def submit(
     deadline: datetime | str | None = None,
     start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    result_schema: Any = None,
     on_busy: str | None = None,
 ) -> Run:
     """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
@@ -60,6 +61,9 @@ def submit(
 
     With `start_at` (a time, a timedelta from now or seconds) the run is queued until then, and other messages of the
     conversation do not wait for it. A sweep starts it, after the run that is at work by then. `on_busy` has no effect.
+
+    `result_schema` asks for a typed result in this request alone, in place of the agent's own `result_model`: a
+    pydantic model, any type that pydantic reads, or a JSON schema. `run.result()` returns an instance of it.
 
     `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
     "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
@@ -80,6 +84,7 @@ def submit(
         "deadline": deadline,
         "start_at": start_at,
         "metadata": metadata,
+        "result_schema": result_schema,
         "on_busy": on_busy,
     }
     if isinstance(agent, TopicId):

@@ -25,7 +25,7 @@ from ravi_django.kernel.json_values import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.files import files
-from ravi_django.runtime.runs import checks, hints, sessions
+from ravi_django.runtime.runs import checks, hints, results, sessions
 
 
 def submit_once(
@@ -41,6 +41,7 @@ def submit_once(
     deadline: datetime | str | None = None,
     start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    result_schema: Any = None,
     send: Any = None,
     run_id: UUID | None = None,
     said: Mapping[str, Any] | None = None,
@@ -68,6 +69,7 @@ def submit_once(
         budget=checks.budget_of(budget),
         deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
+        result_schema=results.schema_of(result_schema),
     )
     if (wake_at := checks.start_of(start_at)) is not None:
         run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
@@ -143,6 +145,7 @@ def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> 
         "deadline": run.deadline.isoformat() if run.deadline else None,
         "metadata": run.metadata,
         **({} if start_at is None else {"start_at": str(start_at)}),
+        **({"result_schema": run.result_schema} if run.result_schema else {}),
     }
     return digest_of(body)
 

@@ -198,15 +198,3 @@ def test_arguments_nested_too_deep_stay_text() -> None:
                 text = deep(levels) if one == "[]" else '{"tree": ' + '{"x":' * levels + "1" + "}" * levels + "}"
                 assert parse_arguments(text) == {INVALID_ARGUMENTS_KEY: text}
     assert INVALID_ARGUMENTS_KEY not in parse_arguments(deep(49))
-
-
-def test_answers_of_two_agents_become_one_where_turns_alternate():
-    signed = ThinkingBlock(text="hm", signature="s")
-    other = message("assistant", TextBlock(text="Hello"), name="helper")
-    own = message("assistant", signed, TextBlock(text="Yes"), ToolUseBlock(tool_name="t", call_id="c1"))
-    (joined,) = to_wire([other, own], Form(thinking=True))
-    assert joined["content"] == "helper:\nHello\n\nYes"
-    assert [call["id"] for call in joined["tool_calls"]] == ["c1"]
-    assert joined["thinking_blocks"] == [{"type": "thinking", "thinking": "hm", "signature": "s"}]
-    assert to_wire([other, other], Form("openai")) == [{"role": "assistant", "content": "Hello", "name": "helper"}] * 2
-    assert to_wire([other, own], Form(thinking=True)) == [joined], "the messages keep their own wire"
