@@ -98,23 +98,6 @@ def _closed_after(seconds: float, *found: AsyncGenerator[Any]) -> Iterator[list[
         timer.cancel()
 
 
-def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:
-    """The stream on an event loop of its own, for `runserver`, which has a thread for each request."""
-
-    async def following() -> bytes:
-        return await anext(found)
-
-    with asyncio.Runner() as runner:
-        try:
-            while True:
-                try:
-                    yield runner.run(following())
-                except StopAsyncIteration:
-                    return
-        finally:
-            runner.run(found.aclose())
-
-
 def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:
     """As `stream`, for `runserver`: it polls on the request's thread and ends before the opening would be checked."""
     try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
@@ -10,6 +11,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
+from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -29,6 +31,9 @@ class Status(models.TextChoices):
 
 ACTIVE = [Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.BLOCKED]
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+
+
+_FOLLOWING = "ravi_django.runtime.runs.following"
 
 
 class RunQuerySet(OwnedQuerySet):
@@ -212,6 +217,16 @@ class Run(Owned):
     def result(self, timeout: float | timedelta | None = None) -> str:
         """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
         return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
+
+    def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
+        """The events of the run's tree above the number `after`, as they come, until the run has ended. `user`: those
+        that this user may see, without hidden values; NotFoundError if it is not their run. Without it, all: for the
+        site's own code. Raises RuntimeError where `wait` does."""
+        return cast("Iterator[StreamEvent]", import_string(f"{_FOLLOWING}.events")(self, after, user=user))
+
+    def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """`events` on an event loop: `async for event in run.aevents()`."""
+        return cast("AsyncGenerator[StreamEvent]", import_string(f"{_FOLLOWING}.aevents")(self, after, user=user))
 
     @property
     def tree_id(self) -> Any:

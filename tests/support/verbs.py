@@ -33,7 +33,7 @@ kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
 management.diagnosis: doctor=examine
-models.ids: ids_last=_last
+models.ids: ids_last=_last uuid7
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled
@@ -137,6 +137,7 @@ runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop
 runtime.runs.checks: submit_message=message_of
+runtime.runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_AWAY_S=AWAY_S
 runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
     dispatch_pools=_pools dispatch_publish=publish DISPATCH_REST_S=REST_S dispatch_send=send send_many
 runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_orphan

@@ -93,6 +93,7 @@ class Source:
     parent: str | None
     depth: int
     epoch: int
+    parent_agent: str | None = None  # address of the parent
 
     @classmethod
     def of(cls, run: Run, epoch: int | None = None) -> Source:
@@ -103,6 +104,7 @@ class Source:
             parent=str(run.parent_id) if run.parent_id else None,
             depth=run.depth,
             epoch=run.lease_epoch if epoch is None else epoch,
+            parent_agent=run.parent.agent if run.parent else None,
         )
 
 
@@ -126,6 +128,7 @@ class Frame:
             "run": source.run,
             "agent": source.agent,
             "parent": source.parent,
+            "parent_agent": source.parent_agent,
             "depth": source.depth,
             "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             **self.data,

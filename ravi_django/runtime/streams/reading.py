@@ -160,7 +160,8 @@ def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[
 
 def _newest_first(tree: str, since: datetime | None = None) -> tuple[Run, Iterator[Frame]]:
     root = Run.objects.get(id=tree)
-    sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
+    below = Run.objects.filter(root_id=UUID(tree)).select_related("parent")
+    sources = {run.id: Source.of(run) for run in (root, *below)}
     rows = JournalEntry.objects.filter(run_id__in=sources)
     if root.generation > 1:
         recent = JournalEntry.objects.filter(run_id=root.id, generation__gte=root.generation - 1)
@@ -267,6 +268,23 @@ async def _read_together(tree: str, after: int, whole: bool) -> tuple[list[dict[
     if key not in _asked:
         _asked[key] = asyncio.create_task(read(), context=Context())  # not part of a run's code
     return await asyncio.shield(_asked[key])
+
+
+def on_this_thread(found: AsyncGenerator[T]) -> Iterator[T]:
+    """The items, on an event loop of their own: for a thread that has none."""
+
+    async def following() -> T:
+        return await anext(found)
+
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    yield runner.run(following())
+                except StopAsyncIteration:
+                    return
+        finally:
+            runner.run(found.aclose())
 
 
 async def with_pauses(found: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:

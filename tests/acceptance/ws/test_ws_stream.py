@@ -62,6 +62,7 @@ def test_frames_come_live_and_end_with_1000(worker, server, paced, submitted, de
         "run": str(run.id),
         "agent": "react/paced",
         "parent": None,
+        "parent_agent": None,
         "depth": 0,
         "ts": "",
         "reason": "completed",

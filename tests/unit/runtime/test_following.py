@@ -1,0 +1,201 @@
+"""A program of the site follows a run: typed events in Python, the same as the frames of REST."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from ravi_django import answer, register, submit, tool
+from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
+from ravi_django.kernel import (
+    AgentId,
+    AgentProgress,
+    AgentStep,
+    CompletionEvent,
+    InvalidInputError,
+    NotFoundError,
+    RequestClosed,
+    RequestOpened,
+    StreamDone,
+    StreamEvent,
+    StreamGap,
+    ToolUseBlock,
+    event_of,
+)
+from ravi_django.models import Run
+from ravi_django.testing import ScriptedModel, run_until_idle
+from tests.support import world
+from tests.support.docs import Page
+from tests.support.runs import asked, code
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def user() -> User:
+    return User.objects.create_user("ada")
+
+
+def call(name: str, **arguments: Any) -> ToolUseBlock:
+    return ToolUseBlock(tool_name=name, arguments=arguments, call_id=name)
+
+
+def frames_of(run: Run, user: User) -> list[dict[str, Any]]:
+    client = APIClient()
+    client.force_authenticate(user)
+    page: list[dict[str, Any]] = client.get(f"/ravi/runs/{run.id}/events/", HTTP_ACCEPT="application/json").json()[
+        "results"
+    ]
+    return page
+
+
+def finished(agent: Any, **options: Any) -> Run:
+    run = submit(register(agent, access="authenticated", replace=True), "hi", **options)
+    run_until_idle()
+    run.refresh_from_db()
+    return run
+
+
+def test_the_pages_loop_submits_follows_and_answers(user: User) -> None:
+    async def story(ctx: Any, inbox: Any) -> str:
+        return "refunded" if (await ctx.ask_human("May I?", ["yes", "no"]))["text"] == "yes" else "kept"
+
+    agent = code(story)
+    agent.id = AgentId("react", "shop")
+    register(agent, access="authenticated")
+
+    assert asyncio.run(Page("programs").run("shop/desk.py")["serve"]("Refund order 7.", user)) == "refunded"
+
+
+def test_events_are_the_frames_of_rest_each_of_its_class(user: User) -> None:
+    member = ReActAgent("member", model=ScriptedModel("found"))
+    lead = OrchestratorAgent(
+        "lead",
+        model=ScriptedModel([call("handoff_member", task="look"), "all done"]),
+        sub_agents=[SubAgentConfig(member)],
+    )
+    run = finished(lead, user=user)
+    frames, events = frames_of(run, user), [*run.events()]
+
+    assert events == [event_of(frame) for frame in frames]
+    assert [event.seq for event in events] == [frame["seq"] for frame in frames]
+    assert events[-1] == StreamDone(reason="completed", **_base(frames[-1]))
+    assert not any(type(event) is StreamEvent for event in events)
+    assert {event.parent_id for event in events if event.depth == 1} == {lead.id}
+    assert {event.parent_run_id for event in events if event.depth == 1} == {str(run.id)}
+    assert Page("programs").run("shop/printing.py")["text_of"](frames).endswith("all done")
+    assert [*run.events(after=events[-2].seq)] == events[-1:]
+
+
+def _base(frame: dict[str, Any]) -> dict[str, Any]:
+    return {"seq": frame["seq"], "agent_id": AgentId.parse(frame["agent"]), "run_id": frame["run"], "ts": frame["ts"]}
+
+
+def test_a_user_sees_no_hidden_value_and_no_run_of_others(user: User) -> None:
+    @tool(visible="staff")
+    def look_up(number: int) -> str:
+        """Look up."""
+        return "a secret"
+
+    agent = ReActAgent("clerk", model=ScriptedModel([call("look_up", number=7), "done"]), tools=[look_up])
+    run = finished(agent, user=user)
+
+    def seen(**of: Any) -> tuple[Any, Any]:
+        events = [*run.events(**of)]
+        (used,) = [block for event in events if isinstance(event, CompletionEvent) for block in event.content[:1]][:1]
+        steps = [event for event in events if isinstance(event, AgentProgress)]
+        result = next(event.content for event in steps if event.step == AgentStep.TOOL_RESULT)
+        return used.arguments, result["text"]
+
+    assert seen() == ({"number": 7}, "a secret")
+    assert seen(user=user) == ({}, None)
+    with pytest.raises(NotFoundError, match=f"no run '{run.id}' of this user"):
+        list(run.events(user=User.objects.create_user("eve")))
+
+
+def test_requests_are_events_and_a_waiting_run_says_so_at_once(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ENGINE": "manual"}
+
+    async def story(ctx: Any, inbox: Any) -> str:
+        return str((await ctx.ask_human("Which?", ["a", "b"]))["text"])
+
+    run = finished(code(story))
+    events = run.events()
+    request = next(event for event in events if isinstance(event, RequestOpened))
+    with pytest.raises(RuntimeError, match="run_until_idle"):
+        list(events)
+    assert (request.id, request.kind, request.choices) == (str(asked(run).id), "question", ["a", "b"])
+
+    answer(request, text="a")
+    run_until_idle()
+    closed = [event for event in run.events() if isinstance(event, RequestClosed)]
+    assert [(event.id, event.status) for event in closed] == [(request.id, "answered")]
+
+
+def test_the_buffer_is_away_and_nothing_is_missed(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(ReActAgent("away", model=ScriptedModel("hello")))
+    whole, read, fails = [*run.events()], type(world.get_buffer()).read, [True, True]
+    world.patch(monkeypatch, "FOLLOWING_AGAIN_S", 0.01)
+
+    def unreliable(*args: Any, **options: Any) -> Any:
+        if fails:
+            fails.pop()
+            raise redis.ConnectionError("away")
+        return read(*args, **options)
+
+    monkeypatch.setattr(type(world.get_buffer()), "read", unreliable)
+    assert [*run.events()] == whole and not fails
+
+    fails.append(True)
+    world.patch(monkeypatch, "FOLLOWING_AWAY_S", -1.0)
+    with pytest.raises(redis.ConnectionError):
+        list(run.events())
+
+
+def test_cancel_and_unknown_runs_on_a_runtime() -> None:
+    async def story(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep(3600)
+
+    agent = code(story)
+
+    async def follow() -> list[StreamEvent]:
+        read = []
+        async with world.Runtime() as rt:
+            async for event in rt.stream(agent, "hi"):
+                read.append(event)
+                if isinstance(event, AgentProgress) and event.step == AgentStep.PAUSED:
+                    await rt.cancel(event.run_id or "")
+            for unknown in ("7", str(world.uuid7())):
+                with pytest.raises(NotFoundError, match="there is no run"):
+                    await rt.cancel(unknown)
+        return read
+
+    assert asyncio.run(follow())[-1].reason == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        ({"type": "accepted", "run": "1"}, "type: text.delta"),
+        ({"type": "error", "code": "conflict", "message": "no"}, "It has a run"),  # a socket's answer to a command
+        ({"type": "text.delta", "run": "1", "agent": "a/b"}, "text: Field required"),
+        ({"type": "text.delta", "run": "1", "agent": "nobody", "text": ""}, "agent_id"),
+        ({"type": "completion", "run": "1", "content": 3}, "not iterable"),
+        ("text.delta", "not a frame"),
+    ],
+)
+def test_event_of_refuses_what_is_no_frame(frame: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        event_of(frame)
+
+
+def test_a_gap_has_the_events_of_its_snapshot() -> None:
+    said = {"type": "error", "run": "1", "agent": "a/b", "code": "X", "message": "no"}
+    frame = {"seq": 9, "type": "stream.gap", "run": "1", "agent": "a/b", "from": 3, "to": 8}
+    gap = event_of(frame | {"snapshot": {"status": "failed", "output": None, "frames": [said]}})
+
+    assert isinstance(gap, StreamGap) and (gap.first, gap.last, gap.status) == (3, 8, "failed")
+    assert gap.events == [event_of(said)]
