@@ -22,7 +22,9 @@ from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, page, run_of_topic
+from ravi_django.runtime.streams.frames import STREAM
+from ravi_django.runtime.streams.live import check, live
+from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.services import shapes
 from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
 
@@ -82,15 +84,24 @@ class EventViewSet(ApiViewSet):
     @documented(
         "topics_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
-        errors=[400, 404],
-        parameters=[parameter("run", "A run of the tree; `agent.progress` contains it.", kind=UUID), *PAGING],
+        errors=[400, 404, 501],
+        parameters=[
+            parameter("run", "A run of the tree; `agent.progress` contains it. A stream needs none.", kind=UUID),
+            *PAGING,
+        ],
     )
     def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         """The events of one topic of a run's tree, as in `runs/{id}/events/`.
 
         `agent.stream/{agent key}` has the text of one agent, `agent.progress/{run id}` the steps of the whole tree.
+        A stream of `agent.stream/{agent key}` without a run has the text of all runs of the agent that the user may
+        see, from now on, without numbers. It needs Valkey or Redis, else it is a 501.
         """
-        return self._answer(request, Only(topic=TopicId(type, source, namespace)))
+        topic = TopicId(type, source, namespace)
+        is_page = isinstance(request.accepted_renderer, JSONRenderer)
+        if type == STREAM and not is_page and "run" not in request.query_params:
+            return _live(request, topic)
+        return self._answer(request, Only(topic=topic))
 
     def _answer(self, request: Any, only: Only) -> Any:
         after = _after(request)
@@ -119,6 +130,16 @@ def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | St
     return streaming(stream(run.tree_id, after, opening))
 
 
+def _live(request: Any, topic: TopicId) -> HttpResponse | StreamingHttpResponse:
+    check(topic)
+    is_asgi = streams_asgi(request, "name a run and send Accept: application/json")
+    if request.method == "HEAD":
+        return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
+    opening = opening_of(request, None, limits.open_one(request.user, "streams"))
+    body = sse.events(live(topic, request.user), opening)
+    return streaming(body if is_asgi else on_this_thread(body))
+
+
 def streams_asgi(request: Any, instead: str) -> bool:
     """Whether the server is an ASGI one, whose event loop serves any number of streams. Of the WSGI servers, where each
     stream blocks a worker, only `runserver` may stream. Raises NotAcceptable, which says what to do `instead`."""
@@ -128,7 +149,7 @@ def streams_asgi(request: Any, instead: str) -> bool:
     return is_asgi
 
 
-def opening_of(request: Any, run: Run, place: str, only: Only = EVERY) -> Opening:
+def opening_of(request: Any, run: Run | None, place: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
     return Opening(request.user.pk, base.credential_of(request), place, run, whole=whole, only=only)
 

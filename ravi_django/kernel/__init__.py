@@ -58,6 +58,7 @@ from ravi_django.kernel.errors import (
     ToolRefused as ToolRefused,
     TransientError as TransientError,
     UncertainEffectError as UncertainEffectError,
+    UnsupportedError as UnsupportedError,
 )
 from ravi_django.kernel.event_types import (
     Event as Event,

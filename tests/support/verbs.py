@@ -191,6 +191,7 @@ runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frame
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
+runtime.streams.live: LIVE_BEHIND=BEHIND LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer

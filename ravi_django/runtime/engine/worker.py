@@ -24,7 +24,7 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RequestOpened, StreamEvent
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RequestOpened, StreamEvent, TopicId
 from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.models import TERMINAL, HumanRequest, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
@@ -230,8 +230,11 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    def events(self, run: Run | UUID | str, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
-        """The events of a run's tree, as `run.aevents()`."""
+    def events(
+        self, run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None
+    ) -> AsyncGenerator[StreamEvent]:
+        """The events of a run's tree, as `run.aevents()`. Of TopicId("agent.stream", key) the text of all runs of that
+        agent, from now on."""
         return following.aevents(run, after, user=user)
 
     async def stream(

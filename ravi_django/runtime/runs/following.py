@@ -13,11 +13,12 @@ from uuid import UUID
 import redis
 from django.db import Error
 
-from ravi_django.kernel import NotFoundError, StreamEvent, event_of
+from ravi_django.kernel import NotFoundError, StreamEvent, TopicId, event_of
 from ravi_django.models import Run
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.runs.results import refuse_idle, refuse_to_wait
 from ravi_django.runtime.streams import hidden
+from ravi_django.runtime.streams.live import live
 from ravi_django.runtime.streams.reading import follow, on_this_thread, with_pauses
 
 log = logging.getLogger("ravi.following")
@@ -25,6 +26,7 @@ log = logging.getLogger("ravi.following")
 AWAY = (redis.RedisError, OSError, Error)
 AWAY_S = 300.0  # how long a stream is read again after an error, as the clients do
 AGAIN_S = 1.0
+WORKED_S = 30.0  # a stream that was read for so long was not away
 LOOK_S = 1.0
 
 
@@ -41,22 +43,25 @@ def find(run: Run | UUID | str, user: Any = None) -> Run:
     return found
 
 
-async def aevents(run: Run | UUID | str, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
-    """See `Run.events`. While the database or the buffer is away, it reads again."""
-    row = await readers().call(find, run, user)
+async def aevents(run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+    """See `Run.events`; a topic is live. While the database or the buffer is away, it reads again."""
+    tree: Any = None if isinstance(run, TopicId) else (await readers().call(find, run, user)).tree_id
     whole, since = user is None or hidden.sees(user), 0.0
     while True:
+        begun = time.monotonic()
         try:
-            async with aclosing(follow(row.tree_id, after, whole=whole)) as frames:
+            frames = live(run, user, lost=since > 0) if isinstance(run, TopicId) else follow(tree, after, whole=whole)
+            async with aclosing(frames):
                 async for frame in frames:
-                    after, since = frame["seq"], 0.0
+                    after, since = frame.get("seq", 0), 0.0
                     yield event_of(frame)
             return
         except AWAY as error:
-            since = since or time.monotonic()
-            if time.monotonic() > since + AWAY_S:
+            present = time.monotonic()
+            since = since if since and present < begun + WORKED_S else present
+            if present > since + AWAY_S:
                 raise
-            log.warning("events of %s: %s: %s", row.id, type(error).__name__, error, extra={"action": "events.again"})
+            log.warning("events of %s: %r", tree or run, error, extra={"action": "events.again"})
             await asyncio.sleep(AGAIN_S)
 
 

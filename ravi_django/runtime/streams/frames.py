@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.agents.news.curation import CURATED
-from ravi_django.kernel import AgentStep
+from ravi_django.kernel import AgentId, AgentStep, stream_topic
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.streams import hidden
@@ -80,6 +81,8 @@ def in_utc(moment: datetime | None) -> str | None:
 
 
 OUTSIDE = ("run.paused", "run.unpaused")  # rows that the run's own worker did not write
+STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens
+TEXTS = ("text.delta", "reasoning.delta", "completion")  # its frames
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
 
@@ -134,6 +137,11 @@ class Frame:
             **self.data,
         }
 
+    @property
+    def topic(self) -> str:
+        """The topic that has it live; "" for none."""
+        return _stream_of(self.source.agent) if self.type in TEXTS else ""
+
     def absorb(self, later: Frame) -> bool:
         """Append a later delta of the same call, so that many tokens cost one frame."""
         mine, its = self.data, later.data
@@ -147,6 +155,11 @@ class Frame:
             return False
         mine["text"] += its["text"]
         return True
+
+
+@lru_cache(1000)
+def _stream_of(agent: str) -> str:
+    return str(stream_topic(AgentId.parse(agent)))
 
 
 def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:

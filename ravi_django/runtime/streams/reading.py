@@ -20,7 +20,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import frames as framing, hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
-from ravi_django.runtime.streams.frames import Frame, Source, named, rest
+from ravi_django.runtime.streams.frames import STREAM, TEXTS, Frame, Source, named, rest
 
 T = TypeVar("T")
 
@@ -185,10 +185,9 @@ def frames_of(rows: Sequence[JournalEntry], sources: dict[UUID, Source]) -> list
     return [frame for source, row in authors for frame in framing.durable(source, row, row.seq)]
 
 
-STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree
 PROGRESS = "agent.progress"  # TopicId(PROGRESS, run id): the steps of the run's whole tree
 
-_TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("progress",)}
+_TYPES = {STREAM: TEXTS, PROGRESS: ("progress",)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ravi_django.conf import conf
-from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
+from ravi_django.runtime.streams.buffer import LIVE_S, POLL_S, Batch, Lost, MarkReached
 
 LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
@@ -33,7 +40,8 @@ log = logging.getLogger("ravi.streams")
 # before that; e:<run>: newest epoch seen; end: the root's epoch of its end; w:<writer>: how many frames it has sent.
 # These stay until the hash expires: an e: for each run of the tree, a w: for each process that has streamed for it.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, its frames
-# before this batch, its last number, server, generation, then run, epoch, key, body for each frame.
+# before this batch, its last number, server, generation, then run, epoch, key, body, topic for each frame. A topic is a
+# channel, and a key while it has a reader: a frame is published there once, as it is appended.
 # It is lost if one of the keys was evicted, if another server process began it (after a restart or a failover an older
 # state may be back), or if it has fewer frames of the writer than were sent. A restart of a stream that is not lost
 # appends nothing: another writer has restarted it. After its end only a later epoch of the root continues a stream:
@@ -52,7 +60,7 @@ if start == 'restart' then
   redis.call('DEL', unpack(KEYS))
   known, there, n, sent, ended = {}, 0, mark, 0, -1
 elseif lost and not (there == 0 and start == 'fresh') then return 'lost'
-elseif n + (#ARGV - 9) / 4 > mark then return {'mark', n} end
+elseif n + (#ARGV - 9) / 5 > mark then return {'mark', n} end
 if there == 0 then
   set('began', n, 'server', ARGV[8])
   redis.call('SADD', KEYS[3], '')
@@ -69,7 +77,7 @@ local before, out = n, {}
 local root = string.sub(ARGV[4], 7, -2)
 local had = math.max(0, sent - first)
 for k = 1, had do out[k] = 0 end
-for i = 10 + 4 * had, #ARGV, 4 do
+for i = 10 + 5 * had, #ARGV, 5 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
   if ARGV[i] == root and epoch > ended then ended = -1 end
@@ -84,6 +92,8 @@ for i = 10 + 4 * had, #ARGV, 4 do
     n = n + 1
     redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3], 'k', key)
     out[#out + 1] = n
+    local topic = ARGV[i + 4]
+    if topic ~= '' and redis.call('EXISTS', topic) == 1 then redis.call('PUBLISH', topic, ARGV[i + 3]) end
     if key ~= '' then redis.call('SADD', KEYS[3], key) end
     if done then ended = epoch end
   end
@@ -135,7 +145,8 @@ class ValkeyBuffer:
                 args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
                 args += [batch.writer, batch.first, batch.last, server, batch.generation]
                 for frame in batch.frames:
-                    args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
+                    topic = self._live(frame.topic) if batch.writer and frame.topic else ""  # not made again
+                    args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded(), topic]
                 pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
             return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
@@ -188,11 +199,25 @@ class ValkeyBuffer:
             log.warning("no hint sent: %s: %s", type(error).__name__, error, extra={"action": "hint.failed"})
 
     def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        return self._hub().watch(_channel(topic), every_s)
+
+    def live(self, topic: str, take: Callable[[bytes | int], None]) -> AbstractContextManager[None]:
+        """Meanwhile `take` gets what is published in the topic, while `ask_live` is called, and an int for each
+        subscription."""
+        return self._hub().taking(self._live(topic), take)
+
+    def ask_live(self, topic: str) -> None:
+        self._client.set(self._live(topic), "", ex=math.ceil(LIVE_S))
+
+    def _live(self, topic: str) -> str:
+        """The number of the database too: a server's channels are those of all its databases."""
+        return f"ravi:live:{self._client.get_connection_kwargs().get('db', 0)}:{topic}"
+
+    def _hub(self) -> _Hub:
         loop = asyncio.get_running_loop()
-        hub = self._hubs.get(loop)
-        if hub is None:
-            hub = self._hubs[loop] = _Hub(self._url)
-        return hub.watch(_channel(topic), every_s)
+        if loop not in self._hubs:
+            self._hubs[loop] = _Hub(self._url)
+        return self._hubs[loop]
 
 
 def _connected(connection: Any) -> None:
@@ -233,19 +258,24 @@ class _Hub:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._watchers: dict[str, set[Callable[[bytes | int], None]]] = {}
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def watch(self, channel: str, every_s: float) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
-        self._watchers.setdefault(channel, set()).add(event)
+        with self.taking(channel, lambda data: event.set()):
+            yield self._hints(event, every_s)
+
+    @contextmanager
+    def taking(self, channel: str, take: Callable[[bytes | int], None]) -> Iterator[None]:
+        self._watchers.setdefault(channel, set()).add(take)
         self._touch()
         try:
-            yield self._hints(event, every_s)
+            yield
         finally:
-            self._watchers[channel].discard(event)
+            self._watchers[channel].discard(take)
             if not self._watchers[channel]:
                 del self._watchers[channel]
             self._touch()
@@ -321,5 +351,5 @@ class _Hub:
                 await asyncio.sleep(RETRY_S)
                 continue
             if message is not None:
-                for event in self._watchers.get(message["channel"].decode(), ()):
-                    event.set()
+                for take in self._watchers.get(message["channel"].decode(), ()):
+                    take(message["data"])

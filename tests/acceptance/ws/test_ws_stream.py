@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection
@@ -18,9 +19,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from project.process import wait_until
+from ravi_django import register
+from ravi_django.agents import ReActAgent
 from ravi_django.models import Run
 from ravi_django.services import openings
-from tests.acceptance.ws.live_site import serving
+from tests.acceptance.ws.live_site import PacedModel, serving
 from tests.support import world
 from tests.support.patience import BOUND_S
 from tests.support.world import Batch, Frame, Source, get_buffer
@@ -327,3 +330,32 @@ def cut(client: ClientConnection) -> None:
     """As a machine that dies: no closing handshake, the connection is reset."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.socket.close()
+
+
+def test_an_agents_topic_is_live_on_a_socket_and_as_events(worker, server, demo, stranger, ticket) -> None:
+    """Each of two users gets the text of their own run of one agent, without numbers; the stranger has none yet."""
+    model = PacedModel(["word "] * 2000)
+    address = str(register(ReActAgent("of-all", model=model), access="authenticated").id)
+    headers = {"Authorization": f"Token {Token.objects.create(user=stranger).key}"}
+    runs = {user: world.submit_once(address, "hi", user=user)[0] for user in (demo, stranger)}
+    pacing = threading.Event()
+    pacer = threading.Thread(target=lambda: [model.let(2) or pacing.wait(0.02) for _ in range(1000)])
+    web = httpx.stream("GET", f"{server.url}/ravi/topics/agent.stream/of-all/events/", headers=headers, timeout=BOUND_S)
+    path = f"/ws/ravi/topics/agent.stream/of-all/?ticket={ticket(demo)}"
+    try:
+        with server.connect(path) as client, web as response:
+            pacer.start()
+            lines = response.iter_lines()
+            heard = [frame for frame, _ in zip(frames_of(lines), range(3), strict=False)]
+            seen = [json.loads(client.recv(timeout=BOUND_S)) for _ in range(3)]
+            client.send(json.dumps({"type": "cancel"}))
+            refused = read(client, until=lambda frame: frame["type"] == "error")[-1]
+    finally:
+        model.let_all()
+        pacing.set()
+        pacer.join()
+
+    assert {frame["run"] for frame in heard} == {str(runs[stranger].id)}
+    assert {frame["run"] for frame in seen} == {str(runs[demo].id)}
+    assert not any("seq" in frame for frame in heard + seen)
+    assert refused["field"] == "type"
