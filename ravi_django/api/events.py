@@ -85,10 +85,7 @@ class EventViewSet(ApiViewSet):
         "topics_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
         errors=[400, 404, 501],
-        parameters=[
-            parameter("run", "A run of the tree; `agent.progress` contains it. A stream needs none.", kind=UUID),
-            *PAGING,
-        ],
+        parameters=[parameter("run", "A run of the tree; pages of `agent.stream` need it.", kind=UUID), *PAGING],
     )
     def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         """The events of one topic of a run's tree, as in `runs/{id}/events/`.
@@ -98,9 +95,9 @@ class EventViewSet(ApiViewSet):
         see, from now on, without numbers. It needs Valkey or Redis, else it is a 501.
         """
         topic = TopicId(type, source, namespace)
-        is_page = isinstance(request.accepted_renderer, JSONRenderer)
-        if type == STREAM and not is_page and "run" not in request.query_params:
-            return _live(request, topic)
+        if type == STREAM and "run" not in request.query_params and request.accepted_renderer.format == "sse":
+            check(topic)
+            return _stream(request, None, 0, Only(topic=topic))
         return self._answer(request, Only(topic=topic))
 
     def _answer(self, request: Any, only: Only) -> Any:
@@ -116,28 +113,24 @@ class EventViewSet(ApiViewSet):
         return _stream(request, run, after, only)
 
 
-def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
-    is_asgi = streams_asgi(request, f"send Accept: application/json for {request.get_full_path()}")
+def _stream(request: Any, run: Run | None, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
+    is_asgi = streams_asgi(
+        request, f"send Accept: application/json for {request.get_full_path()}{'' if run else ' with run='}"
+    )
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
-    if request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
+    if run and request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
         return HttpResponse(status=204, headers=HEADERS)  # an EventSource reconnects no more
     opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
     if isinstance(request.auth, Ticket):
         opening.ticket = request.auth.id
         keep_tickets([opening])
+    if run is None:
+        assert only.topic is not None
+        body = sse.events(live(only.topic, request.user), opening)
+        return streaming(body if is_asgi else on_this_thread(body))
     stream = sse.stream if is_asgi else sse.stream_for_a_while
     return streaming(stream(run.tree_id, after, opening))
-
-
-def _live(request: Any, topic: TopicId) -> HttpResponse | StreamingHttpResponse:
-    check(topic)
-    is_asgi = streams_asgi(request, "name a run and send Accept: application/json")
-    if request.method == "HEAD":
-        return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
-    opening = opening_of(request, None, limits.open_one(request.user, "streams"))
-    body = sse.events(live(topic, request.user), opening)
-    return streaming(body if is_asgi else on_this_thread(body))
 
 
 def streams_asgi(request: Any, instead: str) -> bool:

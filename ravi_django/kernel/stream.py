@@ -9,12 +9,8 @@ from pydantic import Field, SerializeAsAny, ValidationError
 
 from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.messages import (
-    AgentProgress,
     CompletionEvent,
-    ReasoningDelta,
-    StreamDone,
     StreamEvent,
-    TextDelta,
 )
 
 
@@ -68,13 +64,7 @@ class StreamGap(StreamEvent):
     events: list[SerializeAsAny[StreamEvent]] = Field(default_factory=list)
 
 
-_KINDS: dict[str, type[StreamEvent]] = {
-    kind.model_fields["type"].default: kind
-    for kind in (
-        *(TextDelta, ReasoningDelta, CompletionEvent, AgentProgress, StreamDone),
-        *(RequestOpened, RequestClosed, BoardChanged, ErrorEvent, StreamGap),
-    )
-}
+_KINDS = {kind.model_fields["type"].default: kind for kind in StreamEvent.__subclasses__()}
 _NAMES = {"agent": "agent_id", "run": "run_id", "parent_agent": "parent_id", "parent": "parent_run_id"}
 
 
@@ -88,22 +78,16 @@ def event_of(frame: Mapping[str, Any]) -> StreamEvent:
     values = {_NAMES.get(name, name): value for name, value in frame.items() if value is not None}
     try:
         if kind is CompletionEvent:
-            values["content"] = [_block(block) for block in values.get("content", ())]
+            values["content"] = [
+                {name: value for name, value in block.items() if value is not None or not block.get("hidden")}
+                for block in values.get("content", ())
+            ]
         elif kind is StreamGap:
             snapshot = dict(values.get("snapshot", {}))
             frames = snapshot.pop("frames", ())
             values |= {"first": values.get("from", 0), "last": values.get("to", 0), **snapshot}
             values["events"] = [event_of(one) for one in frames]
         return kind.model_validate(values)
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, fault["loc"]))
-        raise InvalidInputError(f"not a frame of type {frame['type']}: {place}: {fault['msg']}") from None
-    except TypeError as error:
-        raise InvalidInputError(f"not a frame of type {frame['type']}: {error}") from None
-
-
-def _block(block: Any) -> Any:
-    if not (isinstance(block, Mapping) and block.get("hidden")):
-        return block
-    return {name: value for name, value in block.items() if value is not None}
+    except (AttributeError, TypeError, ValidationError) as error:
+        words = " ".join(str(error).split()).partition(" [type=")[0]
+        raise InvalidInputError(f"not a frame of type {frame['type']}: {words}") from None

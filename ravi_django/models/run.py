@@ -33,9 +33,6 @@ ACTIVE = [Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.BLOCKED]
 TERMINAL = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
 
 
-_FOLLOWING = "ravi_django.runtime.runs.following"
-
-
 class RunQuerySet(OwnedQuerySet):
     def for_user(self, user: Any) -> Self:
         return super().for_user(user).exclude(session__in=Session.objects.filter(erasure__isnull=False))
@@ -219,14 +216,15 @@ class Run(Owned):
         return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
 
     def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
-        """The events of the run's tree above the number `after`, as they come, until the run has ended. `user`: those
-        that this user may see, without hidden values; NotFoundError if it is not their run. Without it, all: for the
-        site's own code. Raises RuntimeError where `wait` does."""
-        return cast("Iterator[StreamEvent]", import_string(f"{_FOLLOWING}.events")(self, after, user=user))
+        """The events of the run's tree above the number `after`, as they come, to its end. With `user` what they may
+        see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does."""
+        found = import_string("ravi_django.runtime.runs.following.events")(self, after, user=user)
+        return cast("Iterator[StreamEvent]", found)
 
     def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
         """`events` on an event loop: `async for event in run.aevents()`."""
-        return cast("AsyncGenerator[StreamEvent]", import_string(f"{_FOLLOWING}.aevents")(self, after, user=user))
+        found = import_string("ravi_django.runtime.runs.following.aevents")(self, after, user=user)
+        return cast("AsyncGenerator[StreamEvent]", found)
 
     @property
     def tree_id(self) -> Any:

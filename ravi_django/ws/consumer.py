@@ -13,14 +13,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django import access as rights, limits
-from ravi_django.kernel import (
-    ConflictError,
-    InvalidInputError,
-    KernelError,
-    RateLimitedError,
-    TopicId,
-    UnsupportedError,
-)
+from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError, TopicId
 from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
@@ -266,10 +259,9 @@ class TopicConsumer(StreamConsumer):
         try:
             self._topic = TopicId(**self.scope["url_route"]["kwargs"])
             live.check(self._topic)
-        except InvalidInputError as error:
-            raise Refused(BAD_REQUEST, f"{error}"[:120]) from None
-        except UnsupportedError as error:
-            raise Refused(UNSUPPORTED, f"{error}"[:120]) from None
+        except KernelError as error:
+            code = BAD_REQUEST if isinstance(error, InvalidInputError) else UNSUPPORTED
+            raise Refused(code, f"{error}"[:120]) from None
 
     async def stream(self) -> None:
         async with aclosing(live.live(self._topic, self.user)) as frames:

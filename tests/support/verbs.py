@@ -137,7 +137,7 @@ runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop
 runtime.runs.checks: submit_message=message_of
-runtime.runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_AWAY_S=AWAY_S
+runtime.runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_TRIES=TRIES
 runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
     dispatch_pools=_pools dispatch_publish=publish DISPATCH_REST_S=REST_S dispatch_send=send send_many
 runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_orphan

@@ -24,9 +24,9 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, RequestOpened, StreamEvent, TopicId
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, StreamEvent
 from ravi_django.kernel.checks import listed, seconds_of
-from ravi_django.models import TERMINAL, HumanRequest, Run, Status, uuid7
+from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
@@ -230,36 +230,25 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    def events(
-        self, run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None
-    ) -> AsyncGenerator[StreamEvent]:
+    def events(self, run: following.Followed, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
         """The events of a run's tree, as `run.aevents()`. Of TopicId("agent.stream", key) the text of all runs of that
         agent, from now on."""
         return following.aevents(run, after, user=user)
 
-    async def stream(
-        self, target: Agent | AgentId | str, message: Message | str | list[Any], **options: Any
-    ) -> AsyncGenerator[StreamEvent]:
+    async def stream(self, target: Agent | AgentId | str, message: Any, **options: Any) -> AsyncGenerator[StreamEvent]:
         """`submit`, then the events of the run: with `user=` those that this user may see."""
         run_id = await self.submit(target, message, **options)
         async with contextlib.aclosing(self.events(run_id, user=options.get("user"))) as found:
             async for event in found:
                 yield event
 
-    async def answer(
-        self,
-        request: HumanRequest | RequestOpened | UUID | str,
-        text: str = "",
-        *,
-        action: str = "answer",
-        **fields: Any,
-    ) -> str:
+    async def answer(self, request: Any, text: str = "", *, action: str = "answer", **fields: Any) -> str:
         """`ravi_django.answer` a request: its id, its row or its event. Returns the run's id."""
         run_id = await answers.aanswer(request, action, text=text, **fields)
         self.engine.hint(run_id)
         return str(run_id)
 
-    async def cancel(self, run: Run | UUID | str, reason: str = "cancelled by the site's code") -> None:
+    async def cancel(self, run: following.Followed, reason: str = "cancelled by the site's code") -> None:
         """Cancel a run and those below it. Raises NotFoundError, and IllegalTransitionError when it has ended."""
         row = await self.engine.database.call(following.find, run)
         await self.engine.database.call(endings.cancel, row.id, reason)

@@ -30,18 +30,15 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
         if run.is_terminal or run.status == Status.BLOCKED:
             return run
         look(run)
-        refuse_idle(run)
+        if conf.ENGINE == "manual":
+            raise RuntimeError(
+                f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': "
+                "call ravi_django.testing.run_until_idle()"
+            )
         if time.monotonic() >= give_up:
             raise TimeoutError(f"run {run.id} is {run.status} after {limit:g} s")
         time.sleep(min(pause, max(0.0, give_up - time.monotonic())))
         pause = min(most, 1.5 * pause)
-
-
-def refuse_idle(run: Run) -> None:
-    """Raise RuntimeError where nothing executes the run."""
-    if conf.ENGINE == "manual":
-        words = "call ravi_django.testing.run_until_idle()"
-        raise RuntimeError(f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': {words}")
 
 
 def refuse_to_wait(name: str, instead: str) -> None:

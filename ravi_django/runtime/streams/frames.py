@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
@@ -140,7 +139,7 @@ class Frame:
     @property
     def topic(self) -> str:
         """The topic that has it live; "" for none."""
-        return _stream_of(self.source.agent) if self.type in TEXTS else ""
+        return str(stream_topic(AgentId.parse(self.source.agent))) if self.type in TEXTS else ""
 
     def absorb(self, later: Frame) -> bool:
         """Append a later delta of the same call, so that many tokens cost one frame."""
@@ -155,11 +154,6 @@ class Frame:
             return False
         mine["text"] += its["text"]
         return True
-
-
-@lru_cache(1000)
-def _stream_of(agent: str) -> str:
-    return str(stream_topic(AgentId.parse(agent)))
 
 
 def delta(source: Source, type: str, text: str, *, call: str, attempt: str) -> Frame:

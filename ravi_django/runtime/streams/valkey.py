@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +20,8 @@ from redis.retry import Retry
 
 from ravi_django.conf import conf
 from ravi_django.runtime.streams.buffer import LIVE_S, POLL_S, Batch, Lost, MarkReached
+
+Take = Callable[[bytes | int], None]
 
 LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
@@ -201,13 +196,13 @@ class ValkeyBuffer:
     def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         return self._hub().watch(_channel(topic), every_s)
 
-    def live(self, topic: str, take: Callable[[bytes | int], None]) -> AbstractContextManager[None]:
-        """Meanwhile `take` gets what is published in the topic, while `ask_live` is called, and an int for each
-        subscription."""
-        return self._hub().taking(self._live(topic), take)
+    def live(self, topic: str, take: Take, every_s: float) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """As `watch`, for what is published in the topic for LIVE_S after `ask_live`: `take` gets it, and an int for
+        each subscription."""
+        return self._hub().watch(self._live(topic), every_s, take)
 
     def ask_live(self, topic: str) -> None:
-        self._client.set(self._live(topic), "", ex=math.ceil(LIVE_S))
+        self._client.set(self._live(topic), "", ex=LIVE_S)
 
     def _live(self, topic: str) -> str:
         """The number of the database too: a server's channels are those of all its databases."""
@@ -258,24 +253,26 @@ class _Hub:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._watchers: dict[str, set[Callable[[bytes | int], None]]] = {}
+        self._watchers: dict[str, set[Take]] = {}
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watch(self, channel: str, every_s: float) -> AsyncIterator[AsyncIterator[None]]:
+    async def watch(
+        self, channel: str, every_s: float, take: Take = lambda data: None
+    ) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
-        with self.taking(channel, lambda data: event.set()):
-            yield self._hints(event, every_s)
 
-    @contextmanager
-    def taking(self, channel: str, take: Callable[[bytes | int], None]) -> Iterator[None]:
-        self._watchers.setdefault(channel, set()).add(take)
+        def notice(data: bytes | int) -> None:
+            take(data)
+            event.set()
+
+        self._watchers.setdefault(channel, set()).add(notice)
         self._touch()
         try:
-            yield
+            yield self._hints(event, every_s)
         finally:
-            self._watchers[channel].discard(take)
+            self._watchers[channel].discard(notice)
             if not self._watchers[channel]:
                 del self._watchers[channel]
             self._touch()
@@ -351,5 +348,5 @@ class _Hub:
                 await asyncio.sleep(RETRY_S)
                 continue
             if message is not None:
-                for take in self._watchers.get(message["channel"].decode(), ()):
-                    take(message["data"])
+                for notice in self._watchers.get(message["channel"].decode(), ()):
+                    notice(message["data"])

@@ -112,7 +112,7 @@ def test_a_user_sees_no_hidden_value_and_no_run_of_others(user: User) -> None:
 
     assert seen() == ({"number": 7}, "a secret")
     assert seen(user=user) == ({}, None)
-    with pytest.raises(NotFoundError, match=f"no run '{run.id}' of this user"):
+    with pytest.raises(NotFoundError, match=f"no run {run.id} of this user"):
         list(run.events(user=User.objects.create_user("eve")))
 
 
@@ -150,7 +150,7 @@ def test_the_buffer_is_away_and_nothing_is_missed(user: User, monkeypatch: pytes
     assert [*run.events()] == whole and not fails
 
     fails.append(True)
-    world.patch(monkeypatch, "FOLLOWING_AWAY_S", -1.0)
+    world.patch(monkeypatch, "FOLLOWING_TRIES", 0)
     with pytest.raises(redis.ConnectionError):
         list(run.events())
 
@@ -168,9 +168,8 @@ def test_cancel_and_unknown_runs_on_a_runtime() -> None:
                 read.append(event)
                 if isinstance(event, AgentProgress) and event.step == AgentStep.PAUSED:
                     await rt.cancel(event.run_id or "")
-            for unknown in ("7", str(world.uuid7())):
-                with pytest.raises(NotFoundError, match="there is no run"):
-                    await rt.cancel(unknown)
+            with pytest.raises(NotFoundError, match="there is no run"):
+                await rt.cancel(world.uuid7())
         return read
 
     assert asyncio.run(follow())[-1].reason == "cancelled"
@@ -181,7 +180,7 @@ def test_cancel_and_unknown_runs_on_a_runtime() -> None:
     [
         ({"type": "accepted", "run": "1"}, "type: text.delta"),
         ({"type": "error", "code": "conflict", "message": "no"}, "It has a run"),  # a socket's answer to a command
-        ({"type": "text.delta", "run": "1", "agent": "a/b"}, "text: Field required"),
+        ({"type": "text.delta", "run": "1", "agent": "a/b"}, "TextDelta text Field required$"),
         ({"type": "text.delta", "run": "1", "agent": "nobody", "text": ""}, "agent_id"),
         ({"type": "completion", "run": "1", "content": 3}, "not iterable"),
         ("text.delta", "not a frame"),
