@@ -91,8 +91,8 @@ class EventViewSet(ApiViewSet):
         """The events of one topic of a run's tree, as in `runs/{id}/events/`.
 
         `agent.stream/{agent key}` has the text of one agent, `agent.progress/{run id}` the steps of the whole tree.
-        A stream of `agent.stream/{agent key}` without a run has the text of all runs of the agent that the user may
-        see, from now on, without numbers. It needs Valkey or Redis, else it is a 501.
+        A stream of the former without a run has the text of all runs of the agent that the user may see, from now on,
+        without numbers. Without Valkey or Redis it is a 501.
         """
         topic = TopicId(type, source, namespace)
         if type == STREAM and "run" not in request.query_params and request.accepted_renderer.format == "sse":
@@ -125,12 +125,12 @@ def _stream(request: Any, run: Run | None, after: int, only: Only) -> HttpRespon
     if isinstance(request.auth, Ticket):
         opening.ticket = request.auth.id
         keep_tickets([opening])
-    if run is None:
-        assert only.topic is not None
-        body = sse.events(live(only.topic, request.user), opening)
-        return streaming(body if is_asgi else on_this_thread(body))
-    stream = sse.stream if is_asgi else sse.stream_for_a_while
-    return streaming(stream(run.tree_id, after, opening))
+    if run is not None:
+        stream = sse.stream if is_asgi else sse.stream_for_a_while
+        return streaming(stream(run.tree_id, after, opening))
+    assert only.topic is not None
+    body = sse.events(live(only.topic, request.user), opening)
+    return streaming(body if is_asgi else on_this_thread(body))
 
 
 def streams_asgi(request: Any, instead: str) -> bool:

@@ -69,7 +69,6 @@ class CompletionEvent(StreamEvent):
     usage: Usage = Field(default_factory=Usage)
     call: str = ""
     cost: float | None = None  # US dollars; None: unknown
-    finish_reason: str = "stop"
 
 
 class StreamDone(StreamEvent):

@@ -30,7 +30,6 @@ class RequestOpened(StreamEvent):
     context: str = ""
     to: str = ""  # the address of those who may answer; empty: the owner
     version: int = 0
-    hidden: bool = False  # from the run's owner
 
 
 class RequestClosed(StreamEvent):
@@ -46,8 +45,6 @@ class BoardChanged(StreamEvent):
 
 
 class ErrorEvent(StreamEvent):
-    """The end of a run that has failed, or its stop."""
-
     type: Literal["error"] = "error"
     code: str
     message: str

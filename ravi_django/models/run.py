@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
@@ -218,13 +218,13 @@ class Run(Owned):
     def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
         """The events of the run's tree above the number `after`, as they come, to its end. With `user` what they may
         see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does."""
-        found = import_string("ravi_django.runtime.runs.following.events")(self, after, user=user)
-        return cast("Iterator[StreamEvent]", found)
+        follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.events")
+        return follow(self, after, user=user)
 
     def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
         """`events` on an event loop: `async for event in run.aevents()`."""
-        found = import_string("ravi_django.runtime.runs.following.aevents")(self, after, user=user)
-        return cast("AsyncGenerator[StreamEvent]", found)
+        follow: Callable[..., AsyncGenerator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.aevents")
+        return follow(self, after, user=user)
 
     @property
     def tree_id(self) -> Any:

@@ -230,9 +230,9 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    def events(self, run: following.Followed, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
-        """The events of a run's tree, as `run.aevents()`. Of TopicId("agent.stream", key) the text of all runs of that
-        agent, from now on."""
+    def events(self, run: Any, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """The events of a run (its id or row) and those below it, as `run.aevents()`. Of TopicId("agent.stream", key)
+        the text of all runs of that agent, from now on."""
         return following.aevents(run, after, user=user)
 
     async def stream(self, target: Agent | AgentId | str, message: Any, **options: Any) -> AsyncGenerator[StreamEvent]:
@@ -248,7 +248,7 @@ class Runtime:
         self.engine.hint(run_id)
         return str(run_id)
 
-    async def cancel(self, run: following.Followed, reason: str = "cancelled by the site's code") -> None:
+    async def cancel(self, run: Run | UUID | str, reason: str = "cancelled by the site's code") -> None:
         """Cancel a run and those below it. Raises NotFoundError, and IllegalTransitionError when it has ended."""
         row = await self.engine.database.call(following.find, run)
         await self.engine.database.call(endings.cancel, row.id, reason)

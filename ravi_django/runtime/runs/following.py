@@ -27,10 +27,8 @@ AWAY = (redis.RedisError, OSError, Error)
 AGAIN_S = 1.0
 TRIES = 300  # without a frame between them
 
-Followed = Run | UUID | str | TopicId
 
-
-def find(run: Followed, user: Any = None) -> Run:
+def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
     key = run.id if isinstance(run, Run) else run
     found: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
@@ -39,7 +37,7 @@ def find(run: Followed, user: Any = None) -> Run:
     return found
 
 
-async def aevents(run: Followed, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+async def aevents(run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
     """See `Run.events`; a topic is live. While the database or the buffer is away, it reads again."""
     tree: Any = None if isinstance(run, TopicId) else (await readers().call(find, run, user)).tree_id
     whole, tries = user is None or hidden.sees(user), 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_SCOPE
 from ravi_django.agents.news.curation import CURATED
-from ravi_django.kernel import AgentId, AgentStep, stream_topic
+from ravi_django.kernel import AgentStep
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.streams import hidden
@@ -135,11 +135,6 @@ class Frame:
             "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             **self.data,
         }
-
-    @property
-    def topic(self) -> str:
-        """The topic that has it live; "" for none."""
-        return str(stream_topic(AgentId.parse(self.source.agent))) if self.type in TEXTS else ""
 
     def absorb(self, later: Frame) -> bool:
         """Append a later delta of the same call, so that many tokens cost one frame."""

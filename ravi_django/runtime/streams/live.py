@@ -42,14 +42,14 @@ async def live(topic: TopicId, user: Any = None, *, lost: bool = False) -> Async
     The rights are read once a run and RIGHTS_S."""
     check(topic)
     buffer: Any = get_buffer()
-    waiting, renewed = _Waiting(), 0.0
+    name, waiting, renewed = buffer.live(topic), _Waiting(), 0.0
     sights: dict[str, tuple[float, bool | None]] = {}  # until when, and what `_sight` has found
     if lost:
         waiting.take(GAP)
-    async with buffer.live(str(topic), waiting.take, RENEW_S) as hints:
+    async with buffer.watch(name, RENEW_S, waiting.take) as hints:
         while True:
             if (present := time.monotonic()) >= renewed + RENEW_S:
-                await readers().call(buffer.ask_live, str(topic))
+                await readers().call(buffer.ask_live, name)
                 if 0 < renewed <= present - LIVE_S:  # a slow client: nothing was published meanwhile
                     waiting.take(GAP)
                 renewed = present

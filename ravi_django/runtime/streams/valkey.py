@@ -19,9 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ravi_django.conf import conf
+from ravi_django.kernel import AgentId, TopicId, stream_topic
 from ravi_django.runtime.streams.buffer import LIVE_S, POLL_S, Batch, Lost, MarkReached
-
-Take = Callable[[bytes | int], None]
+from ravi_django.runtime.streams.frames import TEXTS
 
 LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
@@ -140,8 +140,9 @@ class ValkeyBuffer:
                 args: list[Any] = [start, batch.mark, conf.STREAM_TTL_S, _channel(batch.tree)]
                 args += [batch.writer, batch.first, batch.last, server, batch.generation]
                 for frame in batch.frames:
-                    topic = self._live(frame.topic) if batch.writer and frame.topic else ""  # not made again
-                    args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded(), topic]
+                    args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
+                    is_live = frame.type in TEXTS and batch.writer  # not one that is made again
+                    args.append(_channel(self.live(stream_topic(AgentId.parse(frame.source.agent)))) if is_live else "")
                 pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
             return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
@@ -193,26 +194,23 @@ class ValkeyBuffer:
             self._no_hint_before = time.monotonic() + HINT_REST_S
             log.warning("no hint sent: %s: %s", type(error).__name__, error, extra={"action": "hint.failed"})
 
-    def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        return self._hub().watch(_channel(topic), every_s)
-
-    def live(self, topic: str, take: Take, every_s: float) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        """As `watch`, for what is published in the topic for LIVE_S after `ask_live`: `take` gets it, and an int for
-        each subscription."""
-        return self._hub().watch(self._live(topic), every_s, take)
-
-    def ask_live(self, topic: str) -> None:
-        self._client.set(self._live(topic), "", ex=LIVE_S)
-
-    def _live(self, topic: str) -> str:
-        """The number of the database too: a server's channels are those of all its databases."""
-        return f"ravi:live:{self._client.get_connection_kwargs().get('db', 0)}:{topic}"
-
-    def _hub(self) -> _Hub:
+    def watch(
+        self, topic: str, every_s: float = POLL_S, take: Any = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """`take` is called with each hint; what is published in a live topic is the frame, a subscription an int."""
         loop = asyncio.get_running_loop()
-        if loop not in self._hubs:
-            self._hubs[loop] = _Hub(self._url)
-        return self._hubs[loop]
+        hub = self._hubs.get(loop)
+        if hub is None:
+            hub = self._hubs[loop] = _Hub(self._url)
+        return hub.watch(_channel(topic), every_s, take)
+
+    def live(self, topic: TopicId) -> str:
+        """The live topic's name here: a server's channels are those of all its databases."""
+        return f"live:{self._client.get_connection_kwargs().get('db', 0)}:{topic}"
+
+    def ask_live(self, name: str) -> None:
+        """Have its frames published for LIVE_S."""
+        self._client.set(_channel(name), "", ex=LIVE_S)
 
 
 def _connected(connection: Any) -> None:
@@ -253,18 +251,17 @@ class _Hub:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._watchers: dict[str, set[Take]] = {}
+        self._watchers: dict[str, set[Callable[[bytes | int], None]]] = {}
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watch(
-        self, channel: str, every_s: float, take: Take = lambda data: None
-    ) -> AsyncIterator[AsyncIterator[None]]:
+    async def watch(self, channel: str, every_s: float, take: Any = None) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
 
         def notice(data: bytes | int) -> None:
-            take(data)
+            if take is not None:
+                take(data)
             event.set()
 
         self._watchers.setdefault(channel, set()).add(notice)

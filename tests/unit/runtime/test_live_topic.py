@@ -43,7 +43,7 @@ def user() -> User:
 def valkey() -> Iterator[redis.Redis]:
     """Without the readers of an earlier test."""
     with redis.Redis.from_url(world.stream_url()) as client:
-        client.delete(*client.keys("ravi:live:*"), "none")
+        client.delete(*client.keys("ravi:{live:*"), "none")
         yield client
 
 
@@ -113,7 +113,7 @@ class _Begun:
 
 def _is_read() -> bool:
     with redis.Redis.from_url(world.stream_url()) as client:
-        (key,) = client.keys("ravi:live:*") or [b""]
+        (key,) = client.keys("ravi:{live:*") or [b""]
         return bool(key) and client.pubsub_numsub(key)[0][1] > 0
 
 
@@ -200,7 +200,7 @@ def test_a_reader_that_is_behind_gets_one_gap_and_goes_on(monkeypatch: pytest.Mo
 def test_frames_are_published_once_more_only_while_there_is_a_reader(valkey: redis.Redis) -> None:
     """The key has a TTL, which readers renew; what is made again from the journal is not published again."""
     with valkey.pubsub(ignore_subscribe_messages=True) as spy:
-        spy.psubscribe("ravi:live:*")
+        spy.psubscribe("ravi:{live:*")
         spy.get_message(timeout=1)
         address, reader = agent("one", "two"), Reader()
         finished(address, None)
@@ -211,7 +211,7 @@ def test_frames_are_published_once_more_only_while_there_is_a_reader(valkey: red
             await reader.until(lambda: reader.ends, events)
 
         reader.follow(story)
-        (key,) = valkey.keys("ravi:live:*")
+        (key,) = valkey.keys("ravi:{live:*")
         assert 0 < valkey.ttl(key) <= 30
         assert spy.get_message(timeout=BOUND_S)["channel"] == key
 
