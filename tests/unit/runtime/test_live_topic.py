@@ -27,6 +27,7 @@ from ravi_django.kernel import (
 from ravi_django.models import Run
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
+from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -243,3 +244,23 @@ def test_without_valkey_or_for_another_topic_it_is_refused(settings: Any, user: 
     client.force_authenticate(user)
     answer = client.get("/ravi/topics/agent.stream/live/events/", headers={"Accept": "text/event-stream"})
     assert answer.status_code == 501 and "run=" in answer.content.decode()
+
+
+def test_the_pages_wall_shows_what_an_agent_says(user: User) -> None:
+    address = str(register(ReActAgent("shop", model=ScriptedModel("a word")), access="authenticated").id)
+    shown: list[tuple[str, str]] = []
+
+    async def main() -> list[str]:
+        watch = Page("programs").run("shop/wall.py")["watch"]
+        wall = asyncio.ensure_future(watch(lambda *words: shown.append(words), user))
+        async with asyncio.timeout(BOUND_S):
+            while not _is_read():
+                await asyncio.sleep(0.01)
+            runs: list[str] = await on_a_thread(finished, address, user)
+            while not shown:
+                await asyncio.sleep(0.01)
+        wall.cancel()
+        await asyncio.wait([wall])
+        return runs
+
+    assert [asyncio.run(main())[0]] == [run for run, _ in shown] and shown[0][1] == "a word"
