@@ -1,7 +1,7 @@
 """`agent.stream/<key>` without a run: the text of all runs of an agent, live, to each reader what it may see."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,8 +17,11 @@ from ravi_django.agents import ReActAgent
 from ravi_django.kernel import (
     CompletionEvent,
     InvalidInputError,
+    ModelEvent,
+    ModelResponse,
     StreamEvent,
     StreamGap,
+    TextBlock,
     TextDelta,
     ToolUseBlock,
     TopicId,
@@ -137,27 +140,45 @@ def test_a_reader_gets_the_runs_that_the_list_of_runs_shows(user: User) -> None:
         Run.objects.all().delete()
 
 
-def test_rights_are_read_once_a_run_and_again_after_a_minute(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    eve, sight, reader = User.objects.create_user("eve"), world.live_sight, Reader(user=user)
-    looks: list[str] = []
+class HaltingModel:
+    """Says "before", waits, and says "after"."""
+
+    name = "halting"
+
+    def __init__(self) -> None:
+        self.is_let = False
+
+    async def stream(self, *args: Any) -> AsyncIterator[ModelEvent]:
+        yield TextDelta(text="before")
+        while not self.is_let:
+            await asyncio.sleep(0.01)
+        yield TextDelta(text="after")
+        yield ModelResponse.of([TextBlock(text="after")])
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_rights_are_read_once_a_run_and_again_after_a_minute(
+    user: User, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    sight, looks, reader = world.live_sight, list[str](), Reader(user=user)
     world.patch(monkeypatch, "live_sight", lambda pk, run: looks.append(str(run)) or sight(pk, run))
-    address = agent(*["some words"] * 9)
+    world.patch(monkeypatch, "LIVE_RIGHTS_S", seconds)
+    model = HaltingModel()
+    address = str(register(ReActAgent("live", model=model), access="authenticated", replace=True).id)
 
     async def story(events: Any) -> None:
-        (own,) = await on_a_thread(finished, address, user)
-        await reader.until(lambda: reader.ends, events)
-        assert looks == [own] and len(reader.read) > 1
-
-        await on_a_thread(finished, address, eve)
-        world.patch(monkeypatch, "LIVE_RIGHTS_S", 0.0)
-        (shown,) = await on_a_thread(finished, address, user)
-        await reader.until(lambda: len(reader.ends) == 2, events)
+        running = asyncio.ensure_future(on_a_thread(finished, address, user))
+        await reader.until(lambda: reader.read, events)
         await on_a_thread(lambda: User.objects.filter(id=user.id).update(is_active=False))
-        await on_a_thread(finished, address, user)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await anext(events)
-        assert reader.runs == {own, shown}
+        model.is_let = True
+        (run,) = await running
+        if seconds:
+            await reader.until(lambda: reader.ends, events)
+            assert looks == [run]
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await anext(events)
 
     reader.follow(story)
 
