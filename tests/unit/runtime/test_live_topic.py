@@ -1,8 +1,8 @@
 """`agent.stream/<key>` without a run: the text of all runs of an agent, live, to each reader what it may see."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ from ravi_django.kernel import (
     InvalidInputError,
     ModelEvent,
     ModelResponse,
-    StreamEvent,
     StreamGap,
     TextBlock,
     TextDelta,
@@ -34,8 +33,7 @@ from tests.support.docs import Page
 from tests.support.patience import BOUND_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-TOPIC = TopicId("agent.stream", "live")
+TOPIC, KEYS = TopicId("agent.stream", "shop"), "ravi:{live:*"
 
 
 @pytest.fixture
@@ -47,13 +45,13 @@ def user() -> User:
 def valkey() -> Iterator[redis.Redis]:
     """Without the readers of an earlier test."""
     with redis.Redis.from_url(world.stream_url()) as client:
-        client.delete(*client.keys("ravi:{live:*"), "none")
+        client.delete(*client.keys(KEYS), "none")
         yield client
 
 
-def agent(*answers: Any, **options: Any) -> str:
-    model = ScriptedModel(list(answers))
-    return str(register(ReActAgent("live", model=model, **options), access="authenticated", replace=True).id)
+def agent(*answers: Any, model: Any = None, **options: Any) -> str:
+    agent = ReActAgent("shop", model=model or ScriptedModel(list(answers)), **options)
+    return str(register(agent, access="authenticated", replace=True).id)
 
 
 def finished(address: str, *users: Any) -> list[str]:
@@ -73,70 +71,50 @@ async def on_a_thread(function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.to_thread(call)
 
 
-class Reader:
-    """Reads the topic's events while runs end on another thread."""
-
-    def __init__(self, **of: Any) -> None:
-        self.of, self.read = of, list[StreamEvent]()
-
-    async def until(self, wanted: Callable[[], Any], events: Any) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while not wanted():
-                self.read.append(await anext(events))
-
-    def follow(self, story: Callable[[Any], Awaitable[Any]]) -> Any:
-        async def main() -> Any:
-            async with aclosing(world.Runtime().events(TOPIC, **self.of)) as events:
-                first = asyncio.ensure_future(anext(events))
-                async with asyncio.timeout(BOUND_S):
-                    while not _is_read():
-                        await asyncio.sleep(0.01)
-                return await story(_Begun(first, events))
-
-        return asyncio.run(main())
-
-    @property
-    def runs(self) -> set[str | None]:
-        return {event.run_id for event in self.read}
-
-    @property
-    def ends(self) -> list[CompletionEvent]:
-        return [event for event in self.read if isinstance(event, CompletionEvent)]
+async def until(wanted: Callable[[], Any]) -> None:
+    async with asyncio.timeout(BOUND_S):
+        while not wanted():
+            await asyncio.sleep(0.01)
 
 
-class _Begun:
-    """An iterator whose first item is awaited already."""
-
-    def __init__(self, first: Any, rest: Any) -> None:
-        self._first, self._rest = first, rest
-
-    async def __anext__(self) -> Any:
-        first, self._first = self._first, None
-        return await (first or anext(self._rest))
-
-
-def _is_read() -> bool:
-    with redis.Redis.from_url(world.stream_url()) as client:
-        (key,) = client.keys("ravi:{live:*") or [b""]
-        return bool(key) and client.pubsub_numsub(key)[0][1] > 0
+@asynccontextmanager
+async def task(coroutine: Any, valkey: redis.Redis) -> AsyncIterator[None]:
+    """Runs a reader, which reads from the beginning of the block on."""
+    reader = asyncio.ensure_future(coroutine)
+    await until(lambda: any(valkey.pubsub_numsub(key)[0][1] for key in valkey.keys(KEYS)))
+    yield
+    reader.cancel()
+    await asyncio.wait([reader])
 
 
-def test_a_reader_gets_the_runs_that_the_list_of_runs_shows(user: User) -> None:
+async def collect(read: list[Any], user: Any = None, goes_on: asyncio.Event | None = None) -> None:
+    async for event in world.Runtime().events(TOPIC, user=user):
+        read.append(event)
+        await (goes_on.wait() if goes_on else asyncio.sleep(0))
+
+
+def ends(read: list[Any]) -> list[str]:
+    return [event.run_id for event in read if isinstance(event, CompletionEvent)]
+
+
+def test_a_reader_gets_the_runs_that_the_list_of_runs_shows(user: User, valkey: redis.Redis) -> None:
     eve, boss = User.objects.create_user("eve"), User.objects.create_superuser("boss")
-    for who in (user, eve, boss, None):
-        address, reader = agent("one", "two", "three"), Reader(user=who)
+    address = agent("words")
 
-        async def story(events: Any, address: str = address, reader: Reader = reader) -> None:
+    async def main(who: Any) -> list[Any]:
+        read: list[Any] = []
+        async with task(collect(read, who), valkey):
             await on_a_thread(finished, address, eve, user, boss)
-            (last,) = await on_a_thread(finished, address, reader.of["user"])
-            await reader.until(lambda: last in {event.run_id for event in reader.ends}, events)
+            (last,) = await on_a_thread(finished, address, who)
+            await until(lambda: last in ends(read))
+        return read
 
-        reader.follow(story)
+    for who in (user, eve, boss, None):
+        read = asyncio.run(main(who))
         client = APIClient()
         client.force_authenticate(who or boss)
-        listed = [row["id"] for row in client.get("/ravi/runs/").json()["results"]]
-        assert reader.runs == {*listed}
-        assert all(event.seq == 0 and str(event.agent_id) == address for event in reader.read)
+        assert {event.run_id for event in read} == {row["id"] for row in client.get("/ravi/runs/").json()["results"]}
+        assert all((event.seq, str(event.agent_id)) == (0, address) for event in read)
         Run.objects.all().delete()
 
 
@@ -144,114 +122,99 @@ class HaltingModel:
     """Says "before", waits, and says "after"."""
 
     name = "halting"
-
-    def __init__(self) -> None:
-        self.is_let = False
+    is_let = False
 
     async def stream(self, *args: Any) -> AsyncIterator[ModelEvent]:
         yield TextDelta(text="before")
-        while not self.is_let:
-            await asyncio.sleep(0.01)
-        yield TextDelta(text="after")
+        await until(lambda: self.is_let)
         yield ModelResponse.of([TextBlock(text="after")])
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])
 def test_rights_are_read_once_a_run_and_again_after_a_minute(
-    user: User, monkeypatch: pytest.MonkeyPatch, seconds: float
+    user: User, monkeypatch: pytest.MonkeyPatch, valkey: redis.Redis, seconds: float
 ) -> None:
-    sight, looks, reader = world.live_sight, list[str](), Reader(user=user)
+    sight, looks, model = world.live_sight, list[str](), HaltingModel()
     world.patch(monkeypatch, "live_sight", lambda pk, run: looks.append(str(run)) or sight(pk, run))
     world.patch(monkeypatch, "LIVE_RIGHTS_S", seconds)
-    model = HaltingModel()
-    address = str(register(ReActAgent("live", model=model), access="authenticated", replace=True).id)
+    address = agent(model=model)
 
-    async def story(events: Any) -> None:
-        running = asyncio.ensure_future(on_a_thread(finished, address, user))
-        await reader.until(lambda: reader.read, events)
-        await on_a_thread(lambda: User.objects.filter(id=user.id).update(is_active=False))
-        model.is_let = True
-        (run,) = await running
-        if seconds:
-            await reader.until(lambda: reader.ends, events)
-            assert looks == [run]
-        else:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.3):
-                    await anext(events)
+    async def main() -> None:
+        read: list[Any] = []
+        async with task(collect(read, user), valkey):
+            running = asyncio.ensure_future(on_a_thread(finished, address, user))
+            await until(lambda: read)
+            await on_a_thread(lambda: User.objects.filter(id=user.id).update(is_active=False))
+            model.is_let = True
+            (run,) = await running
+            await until(lambda: ends(read) if seconds else len(looks) == 2)
+            assert (ends(read), looks) == ([run], [run]) if seconds else (not ends(read))
 
-    reader.follow(story)
+    asyncio.run(main())
 
 
-def test_hidden_values_stay_hidden(user: User) -> None:
+def test_hidden_values_stay_hidden(user: User, valkey: redis.Redis) -> None:
     @tool(visible="staff")
     def look_up(number: int) -> str:
         """Look up."""
         return "a secret"
 
-    call = ToolUseBlock(tool_name="look_up", arguments={"number": 7}, call_id="c")
-    seen = []
-    for who in (user, None):
-        address, reader = agent([call], "done", tools=[look_up]), Reader(user=who)
-
-        async def story(events: Any, address: str = address, reader: Reader = reader) -> None:
+    async def main(who: Any) -> Any:
+        read: list[Any] = []
+        call = ToolUseBlock(tool_name="look_up", arguments={"number": 7}, call_id="c")
+        address = agent([call], "done", tools=[look_up])
+        async with task(collect(read, who), valkey):
             await on_a_thread(finished, address, user)
-            await reader.until(lambda: len(reader.ends) == 2, events)
+            await until(lambda: ends(read))
+        return next(event for event in read if isinstance(event, CompletionEvent)).content[0].arguments
 
-        reader.follow(story)
-        seen.append(reader.ends[0].content[0].arguments)
-    assert seen == [{}, {"number": 7}]
+    assert [asyncio.run(main(who)) for who in (user, None)] == [{}, {"number": 7}]
 
 
-def test_a_reader_that_is_behind_gets_one_gap_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_behind_or_loses_its_connection_gets_one_gap_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, valkey: redis.Redis
+) -> None:
     world.patch(monkeypatch, "LIVE_BEHIND", 6000)
-    address, reader = agent("x" * 2000), Reader()  # a run is two frames, together below the limit
+    address = agent("x" * 2000)  # a run is two frames, together below the limit
 
-    async def story(events: Any) -> None:
-        await on_a_thread(finished, address, None)
-        await reader.until(lambda: reader.ends, events)
-        for _ in range(3):  # the loop goes on, the reader does not
+    async def main() -> None:
+        read, goes_on = list[Any](), asyncio.Event()
+        async with task(collect(read, goes_on=goes_on), valkey):
+            for _ in range(4):  # the last frame is behind a gap
+                (last,) = await on_a_thread(finished, address, None)
+            goes_on.set()
+            await until(lambda: last in ends(read))
+            assert [type(event) for event in read].count(StreamGap) == 1
+
+            for client in valkey.client_list(_type="pubsub"):
+                valkey.client_kill(client["addr"])
+            await until(lambda: isinstance(read[-1], StreamGap))
             (last,) = await on_a_thread(finished, address, None)
-        (last,) = await on_a_thread(finished, address, None)
-        await reader.until(lambda: last in {event.run_id for event in reader.ends}, events)
-        assert [type(event) for event in reader.read[2:]] == [StreamGap, TextDelta, CompletionEvent]
+            await until(lambda: last in ends(read))
 
-    reader.follow(story)
+    asyncio.run(main())
 
 
-def test_frames_are_published_once_more_only_while_there_is_a_reader(valkey: redis.Redis) -> None:
-    """The key has a TTL, which readers renew; what is made again from the journal is not published again."""
+def test_frames_are_published_once_more_only_while_there_is_a_reader(user: User, valkey: redis.Redis) -> None:
+    shown: list[tuple[str, str]] = []
+    address = agent("a word")
+
+    async def main() -> Any:
+        watch = Page("programs").run("shop/wall.py")["watch"]
+        async with task(watch(lambda *words: shown.append(words), user), valkey):
+            (run,) = await on_a_thread(finished, address, user)
+            await until(lambda: shown)
+        return run
+
     with valkey.pubsub(ignore_subscribe_messages=True) as spy:
-        spy.psubscribe("ravi:{live:*")
+        spy.psubscribe(KEYS)
         spy.get_message(timeout=1)
-        address, reader = agent("one", "two"), Reader()
         finished(address, None)
         assert spy.get_message(timeout=0.2) is None
-
-        async def story(events: Any) -> None:
-            await on_a_thread(finished, address, None)
-            await reader.until(lambda: reader.ends, events)
-
-        reader.follow(story)
-        (key,) = valkey.keys("ravi:{live:*")
+        assert shown == [] and [(asyncio.run(main()), "a word")] == shown
+        (key,) = valkey.keys(KEYS)
         assert 0 < valkey.ttl(key) <= 30
         assert spy.get_message(timeout=BOUND_S)["channel"] == key
-
-
-def test_after_a_lost_connection_comes_a_gap(monkeypatch: pytest.MonkeyPatch, valkey: redis.Redis) -> None:
-    address, reader = agent(*["words"] * 9), Reader()
-
-    async def story(events: Any) -> None:
-        await on_a_thread(finished, address, None)
-        await reader.until(lambda: reader.ends, events)
-        for client in valkey.client_list(_type="pubsub"):
-            valkey.client_kill(client["addr"])
-        await reader.until(lambda: isinstance(reader.read[-1], StreamGap), events)
-        (last,) = await on_a_thread(finished, address, None)
-        await reader.until(lambda: last in reader.runs, events)
-
-    reader.follow(story)
-    assert any(isinstance(event, TextDelta | CompletionEvent) for event in reader.read[-1:])
 
 
 def test_without_valkey_or_for_another_topic_it_is_refused(settings: Any, user: User) -> None:
@@ -263,25 +226,5 @@ def test_without_valkey_or_for_another_topic_it_is_refused(settings: Any, user: 
         asyncio.run(anext(world.Runtime().events(TOPIC)))
     client = APIClient()
     client.force_authenticate(user)
-    answer = client.get("/ravi/topics/agent.stream/live/events/", headers={"Accept": "text/event-stream"})
+    answer = client.get("/ravi/topics/agent.stream/shop/events/", headers={"Accept": "text/event-stream"})
     assert answer.status_code == 501 and "run=" in answer.content.decode()
-
-
-def test_the_pages_wall_shows_what_an_agent_says(user: User) -> None:
-    address = str(register(ReActAgent("shop", model=ScriptedModel("a word")), access="authenticated").id)
-    shown: list[tuple[str, str]] = []
-
-    async def main() -> list[str]:
-        watch = Page("programs").run("shop/wall.py")["watch"]
-        wall = asyncio.ensure_future(watch(lambda *words: shown.append(words), user))
-        async with asyncio.timeout(BOUND_S):
-            while not _is_read():
-                await asyncio.sleep(0.01)
-            runs: list[str] = await on_a_thread(finished, address, user)
-            while not shown:
-                await asyncio.sleep(0.01)
-        wall.cancel()
-        await asyncio.wait([wall])
-        return runs
-
-    assert [asyncio.run(main())[0]] == [run for run, _ in shown] and shown[0][1] == "a word"
