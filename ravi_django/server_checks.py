@@ -10,6 +10,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Info, Warning, register
 from django.templatetags.static import static
+from django.urls import Resolver404, resolve
 
 from ravi_django.conf import conf
 
@@ -45,8 +46,17 @@ def check_static_files(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
         return []
     if settings.STATIC_ROOT or any("whitenoise" in name or "servestatic" in name for name in settings.MIDDLEWARE):
         return []
-    if not conf.PAGES or urlsplit(static("ravi/ui.css")).netloc:
+    address = urlsplit(static("ravi/ui.css"))
+    if not conf.PAGES or address.netloc or _is_served(address.path):
         return []
     text = "Nothing serves the app's static files, but runserver: the pages have no styles, and the chat sends nothing."
     hint = 'STATIC_ROOT = BASE_DIR / "staticfiles" with manage.py collectstatic, and whitenoise or your web server.'
     return [Warning(text, hint=hint, id="ravi.W010")]
+
+
+def _is_served(path: str) -> bool:
+    """Whether the URLconf serves this file."""
+    try:
+        return resolve(path).func.__module__ in ("django.views.static", "django.contrib.staticfiles.views")
+    except Resolver404:
+        return False

@@ -27,7 +27,7 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
 from ravi_django import access
-from ravi_django.models import HumanRequest, Run
+from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.pages import show, words
 from ravi_django.pages.context import input_of
 from ravi_django.pages.run_actions import actions_of, may_fork
@@ -212,6 +212,7 @@ class _Shown:
             "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
             "entry": _entry(request, run) if asked["entry"] else None,
             "input": show.snippet(" ".join(block["shown"]["text"] for block in input_of(run)), INPUT),
+            "output": show.snippet(run.output, INPUT) if run.status == Status.COMPLETED and run.output else "",
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),

@@ -30,6 +30,26 @@ PYTEST = (
     *("shop/tests.py", "shop/test_refunds.py"),
 )
 
+THREADS = """
+import threading, time
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_of_another_thread_is_not_rolled_back():
+    thread = threading.Thread(target=Group.objects.create, kwargs={"name": "of the thread"})
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        Group.objects.create(name="rolled back")
+        thread.start()
+        time.sleep(0.3)  # without the lock it writes now
+        1 / 0
+    thread.join()
+    assert [group.name for group in Group.objects.all()] == ["of the thread"]
+"""
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
@@ -60,10 +80,12 @@ def test_on_the_readmes_site_and_sqlite_in_memory_the_runner_of_django_prints_no
 
 @pytest.mark.timeout(240)
 def test_on_the_readmes_site_and_sqlite_in_memory_pytest_prints_nothing_else(site: Path) -> None:
-    ran = run_tests(site, PYTEST, "shop.settings")
+    (site / "shop/test_threads.py").write_text(THREADS)
+
+    ran = run_tests(site, (*PYTEST, "shop/test_threads.py"), "shop.settings")
 
     assert (ran.stderr, ran.stdout.count("\n")) == ("", 2), ran.stdout
-    assert "4 passed" in ran.stdout
+    assert "5 passed" in ran.stdout
 
 
 @pytest.mark.skipif(not SERVER, reason="needs the template: DATABASE_URL was given, or this is SQLite")

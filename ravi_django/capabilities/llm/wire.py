@@ -74,7 +74,8 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
             if shown and part["role"] != "tool":
                 wire.append(_shown(shown))
                 shown = []
-            wire.append(_fresh(part))
+            if not (wire and _joined(wire[-1], part, form)):
+                wire.append(_fresh(part))
     return [*wire, _shown(shown)] if shown else wire
 
 
@@ -110,13 +111,22 @@ def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
     return media
 
 
+def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
+    """Join two answers beside each other, of two agents, where turns have to alternate."""
+    if form.dialect == "openai" or not last["role"] == part["role"] == "assistant" or "tool_calls" in last:
+        return False
+    content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
+    last |= {**_fresh(part), "content": content or None}
+    return True
+
+
 def _shown(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": _fresh(media)}
 
 
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        return _assistant(message, form.thinking)
+        return _assistant(message, form)
     is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
     rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]
@@ -130,15 +140,20 @@ def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     return wire
 
 
-def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
+def _assistant(message: ChatMessage, form: Form) -> list[WireMessage]:
+    """The answer of another agent has its name: as the message's if the provider knows that, else as its first line."""
     calls = [_tool_call(block) for block in message.tool_calls]
     text = text_of_blocks([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text:
         return []  # providers refuse an empty turn
-    wire = _named(message, {"role": "assistant", "content": text or None})
+    wire: WireMessage = {"role": "assistant", "content": text or None}
+    if form.dialect == "openai":
+        wire = _named(message, wire)
+    elif message.name and text:
+        wire["content"] = f"{message.name}:\n{text}"
     if calls:
         wire["tool_calls"] = calls
-    if thinking and (signed := _signed_thinking(message.content)):
+    if form.thinking and (signed := _signed_thinking(message.content)):
         wire["thinking_blocks"] = signed
     return [wire]
 

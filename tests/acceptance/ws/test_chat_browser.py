@@ -85,6 +85,11 @@ def test_a_question_is_answered_by_a_choice_in_the_conversation(demo, submitted,
     page.wait_for_selector("#status:text-is('Done')")
     assert page.locator(".request .decide").count() == 0
     assert (output_of(run), page.title().startswith("Chat")) == ("answer: red", True)
+    for show in (lambda: None, page.reload):  # what an agent's own code returns, at once and later
+        show()
+        page.wait_for_selector(".answer p:text-is('answer: red')")
+    page.goto(f"/ravi/ui/runs/{run.id}/")
+    page.wait_for_selector(".output:text-is('answer: red')")
 
 
 def test_a_question_of_a_sub_agent_keeps_its_answer_after_a_reload(demo, submitted, asking, chat_of) -> None:

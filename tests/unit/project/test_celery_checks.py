@@ -10,7 +10,10 @@ import pytest
 from django.apps import apps
 from django.core import checks, mail
 from django.db import connections
+from django.urls import clear_url_caches, re_path
+from django.views.static import serve
 
+from project import urls as urlconf
 from project.celery import app
 from project.settings import database
 from ravi_django.checks import check_source_places
@@ -54,6 +57,12 @@ def test_a_site_without_static_files_hears_it_where_a_server_needs_them(
 ) -> None:
     settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "whitenoise" not in name]
     assert found() == ["ravi.W010"]  # DEBUG is off
+    with monkeypatch.context() as site:
+        urls = [*urlconf.urlpatterns, re_path(r"^static/(?P<path>.*)$", serve, {"document_root": "/srv/static"})]
+        site.setattr(urlconf, "urlpatterns", urls)
+        clear_url_caches()
+        assert found() == [], "the site's own URLconf serves them"
+    clear_url_caches()
     settings.DEBUG = True
     assert found() == ["ravi.W010"]  # for ASGI
     monkeypatch.setattr(sys, "argv", ["manage.py", "runserver"])

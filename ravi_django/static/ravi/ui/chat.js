@@ -17,6 +17,7 @@ const isActive = (run) => !ENDED.has(run.status) && !run.start_at; // one with `
 const markOf = (run) => run && `${run.id}${run.start_at ?? ""}`; // changes when it starts
 const NEAR = 100; // px from the end: the reader follows
 const RUNS = 25; // of an opened conversation, whose page has 50 messages
+const CUT = 1000; // characters of an output in a list of runs
 const LOOK = 5000; // ms between two looks for runs that began elsewhere
 
 class RaviChat extends HTMLElement {
@@ -356,7 +357,8 @@ class RaviChat extends HTMLElement {
     const first = rows[0].role === "user" ? this.versions.said(id, rows.shift().content, run) : [];
     answer.past(rows, frames);
     if (run && !run.parent) {
-      answer.ended(run);
+      const isCut = run.output?.length >= CUT && answer.lacks(run.output);
+      answer.ended(isCut ? await this.api.get(`runs/${id}/`) : run);
       this.#foot(run, answer, run === runs[0]).catch((error) => this.status.say(error.message, "fault"));
     }
     return [...first, answer.root];

@@ -48,7 +48,14 @@ export class Answer {
     kinds[frame.type]?.();
   }
 
+  // Whether the answer was not streamed: an agent with a `run` of its own returns it.
+  lacks(output) {
+    const bare = (text) => text.replace(/\s/g, "");
+    return Boolean(output) && !bare(this.text).includes(bare(output));
+  }
+
   ended(run) {
+    if (run.status === "completed" && this.lacks(run.output)) this.#prose(this.root, true).set(run.output);
     if (run.status === "failed") this.fault(run.error?.type, run.error?.message);
     if (run.status === "cancelled") this.note(t("Stopped."));
   }
