@@ -20,7 +20,7 @@ from ravi_django.api.events import close_connections, opening_of, streaming, str
 from ravi_django.conf import conf
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.runs import checks
-from ravi_django.runtime.streams.reading import with_pauses
+from ravi_django.runtime.streams.reading import on_this_thread, with_pauses
 from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange, waits_for_others
 from ravi_django.services.pieces import Ended, Piece, pieces
@@ -93,7 +93,7 @@ class ExchangeView(ApiView):
             limits.close_one(place)
             raise
         body = sse.relay(_events(exchange, form), opening, bytes, partial(_fault, exchange, form))
-        return streaming(body if is_asgi else sse.on_this_thread(body))
+        return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
         """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]. Under

@@ -15,27 +15,35 @@ from ravi_django.kernel.content import ContentBlock, text_of
 from ravi_django.kernel.identity import AgentId, TopicId
 
 
-class _Streamed(BaseModel):
-    """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
+class StreamEvent(BaseModel):
+    """An event of a run tree. `depth` and the parent let a UI draw the tree."""
 
     model_config = ConfigDict(frozen=True)
 
-    seq: int = 0
+    seq: int = 0  # rises over the whole run tree; 0 until the publisher has numbered it
     agent_id: AgentId | None = None
     run_id: str | None = None
+    parent_id: AgentId | None = None  # the agent of the run that started this one
+    parent_run_id: str | None = None
+    depth: int = 0
+    ts: datetime | None = None
 
 
-class TextDelta(_Streamed):
+class TextDelta(StreamEvent):
     type: Literal["text.delta"] = "text.delta"
     text: str
+    call: str = ""  # the model call, in a run's stream
+    attempt: str = ""  # a new one of the same call replaces the text of the earlier one
 
 
-class ReasoningDelta(_Streamed):
+class ReasoningDelta(StreamEvent):
     type: Literal["reasoning.delta"] = "reasoning.delta"
     text: str
+    call: str = ""
+    attempt: str = ""
 
 
-class ToolCallDelta(_Streamed):
+class ToolCallDelta(StreamEvent):
     """A piece of a tool call that the model is writing. The call itself comes whole, with the response."""
 
     type: Literal["tool_call.delta"] = "tool_call.delta"
@@ -45,7 +53,7 @@ class ToolCallDelta(_Streamed):
     arguments: str = ""  # the next fragment of their JSON
 
 
-class StreamRestart(_Streamed):
+class StreamRestart(StreamEvent):
     """The text so far is void: another model answers from the beginning."""
 
     type: Literal["stream.restart"] = "stream.restart"
@@ -53,15 +61,17 @@ class StreamRestart(_Streamed):
     error_type: str  # the error of the model before
 
 
-class CompletionEvent(_Streamed):
+class CompletionEvent(StreamEvent):
     """The end of one model call."""
 
     type: Literal["completion"] = "completion"
     content: list[ContentBlock] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
+    call: str = ""
+    cost: float | None = None  # US dollars; None: unknown
 
 
-class StreamDone(_Streamed):
+class StreamDone(StreamEvent):
     """The end of the tree's stream; `reason` is the root's final status."""
 
     type: Literal["stream.done"] = "stream.done"
@@ -79,15 +89,12 @@ class AgentStep(StrEnum):
     ERROR = "error"
 
 
-class AgentProgress(_Streamed):
-    """One step of an agent; `depth` and `parent_id` let a UI draw the tree."""
+class AgentProgress(StreamEvent):
+    """One step of an agent."""
 
     type: Literal["progress"] = "progress"
     step: AgentStep
-    parent_id: AgentId | None = None
-    depth: int = 0
     content: Any = None  # JSON; what the step is about
-    ts: datetime | None = None
 
 
 class PayloadBase(BaseModel):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
@@ -10,6 +11,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
+from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -220,6 +222,17 @@ class Run(Owned):
         not of the type, and what `wait` raises.
         """
         return import_string("ravi_django.runtime.runs.results.result")(self, result_type, timeout)
+
+    def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
+        """The events of the run's tree above the number `after`, as they come, to its end. With `user` what they may
+        see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does."""
+        follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.events")
+        return follow(self, after, user=user)
+
+    def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """`events` on an event loop: `async for event in run.aevents()`."""
+        follow: Callable[..., AsyncGenerator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.aevents")
+        return follow(self, after, user=user)
 
     @property
     def tree_id(self) -> Any:

@@ -33,7 +33,7 @@ kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
 management.diagnosis: doctor=examine
-models.ids: ids_last=_last
+models.ids: ids_last=_last uuid7
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled
@@ -137,6 +137,7 @@ runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop
 runtime.runs.checks: submit_message=message_of
+runtime.runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_TRIES=TRIES
 runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
     dispatch_pools=_pools dispatch_publish=publish DISPATCH_REST_S=REST_S dispatch_send=send send_many
 runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_orphan
@@ -190,6 +191,7 @@ runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frame
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
+runtime.streams.live: LIVE_BEHIND=BEHIND LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer

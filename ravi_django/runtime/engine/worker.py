@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from datetime import timedelta
 from importlib.metadata import version
@@ -23,14 +24,16 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, StreamEvent
 from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
 from ravi_django.runtime.engine.engine import Engine
-from ravi_django.runtime.runs import background, hints, results
+from ravi_django.runtime.lifecycle import endings
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.runs import background, following, hints, results
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
@@ -224,6 +227,30 @@ class Runtime:
         new_id = uuid7()  # a call that is repeated after a lost connection finds its own run
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
+
+    def events(self, run: Any, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """The events of a run (its id or row) and those below it, as `run.aevents()`. Of TopicId("agent.stream", key)
+        the text of all runs of that agent, from now on."""
+        return following.aevents(run, after, user=user)
+
+    async def stream(self, target: Agent | AgentId | str, message: Any, **options: Any) -> AsyncGenerator[StreamEvent]:
+        """`submit`, then the events of the run: with `user=` those that this user may see."""
+        run_id = await self.submit(target, message, **options)
+        async with contextlib.aclosing(self.events(run_id, user=options.get("user"))) as found:
+            async for event in found:
+                yield event
+
+    async def answer(self, request: Any, text: str = "", *, action: str = "answer", **fields: Any) -> str:
+        """`ravi_django.answer` a request: its id, its row or its event. Returns the run's id."""
+        run_id = await answers.aanswer(request, action, text=text, **fields)
+        self.engine.hint(run_id)
+        return str(run_id)
+
+    async def cancel(self, run: Run | UUID | str, reason: str = "cancelled by the site's code") -> None:
+        """Cancel a run and those below it. Raises NotFoundError, and IllegalTransitionError when it has ended."""
+        row = await self.engine.database.call(following.find, run)
+        await self.engine.database.call(endings.cancel, row.id, reason)
+        self.engine.cancel_run(row.id)
 
     async def result(self, run_id: str, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
         """Wait for a run's end and return its output, as `Run.result` does.
