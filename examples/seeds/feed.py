@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from examples.feed import TOPIC, show
-from ravi_django.agents.messages import summarize
+from ravi_django.agents import summarize
 from ravi_django.kernel import Agent, AgentId, ChatModel, DataPayload, Message, RunContext, TopicId
 
 
@@ -43,10 +43,13 @@ class PersonalFeedAgent:
     def __init__(self, key: str, *, follow_topics: Sequence[TopicId]) -> None:
         self.id = AgentId("subscriber", key)
         self._follow_topics = follow_topics
+        self._subscribed = False
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
-        for topic in self._follow_topics:
-            await ctx.follow(topic)
+        if not self._subscribed:
+            for topic in self._follow_topics:
+                await ctx.follow(topic)
+            self._subscribed = True
         for msg in inbox:
             ctx.check()
             await self._curate(ctx, msg)

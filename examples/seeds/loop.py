@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from examples.running import play
-from ravi_django.agents import Toolbox
+from ravi_django.agents import Toolbox, deliver, final_text, load_history, message_to_chat, persist_turns
 from ravi_django.agents.context import ContextConfig
-from ravi_django.agents.memory.agent_context import load_history, persist_turns
-from ravi_django.agents.messages import deliver, final_text, message_to_chat
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.kernel import (
     Agent,

@@ -17,11 +17,26 @@ from ravi_django.agents import UserProxyAgent
 from ravi_django.kernel import Agent, AgentId, ChatModel, Message, RunContext
 
 
+class Proxy:
+    """A proxy by hand. It is in no inbox: code of the site reads `hitl.question` and sends the signal."""
+
+    id = AgentId("seeds", "proxy")
+
+    async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
+        for msg in inbox:
+            await ctx._log("hitl.question", {"correlation_id": msg.id, "text": msg.text})  # type: ignore[attr-defined]
+            human_payload = await ctx.sleep_until_signal(f"human_reply:{msg.id}")
+            await ctx.reply(msg, human_payload)
+
+
 class Clerk:
     id = AgentId("seeds", "clerk")
 
+    def __init__(self, boss: str = "user_proxy/boss") -> None:
+        self._boss = boss
+
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
-        outcome = await ctx.ask("user_proxy/boss", f"{inbox[0].text}: should I really send it?")
+        outcome = await ctx.ask(self._boss, f"{inbox[0].text}: should I really send it?")
         return "sent" if outcome.text == "yes" else f"not sent: {outcome.text}"
 
 

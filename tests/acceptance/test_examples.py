@@ -289,12 +289,10 @@ def test_the_loop_by_hand_calls_tools_and_remembers() -> None:
 
 
 BUSY = TransientError("busy", retry_after=900)
+OUTCOMES = [("Two.", "says: Two."), (RuntimeError("none"), "failed."), (BUSY, "in time."), (BUSY, "was cancelled.")]
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [("Two.", "says: Two."), (RuntimeError("none"), "has failed."), (BUSY, "in time."), (BUSY, "was cancelled.")],
-)
+@pytest.mark.parametrize(("answer", "words"), OUTCOMES)
 def test_a_manager_by_hand_goes_on_whatever_the_outcome_is(answer: Any, words: str) -> None:
     with FakeClock() as clock:
         run = begin(delegate.delegate(ScriptedModel([answer])), "Which tides?")
@@ -322,6 +320,7 @@ def test_a_feed_by_hand_brings_what_fits(published: list[Any], admin_user: Any) 
     ("team", "output", "agent", "children"),
     [
         (proxy.proxy(), "sent", "seeds/clerk", 1),
+        ([proxy.Clerk("seeds/proxy"), proxy.Proxy()], "sent", "seeds/clerk", 1),
         (office("ask_translator", text="good morning"), "Bonjour (depth 1)", "react/office", 1),
         (office("ask_customer", question="Shall I?"), "The customer says: yes", "react/office", 0),
         (office("give_to_translator", text="good morning"), "Bonjour (depth 0)", "agent/translator", 0),
@@ -333,7 +332,9 @@ def test_an_agent_waits_for_a_person_or_a_child_or_hands_over(
     run = begin(team, "Translate this: good morning")
     for request in HumanRequest.objects.all():
         world.answer(request.id, "answer", text="yes")
-        run_until_idle()
+    for row in JournalEntry.objects.filter(name="hitl.question", run__agent="seeds/proxy"):
+        signal(row.run_id, f"human_reply:{row.result['correlation_id']}", "yes")
+    run_until_idle()
 
     run.refresh_from_db()
     assert (run.output, run.agent, Run.objects.filter(parent=run).count()) == (output, agent, children)
