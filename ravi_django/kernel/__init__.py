@@ -88,6 +88,7 @@ from ravi_django.kernel.messages import (
     PayloadBase as PayloadBase,
     ProgressPayload as ProgressPayload,
     ReasoningDelta as ReasoningDelta,
+    StreamAlive as StreamAlive,
     StreamDone as StreamDone,
     StreamRestart as StreamRestart,
     TextDelta as TextDelta,

@@ -14,7 +14,7 @@ from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import ContentBlock
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.json_values import digest_of
-from ravi_django.kernel.messages import ReasoningDelta, StreamRestart, TextDelta, ToolCallDelta
+from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, StreamRestart, TextDelta, ToolCallDelta
 from ravi_django.kernel.secrets import refuse_secrets
 from ravi_django.kernel.supervision import RunMeta
 from ravi_django.kernel.tools import ToolSpec, specs_of
@@ -100,7 +100,7 @@ class ModelResponse(BaseModel):
         return self.message.text
 
 
-ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamRestart | ModelResponse
+ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive | StreamRestart | ModelResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,12 @@ class ToolCallDelta(_Streamed):
     arguments: str = ""  # the next fragment of their JSON
 
 
+class StreamAlive(_Streamed):
+    """The model is at work, and has nothing to show yet: it counts against silence alone."""
+
+    type: Literal["stream.alive"] = "stream.alive"
+
+
 class StreamRestart(_Streamed):
     """The text so far is void: another model answers from the beginning."""
 

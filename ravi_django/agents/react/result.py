@@ -6,7 +6,7 @@ An invalid answer goes back to the model with the errors, until its retries are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -82,7 +82,7 @@ class ResultType:
         return ToolSpec(name=name, description=words, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
-        """An answer as text: JSON, bare or in a ``` fence. Raises ResultRejected."""
+        """An answer as text, see `_parsed`. Raises ResultRejected."""
         return self._read(_parsed(text))
 
     def from_arguments(self, arguments: dict[str, Any]) -> Result:
@@ -186,22 +186,31 @@ def _bounded(words: str) -> str:
     return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
 
 
+_THOUGHTS = re.compile(r"^.*</think(?:ing)?>", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*(.*?)```", re.DOTALL)
+
+
 def _parsed(text: str) -> Any:
-    """The JSON of an answer. Raises ResultRejected."""
-    bare = text.strip()
-    candidates, why = [bare], ""
-    fence = bare.find("```")
-    begin, end = bare.find("\n", fence), bare.rfind("```")
-    if 0 <= fence < begin < end:
-        candidates.append(bare[begin:end])
-    for candidate in candidates:
+    """The JSON of an answer: bare, in a ``` fence, after thoughts in tags, or between words. Raises ResultRejected."""
+    bare = _THOUGHTS.sub("", text.strip())
+    why = ""
+    for candidate in _candidates(bare):
         try:
             value = from_json(candidate, allow_inf_nan=False)
             check_storable(value, texts=False)
             return value
         except ValueError as error:
-            why = str(error)
+            why = why or str(error)
     raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")
+
+
+def _candidates(bare: str) -> Iterator[str]:
+    yield bare
+    yield from reversed(_FENCE.findall(bare))  # the last one is the answer
+    for begin, end in ("{}", "[]"):
+        first, last = bare.find(begin), bare.rfind(end)
+        if 0 <= first < last:
+            yield bare[first : last + 1]
 
 
 _TAKEN = "The result was taken."

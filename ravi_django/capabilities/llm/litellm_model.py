@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.capabilities.llm import knowledge, names
+from ravi_django.capabilities.llm import knowledge, names, sse
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
@@ -49,10 +49,12 @@ class LiteLLMModel:
     `timeout` is in seconds, for connecting and between two chunks of the stream. `prices` (dollars per token:
     `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
     override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
-    model that litellm does not list. `private_addresses`: also pass on URLs of images and documents that are not https
-    or are in a private network. Without it the model gets such a URL as text, because litellm itself fetches it for
-    some providers. `params` are sent with every call; a call's options override them. Those that hold keys
-    (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are protected like the key.
+    model that litellm does not list. `base_model` names the model behind a name that does not say it, such as the ARN
+    of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `private_addresses`: also pass on URLs
+    of images and documents that are not https or are in a private network. Without it the model gets such a URL as
+    text, because litellm itself fetches it for some providers. `params` are sent with every call; a call's options
+    override them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are
+    protected like the key.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LiteLLMModel:
         retry: RetryPolicy | None = None,
         context_window: int | None = None,
         private_addresses: bool = False,
+        base_model: str | None = None,
         **params: Any,
     ) -> None:
         self.name = name
@@ -81,7 +84,7 @@ class LiteLLMModel:
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
-        self._signs_thinking = "claude" in name or "anthropic" in name
+        self._base_model = base_model or name
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -103,7 +106,7 @@ class LiteLLMModel:
         if not is_imported() and (fault := self.fault()) is not None:
             raise fault.as_error()
         litellm = await aload_litellm()
-        collector = ResponseCollector()
+        collector = ResponseCollector(self._form_of(litellm).family)
         failure: KernelError | None = None
         try:
             async with self._open(litellm, messages, options) as stream:
@@ -112,10 +115,7 @@ class LiteLLMModel:
                     meta.cancellation.check()
                     for delta in collector.add(chunk):
                         yield delta
-                if not is_finished(source, collector.finish_reason):
-                    raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
-                if collector.is_empty and collector.finish_reason not in _MAY_BE_EMPTY:
-                    raise TransientError("the model's answer is empty", type="EmptyResponse")
+                check_end(source, collector)
         except KernelError:
             raise
         except Exception as error:
@@ -150,7 +150,7 @@ class LiteLLMModel:
 
     async def context_window(self) -> int | None:
         """The maximum of input tokens; None if unknown."""
-        return self._window or knowledge.window(await aload_litellm(), self.name)
+        return self._window or knowledge.window(await aload_litellm(), self._base_model)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of the messages as input. Each message is counted once."""
@@ -188,8 +188,7 @@ class LiteLLMModel:
     def _form_of(self, litellm: Any) -> Form:
         if self._form is None:
             self._form = Form(
-                dialect=knowledge.dialect(litellm, self.name),
-                thinking=self._signs_thinking,
+                family=knowledge.family(litellm, self._base_model),
                 addresses=self._addresses,
                 video=knowledge.accepts_video(litellm, self.name),
                 tool_images=knowledge.accepts_images(litellm, self.name),
@@ -224,7 +223,7 @@ class LiteLLMModel:
         if prices is not None:
             cost = cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
         else:
-            cost = listed_cost(litellm, self.name, collector.provider_usage)
+            cost = listed_cost(litellm, self._base_model, collector.provider_usage)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
 
 
@@ -277,21 +276,28 @@ CALLBACK_LISTS = (
 def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
     """The provider's own chunks if they are in OpenAI's format, else litellm's.
 
-    litellm's wrapper takes about 1 ms of CPU per token, the client below it a third of that. With hundreds of streams
+    litellm's wrapper takes about 1 ms of CPU per token, and drops what keeps a stream alive. With hundreds of streams
     in one process this is most of the loop's time. A site with litellm callbacks gets the wrapper, which calls them.
     """
     import openai
 
     source = getattr(stream, "completion_stream", None)
     observed = any(getattr(litellm, name, None) for name in CALLBACK_LISTS)
-    return source if isinstance(source, openai.AsyncStream) and not observed else stream
+    return sse.chunks(source) if isinstance(source, openai.AsyncStream) and not observed else stream
 
 
-def is_finished(source: Any, last_reason: str) -> bool:
-    """Whether the provider sent a finish reason. A stream without one was cut off."""
+def check_end(source: Any, collector: ResponseCollector) -> None:
+    """Raises TransientError for an answer that the provider has not ended, or that is empty."""
+    if collector.finish_reason == "error":
+        raise TransientError("the provider ended the answer with an error", type="StreamError")
     if hasattr(source, "received_finish_reason"):  # litellm's wrapper adds a "stop" to the last chunk itself
-        return bool(source.received_finish_reason or source.intermittent_finish_reason)
-    return bool(last_reason)
+        is_finished = bool(source.received_finish_reason or source.intermittent_finish_reason)
+    else:
+        is_finished = bool(collector.finish_reason) or collector.is_done
+    if not is_finished:
+        raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
+    if collector.is_empty and collector.finish_reason not in _MAY_BE_EMPTY:
+        raise TransientError("the model's answer is empty", type="EmptyResponse")
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:

@@ -7,7 +7,7 @@ import pytest_asyncio
 from ravi_django.capabilities.llm import LLMFactory, close_clients
 from ravi_django.capabilities.llm.litellm_model import CALLBACK_LISTS
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RunMeta
+from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RunMeta, StreamAlive
 from tests.support.openai_server import OpenAIServer
 
 KEY = "sk-never-show-me-0123456789"
@@ -40,7 +40,7 @@ def events_of():
         if isinstance(messages, str):
             messages = [ChatMessage.of("user", messages)]
         stream = model.stream(messages, GenerationOptions(**options), RunMeta(run_id="r1"))
-        return [event async for event in stream]
+        return [event async for event in stream if not isinstance(event, StreamAlive)]
 
     return collect
 

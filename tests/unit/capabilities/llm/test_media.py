@@ -178,7 +178,7 @@ def test_what_is_not_public_is_text():
                     ChatMessage(role="tool", content=[ToolResultBlock(call_id="c", content=[block])]),
                 ]
                 text = f"[{block.type}: http://10.0.0.1/a]"
-                assert [part["content"] for part in to_wire(said, Form(dialect=dialect))] == [text, text]
+                assert [part["content"] for part in to_wire(said, Form(family=dialect))] == [text, text]
     # words for what could not be fetched
     for words, status, found in [
         ("Error while downloading https://files.example/a.png.", 400, True),
