@@ -72,6 +72,7 @@ from ravi_django.kernel.flow import (
 from ravi_django.kernel.identity import AgentId as AgentId, TopicId as TopicId
 from ravi_django.kernel.llm import (
     ChatModel as ChatModel,
+    FinishReason as FinishReason,
     GenerationOptions as GenerationOptions,
     ModelEvent as ModelEvent,
     ModelResponse as ModelResponse,

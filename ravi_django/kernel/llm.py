@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Protocol
 
@@ -75,6 +76,32 @@ class GenerationOptions(BaseModel):
         return digest_of(self.model_dump(exclude={"tools"}, exclude_none=True))
 
 
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    CALLS = "tool_calls"
+    LENGTH = "length"  # at the limit of output tokens
+    FILTER = "content_filter"
+    REFUSAL = "refusal"
+    ERROR = "error"
+
+    @classmethod
+    def of(cls, name: str) -> FinishReason:
+        """From the name that a provider uses."""
+        name = name.lower()
+        return _REASONS.get(name) or (cls(name) if name in cls._value2member_map_ else cls.STOP)
+
+
+_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral
+    "tool_use": FinishReason.CALLS,
+    "function_call": FinishReason.CALLS,
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), FinishReason.FILTER),
+}
+
+
 class ModelResponse(BaseModel):
     """One assistant turn and its cost in US dollars; None when the price is unknown."""
 
@@ -84,7 +111,7 @@ class ModelResponse(BaseModel):
     usage: Usage = Field(default_factory=Usage)
     cost: float | None = None
     model: str = ""  # the name that the provider reported
-    finish_reason: str = "stop"
+    finish_reason: str = FinishReason.STOP
     cached: bool = False  # from a cache of this site: no model was called, at no cost
 
     @classmethod

@@ -15,12 +15,12 @@ from ravi_django.agents.messages import (
     Instructions,
     checked_model,
     deliver,
-    final_text,
     instructions_text,
     message_to_chat,
     names_of,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
+from ravi_django.agents.react import ends
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result
@@ -41,7 +41,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole, did_you_mean
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError
+from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError, ResultInvalidError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 
@@ -191,7 +191,7 @@ class ReActAgent:
         if goal is not None and goal.result is not None:
             await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
             return goal.result.text
-        answer = final_text(thread.messages)
+        answer = ends.said(thread.messages)
         await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
 
@@ -205,12 +205,10 @@ class ReActAgent:
             await self._fire(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
             with ctx.scope(scope):
-                view = await self.context.view(thread, run.tracker)
-                response = await ctx.llm(view, options=options)
+                response = await self._ask(run, thread, options)
             options = run.offer.later
-            await self.context.add(thread, response.message)
-            if run.tracker is not None:
-                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            if response.content:
+                await self.context.add(thread, response.message)
             ended = await self._act(run, thread, response, scope, goal)
             await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
@@ -222,6 +220,22 @@ class ReActAgent:
             "raise max_iterations or give it a smaller task"
         )
 
+    async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
+        """The model's answer. After one that was cut off or is empty the model is told so, once."""
+        hints: list[ChatMessage] = []
+        while True:
+            view = await self.context.view(thread, run.tracker)
+            response = await run.ctx.llm([*view, *hints], options=options)
+            if run.tracker is not None:
+                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            response = ends.without_refused(response)
+            hint = None if ends.is_refusal(response) else ends.hint_for(response, thread.messages)
+            if hint is None:
+                return response
+            if hints:
+                raise ends.error_of(response)
+            hints.append(hint)
+
     async def _hear(self, run: _Run, thread: Thread) -> None:
         """Messages that have come meanwhile steer the rest of the work."""
         hear = getattr(run.ctx, "hear", None)
@@ -232,6 +246,8 @@ class ReActAgent:
         """Make the calls of a turn. Returns whether it was the message's last turn."""
         calls = response.message.tool_calls
         if not calls:
+            if goal is not None and ends.is_refusal(response):
+                raise ResultInvalidError(f"the model refused to give a {goal.name}: {response.text}")
             if goal is None or (correction := goal.read_text(response)) is None:
                 return True
             goal.count()

@@ -234,6 +234,10 @@ class Goal:
         self._wanted, self._tool_name, self._left = wanted, tool_name, retries
         self._error: str | None = None  # why the last turn's answer is invalid
 
+    @property
+    def name(self) -> str:
+        return self._wanted.name
+
     def takes(self, call: ToolUseBlock) -> bool:
         return call.tool_name == self._tool_name
 

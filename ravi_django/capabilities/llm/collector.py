@@ -18,7 +18,7 @@ from ravi_django.capabilities.llm.turns import arguments_text
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
-from ravi_django.kernel.llm import ModelResponse
+from ravi_django.kernel.llm import FinishReason, ModelResponse
 from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
 
@@ -60,11 +60,12 @@ class ResponseCollector:
 
     def __init__(self, family: str = "") -> None:
         self.provider_usage: Any = None  # as reported by the provider; None before
-        self.finish_reason = ""
+        self.finish_reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.model = ""
         self._origin = {"family": family} if family else None
         self._parts: list[_Text | _Thought | _Call | dict[str, Any]] = []
+        self._is_refused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
         self._call_at: dict[int, _Call] = {}  # by the stream's index: the call of the next pieces
         self._call_of: dict[str, _Call] = {}  # by the provider's id
@@ -76,7 +77,8 @@ class ResponseCollector:
         self.provider_usage = _get(chunk, "usage") or self.provider_usage
         deltas: list[Delta] = []
         for choice in (_get(chunk, "choices") or ())[:1]:
-            self.finish_reason = _get(choice, "finish_reason") or self.finish_reason
+            if isinstance(reason := _get(choice, "finish_reason"), str) and reason:
+                self.finish_reason = FinishReason.of(reason)
             if (delta := _get(choice, "delta")) is not None:
                 deltas += self._add_delta(delta)
         yield from deltas or [StreamAlive()]
@@ -104,16 +106,19 @@ class ResponseCollector:
         """The answer. `taken_ids` are the call ids of earlier turns, see `_id_of`."""
         taken = set(taken_ids)
         content = [block for part in self._parts if (block := self._block(part, taken)) is not None]
-        return ModelResponse.of(
-            content, usage=self.usage, cost=cost, model=self.model, finish_reason=self.finish_reason or "stop"
-        )
+        return ModelResponse.of(content, usage=self.usage, cost=cost, model=self.model, finish_reason=self._reason())
+
+    def _reason(self) -> FinishReason:
+        if self._is_refused:
+            return FinishReason.REFUSAL
+        return self.finish_reason or (FinishReason.CALLS if self.has_calls else FinishReason.STOP)
 
     def _block(self, part: _Text | _Thought | _Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
         match part:
             case _Text(text=text):
                 return TextBlock(text=whole(text)) if text else None
             case _Thought(text=text, signature=signature):
-                return ThinkingBlock(text=whole(text), signature=signature, origin=self._origin)
+                return ThinkingBlock(text=whole(text), signature=signature, origin=signature and self._origin)
             case _Call():
                 return self._call_block(part, taken)
         return UnknownBlock.model_validate({**part, "origin": self._origin})
@@ -121,7 +126,7 @@ class ResponseCollector:
     def _call_block(self, call: _Call, taken: set[str]) -> ToolUseBlock:
         call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
         taken.add(call_id)
-        kept = {"id": call.id} if call.id not in ("", call_id) else {}
+        kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
         if call.arguments != arguments_text(arguments):
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
@@ -130,11 +135,6 @@ class ResponseCollector:
     @property
     def has_calls(self) -> bool:
         return any(isinstance(part, _Call) for part in self._parts)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no text and no call. Thoughts alone are no answer."""
-        return not any(isinstance(part, _Call) or (isinstance(part, _Text) and part.text) for part in self._parts)
 
     @property
     def output_text(self) -> str:
@@ -150,7 +150,9 @@ class ResponseCollector:
         if details:
             self._add_details(details)
         yield from self._add_content(_get(delta, "content"))
-        yield from self._add_text(_get(delta, "refusal"))
+        if refusal := _get(delta, "refusal"):
+            self._is_refused = True
+            yield from self._add_text(refusal)
         for piece in _get(delta, "tool_calls") or ():
             yield self._add_call(piece)
 

@@ -24,7 +24,7 @@ from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
-from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
+from ravi_django.kernel.llm import FinishReason, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
@@ -40,7 +40,6 @@ _FIXED = {
 }
 _ROUTES = frozenset({"base_url", "custom_llm_provider", "mock_response"})  # options that replace the name's provider
 _NO_PROVIDER = "LLM Provider NOT provided"  # litellm's words for a name that it does not know
-_MAY_BE_EMPTY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
 
 
 class LiteLLMModel:
@@ -287,8 +286,8 @@ def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
 
 
 def check_end(source: Any, collector: ResponseCollector) -> None:
-    """Raises TransientError for an answer that the provider has not ended, or that is empty."""
-    if collector.finish_reason == "error":
+    """Raises TransientError for an answer that the provider has not ended."""
+    if collector.finish_reason is FinishReason.ERROR:
         raise TransientError("the provider ended the answer with an error", type="StreamError")
     if hasattr(source, "received_finish_reason"):  # litellm's wrapper adds a "stop" to the last chunk itself
         is_finished = bool(source.received_finish_reason or source.intermittent_finish_reason)
@@ -296,8 +295,6 @@ def check_end(source: Any, collector: ResponseCollector) -> None:
         is_finished = bool(collector.finish_reason) or collector.is_done
     if not is_finished:
         raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
-    if collector.is_empty and collector.finish_reason not in _MAY_BE_EMPTY:
-        raise TransientError("the model's answer is empty", type="EmptyResponse")
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:
