@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -44,6 +44,7 @@ class GenerationOptions(BaseModel):
     max_tokens: int | None = None  # of output
     stop: list[str] | None = None
     reasoning_effort: str | None = None
+    cache_life: Literal["1h"] | None = None  # of the provider's cache, where it can be chosen; None: its default
     response_format: dict[str, Any] | None = None
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
@@ -178,8 +179,8 @@ class ChatModel(Protocol):
     """A model client. One object serves concurrent calls.
 
     Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
-    None` (tokens), `count_tokens(messages) -> int` and `supports_schema() -> bool` (whether `response_format` may hold
-    a JSON schema). None of them uses the network.
+    None` (tokens), `count_tokens(messages) -> int`, `supports_schema() -> bool` (whether `response_format` may hold a
+    JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network.
     """
 
     name: str  # the logical name: part of a recorded call's identity

@@ -18,6 +18,7 @@ from ravi_django.agents.messages import (
     instructions_text,
     message_to_chat,
     names_of,
+    with_options,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.react import ends
@@ -136,9 +137,10 @@ class ReActAgent:
         self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
         self.result_retries = check_whole("result_retries", result_retries, 0)
-        self._offers = Offers.of(
-            self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
-        )
+        options = GenerationOptions.of(base_options) or GenerationOptions()
+        if options.cache_life is None and any(self.approval.may_wait(tool) for tool in self.tools.all()):
+            options = with_options(options, cache_life="1h")  # people take longer than a cache lives
+        self._offers = Offers.of(self.id, options, self.tools, initial_tool_choice, self.result)
         self._system = None if callable(system_instructions) else _system(system_instructions)
         self.context = _memory(context, retention).bind(self.id, instructions=self._system or (), model=model)
 

@@ -113,10 +113,13 @@ def free_name(taken: Iterable[str]) -> str:
     return next(name for n in count(1) if (name := TOOL_NAME if n == 1 else f"{TOOL_NAME}_{n}") not in names)
 
 
-async def supports_schema(model: Any) -> bool:
-    """Whether the model's provider enforces a JSON schema as `response_format`."""
+async def supports_schema(model: Any, *, beside_tools: bool = False) -> bool:
+    """Whether the model's provider enforces a JSON schema as `response_format`, with `beside_tools` also there."""
     ask = getattr(model, "supports_schema", None)
-    return ask is not None and bool(await ask())
+    if ask is None or not await ask():
+        return False
+    both = getattr(model, "supports_schema_beside_tools", None) if beside_tools else None
+    return both is None or bool(await both())
 
 
 async def deliver_result(

@@ -125,7 +125,7 @@ def _check_names(defaults: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"LLMFactory has no option {name!r}{near}", field=name)
 
 
-_OF_ONE_SERVER = frozenset({"api_base", "base_model", "prices", "context_window"})
+_OF_ONE_SERVER = frozenset({"api_base", "base_model", "cache_key", "prices", "context_window"})
 
 
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:

@@ -174,6 +174,10 @@ class FallbackModel:
         supports = self._all("supports_schema")
         return len(supports) == len(self.models) and all([await one() for one in supports])
 
+    async def supports_schema_beside_tools(self) -> bool:
+        """Whether all models do that say so."""
+        return all([await one() for one in self._all("supports_schema_beside_tools")])
+
     async def fetches_addresses(self) -> bool:
         """Whether one of the models does."""
         return any([await one() for one in self._all("fetches_addresses")])

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.capabilities.llm import knowledge, names, sse
+from ravi_django.capabilities.llm import cache, knowledge, names, sse
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
@@ -49,7 +49,8 @@ class LiteLLMModel:
     `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
     override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
     model that litellm does not list. `base_model` names the model behind a name that does not say it, such as the ARN
-    of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `private_addresses`: also pass on URLs
+    of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `cache_key`: tell OpenAI's cache which
+    requests are of one conversation; None: not at another `api_base`. `private_addresses`: also pass on URLs
     of images and documents that are not https or are in a private network. Without it the model gets such a URL as
     text, because litellm itself fetches it for some providers. `params` are sent with every call; a call's options
     override them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are
@@ -68,6 +69,7 @@ class LiteLLMModel:
         context_window: int | None = None,
         private_addresses: bool = False,
         base_model: str | None = None,
+        cache_key: bool | None = None,
         **params: Any,
     ) -> None:
         self.name = name
@@ -84,6 +86,7 @@ class LiteLLMModel:
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
         self._base_model = base_model or name
+        self._has_cache_key = api_base is None if cache_key is None else cache_key
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -108,7 +111,7 @@ class LiteLLMModel:
         collector = ResponseCollector(self._form_of(litellm).family)
         failure: KernelError | None = None
         try:
-            async with self._open(litellm, messages, options) as stream:
+            async with self._open(litellm, messages, options, meta) as stream:
                 source = fastest_source(litellm, stream)
                 async for chunk in source:
                     meta.cancellation.check()
@@ -161,16 +164,21 @@ class LiteLLMModel:
             return False  # the call fails at once
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
+    async def supports_schema_beside_tools(self) -> bool:
+        """Whether it may stand beside tools; Gemini refuses the pair."""
+        return self._form_of(await aload_litellm()).family != "gemini"
+
     async def fetches_addresses(self) -> bool:
         """Whether litellm downloads images of a URL into this process."""
         return knowledge.fetches_addresses(await aload_litellm(), self.name)
 
     @asynccontextmanager
     async def _open(
-        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions
+        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
+        request = self._request(litellm, messages, options, meta)
         try:
-            stream = await litellm.acompletion(**self._request(litellm, messages, options))
+            stream = await litellm.acompletion(**request)
         except Exception as error:
             if not is_fetch_error(error):
                 raise
@@ -178,7 +186,7 @@ class LiteLLMModel:
             without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
             if without == to_wire(messages, self._form_of(litellm)):
                 raise
-            stream = await litellm.acompletion(**{**self._request(litellm, messages, options), "messages": without})
+            stream = await litellm.acompletion(**{**request, "messages": without})
         try:
             yield stream
         finally:
@@ -194,7 +202,9 @@ class LiteLLMModel:
             )
         return self._form
 
-    def _request(self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    def _request(
+        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> dict[str, Any]:
         chosen = {
             "temperature": options.temperature,
             "top_p": options.top_p,
@@ -203,7 +213,8 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
-        return {
+        form = self._form_of(litellm)
+        request = {
             **self.params,
             **self._secret_params,
             **{key: value for key, value in chosen.items() if value is not None},
@@ -211,11 +222,16 @@ class LiteLLMModel:
             **tools_to_wire(options),
             **_FIXED,
             "model": self.name,
-            "messages": to_wire(messages, self._form_of(litellm)),
+            "messages": to_wire(messages, form),
             "timeout": self.timeout,
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
+        if form.family == "anthropic":
+            return cache.mark(request, options.cache_life)
+        if self._has_cache_key and form.family == "openai" and meta.supervision is not None:
+            request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
+        return request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
         prices = self.prices or site_prices(self.name, collector.model)

@@ -191,3 +191,13 @@ def check_claude(said: Sequence[Body]) -> Checker:
 def _blocks(turn: Body) -> list[Body]:
     content = turn["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def marked(request: Body) -> list[tuple[str, str]]:
+    """Where a request to Claude has a mark for the cache, and how long it lives; refuses more than four."""
+    marks = [("tools", tool) for tool in request.get("tools", ())] + [("system", part) for part in request["system"]]
+    for turn in request["messages"]:
+        marks += [(block["type"], block) for block in _blocks(turn)]
+    found = [(place, part["cache_control"].get("ttl", "5m")) for place, part in marks if "cache_control" in part]
+    assert len(found) <= 4
+    return found
