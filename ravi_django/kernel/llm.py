@@ -127,6 +127,11 @@ class ModelResponse(BaseModel):
     def text(self) -> str:
         return self.message.text
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no words and no calls, and the provider says no reason. Thoughts alone are empty."""
+        return self.finish_reason == FinishReason.STOP and not (self.text.strip() or self.message.tool_calls)
+
 
 ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive | StreamRestart | ModelResponse
 

@@ -91,10 +91,12 @@ class FallbackModel:
             async with aclosing(self._events(model, messages, options, meta, last=last)) as events:
                 try:
                     async for event in events:
+                        if place < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
+                            break
                         yield event
                         if isinstance(event, ModelResponse):
                             return
-                    failure = ModelError(f"model {model.name} ended without a response", type="EmptyResponse")
+                    failure = ModelError(f"model {model.name} ended without an answer", type="EmptyResponse")
                 except (TransientError, ModelError) as error:
                     failure = error
             if not self._may_continue(failure):
