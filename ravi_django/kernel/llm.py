@@ -73,8 +73,8 @@ class GenerationOptions(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """Over everything but the tools. Computed once."""
-        return digest_of(self.model_dump(exclude={"tools"}, exclude_none=True))
+        """Over all that the answer depends on, but for the tools. Computed once."""
+        return digest_of(self.model_dump(exclude={"tools", "cache_life"}, exclude_none=True))
 
 
 class FinishReason(StrEnum):
