@@ -11,6 +11,8 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult, plain_text
 
+HANDED = "handed_over"  # metadata of a message that a handoff passes on, and its values:
+TASK, SHARED = "task", "shared"  # it is the first agent's task; the session has it as a shared turn
 Instructions = str | Callable[[RunContext], str | Awaitable[str]]
 
 _PUBLISHED = (

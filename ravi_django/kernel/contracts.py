@@ -139,10 +139,14 @@ class RunContext(Protocol):
         *,
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        context: bool = True,
     ) -> None:
         """End here without a reply: `target` continues as this run, with its caller, session, depth and budgets. It
         answers the message `answers` of the inbox (by default the first without a reply). Without a `task` it gets that
         message; later messages of the inbox go along. Never returns.
+
+        It reads what the session's person has said and was answered by any agent; with `context=False`, in this run,
+        its own turns alone.
 
         This agent's live children are cancelled, as at any end of it. `closing` is awaited once no reason against the
         handoff is known: the agent stores its last turn there.
@@ -163,10 +167,12 @@ class RunContext(Protocol):
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""
 
-    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None: ...
+    async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
+        """Deliver a message and go on. To a TopicId like `emit`."""
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
-        """Publish to the present followers of `topic`, in the run's tenant: a text, or JSON; of a Message its payload.
+        """Publish to the present followers of `topic`, in the run's tenant: a text, JSON, or a Message, which keeps its
+        id, correlation, causation and metadata.
 
         Once, however often the run is taken over. With an `id` (at most 200 characters) the run publishes it once,
         wherever its code does so again; a fork is another publisher.

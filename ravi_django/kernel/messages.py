@@ -123,6 +123,8 @@ class ControlPayload(PayloadBase):
 
 
 class ProgressPayload(PayloadBase):
+    """Sent to the parent (`ctx.send`), it is a `progress` frame of the tree's stream and no message."""
+
     kind: Literal["progress"] = "progress"
     progress: AgentProgress
 
@@ -206,7 +208,7 @@ class Message(BaseModel):
     target: TopicId | AgentId
     sender: AgentId | None = None  # None: sent by the system or a person
     payload: Payload
-    correlation_id: str = ""  # one conversation
+    correlation_id: str = ""  # one conversation; "": that of the sender's tree
     causation_id: str | None = None  # the message that led to this one
     reply_to: str | None = None  # the run that asked
     metadata: dict[str, Any] = Field(default_factory=dict)

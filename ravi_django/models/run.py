@@ -63,6 +63,9 @@ class Run(Owned):
         max_length=64, null=True, editable=False, help_text="Hash of user, agent and key"
     )
     request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
+    result_schema = models.TextField(  # text: its properties keep their order
+        blank=True, default="", db_default="", editable=False, help_text="JSON Schema of the output, from the request"
+    )
 
     # --- the lease
     lease_owner = models.CharField(max_length=100, blank=True, default="")
@@ -209,9 +212,14 @@ class Run(Owned):
         timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
-    def result(self, timeout: float | timedelta | None = None) -> str:
-        """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
-        return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
+    def result(self, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
+        """`wait`, then the output: a text, or for a typed result an instance of its type. `result_type` reads it as
+        another type. A process without the type gets the JSON value.
+
+        Raises RunFailedError when the run failed, was cancelled or is blocked, ResultInvalidError for an output that is
+        not of the type, and what `wait` raises.
+        """
+        return import_string("ravi_django.runtime.runs.results.result")(self, result_type, timeout)
 
     @property
     def tree_id(self) -> Any:

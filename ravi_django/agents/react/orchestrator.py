@@ -110,7 +110,7 @@ class OrchestratorAgent(ReActAgent):
         assert tool is not None
         if (misfit := misfit_of(tool, call.arguments)) is not None:
             return ToolExecutionResult(content=[TextBlock(text=misfit)], is_error=True)
-        task = call.arguments["task"]
+        task = tool.validate(call.arguments)["task"]
         if config.handoff:
             words = TextBlock(text=f"handed over to {config.address}")
             return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task))

@@ -55,7 +55,10 @@ class HandoffTool(Tool):
         }
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """`{"task": text}`. Other arguments, without a task, are the task as JSON text."""
         given = super().validate(arguments)
+        if given and "task" not in given:
+            given = {"task": to_json(given).decode()}
         task = given.get("task")
         if set(given) != {"task"} or not isinstance(task, str) or not task.strip():
             raise ToolArgumentsError(f'{self.name} takes one argument: {{"task": "…"}}, a text', field="task")
@@ -116,7 +119,6 @@ async def delegate(
         target=agent_id,
         sender=ctx.agent_id,
         payload=ChatPayload(message=ChatMessage.of("user", task)),
-        correlation_id=ctx.session_id,
         metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {}), LATE: DROP},
     )
     try:

@@ -35,13 +35,16 @@ def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -
 
 
 def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMessage]:
-    """The turn; none if nothing of it can be sent: providers refuse an empty turn."""
+    """The turn; none if nothing of it can be sent: providers refuse an empty turn. The answer of another agent begins
+    with its name, where messages have none."""
     if family == "anthropic" and any(_is_signed(block) for block in message.content):
         return _in_order(message, text_of)
     calls = [_call(block, family) for block in message.tool_calls]
     text = text_of([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text.strip():
         return []
+    if message.name and text and family != "openai":
+        text = f"{message.name}:\n{text}"
     turn: WireMessage = {"role": "assistant", "content": text or None}
     if calls:
         turn["tool_calls"] = calls

@@ -73,10 +73,11 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
             if shown and part["role"] != "tool":
                 wire.append(_shown(shown))
                 shown = []
-            wire.append(_fresh(part))
             if part["role"] == "tool":
                 call_id = part["tool_call_id"]
-                wire[-1]["tool_call_id"] = ids.get(call_id) or turns.id_for(form.family, call_id)
+                part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
+            if not (wire and _joined(wire[-1], part, form)):
+                wire.append(_fresh(part))
     return [*wire, _shown(shown)] if shown else wire
 
 
@@ -118,13 +119,25 @@ def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
     return media
 
 
+def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
+    """Join two answers beside each other, of two agents, where turns have to alternate."""
+    if form.family == "openai" or not last["role"] == part["role"] == "assistant" or "tool_calls" in last:
+        return False
+    if isinstance(last["content"], list) or isinstance(part["content"], list):  # litellm joins Claude's
+        return False
+    content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
+    last |= {**_fresh(part), "content": content or None}
+    return True
+
+
 def _shown(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": _fresh(media)}
 
 
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        return [_named(message, turn) for turn in turns.assistant(message, form.family, text_of_blocks)]
+        answers = turns.assistant(message, form.family, text_of_blocks)
+        return [_named(message, turn) for turn in answers] if form.family == "openai" else answers
     is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
     rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]

@@ -29,10 +29,8 @@ from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
-from ravi_django.runtime.engine.drive import Ending
 from ravi_django.runtime.engine.engine import Engine
-from ravi_django.runtime.runs import background, hints
-from ravi_django.runtime.runs.results import output_of
+from ravi_django.runtime.runs import background, hints, results
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
@@ -227,8 +225,8 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    async def result(self, run_id: str, timeout: float | timedelta | None = None) -> str:
-        """Wait for a run's end and return its output.
+    async def result(self, run_id: str, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
+        """Wait for a run's end and return its output, as `Run.result` does.
 
         Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
         """
@@ -241,11 +239,11 @@ class Runtime:
             try:
                 if looks and (row := await self.engine.database.call(_end_of, key)) is None:
                     raise NotFoundError(f"there is no run {run_id}")
-                if row is not None and row[0] in (*TERMINAL, Status.BLOCKED):
-                    return output_of(*row)
+                if row is not None and row.status in (*TERMINAL, Status.BLOCKED):
+                    return await self.engine.database.call(results.value_of, row, result_type)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:
-                    raise TimeoutError(f"run {run_id} is {row and row[0]} after {limit:g} s")
+                    raise TimeoutError(f"run {run_id} is {row and row.status} after {limit:g} s")
                 await asyncio.wait([lease_end], timeout=max(0.0, min(left, LOOK_S)))
                 row = lease_end.result() if lease_end.done() else None
                 looks = row is None
@@ -253,5 +251,5 @@ class Runtime:
                 lease_end.cancel()
 
 
-def _end_of(run_id: UUID) -> Ending | None:
-    return Run.objects.filter(id=run_id).values_list("status", "output", "error").first()
+def _end_of(run_id: UUID) -> Run | None:
+    return Run.objects.filter(id=run_id).first()

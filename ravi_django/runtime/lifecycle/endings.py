@@ -25,9 +25,9 @@ from ravi_django.runtime.journal.append import store_big_values, write_row
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
-from ravi_django.runtime.lease.facts import CARRIED
+from ravi_django.runtime.lease.facts import CARRIED, PEOPLES
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import PEOPLES, check_name
+from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import pass_on, promote

@@ -32,7 +32,7 @@ from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of
-from ravi_django.runtime.runs.sessions import create_session
+from ravi_django.runtime.runs.sessions import create_session, take_name
 from ravi_django.runtime.runs.submit import first_of
 from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import board, slots
@@ -107,6 +107,7 @@ def write_fork(
     replay writes again. The new session keeps the files that these name. Raises as `fork` does, and RateLimitedError.
     """
     with transaction.atomic():
+        name = take_name(run_id) if message else ()  # before the user is locked, as in an erasure
         source = _lock(run_id)
         agent = specs.find(source.agent) if message else None  # its present version: there is no journal to replay
         if agent is None:
@@ -127,10 +128,11 @@ def write_fork(
             agent_version=agent.version if agent else source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
-            session=_copy_session(source, end, title_of(message) if message else source.session.title),
+            session=_copy_session(source, end, title_of(message) if message else source.session.title, name),
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
+            result_schema=source.result_schema,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
@@ -262,9 +264,10 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
     limits.count(user, "fork_bytes", total)
 
 
-def _copy_session(source: Run, end: int, title: str) -> Session:
+def _copy_session(source: Run, end: int, title: str, name: Sequence[str]) -> Session:
     """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
+    new.name, new.owner_key = name or ("", "")
     if source.parent_id is None:
         new.family = source.session.family or source.session_id
     session = create_session(new)

@@ -241,12 +241,20 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [("request", nameless(result))]
         case "request.closed" | "ask_human":
             return [_closed(result)]
-        case "log" if entry.name == CURATED:
-            return [_step(AgentStep.DONE, {"item": result})]
+        case "log" | "msg.sent":
+            return _reported(entry)
         case "approval" if "id" in result:  # else no person was asked
             return [_closed(result)]
         case _:
             return []
+
+
+def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    """What an agent's code itself says about its progress."""
+    if entry.kind == "log":
+        return [_step(AgentStep.DONE, {"item": entry.result or {}})] if entry.name == CURATED else []
+    said = (entry.result or {}).get("progress")
+    return [] if said is None else [_step(AgentStep(said["step"]), said["content"])]
 
 
 _UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by the recorded action of the answer

@@ -28,6 +28,7 @@ from ravi_django.runtime.teams.messages import (
     raise_recorded,
     refuse,
     run_id_of,
+    too_large,
 )
 from ravi_django.runtime.teams.spawn import spawn
 
@@ -181,7 +182,8 @@ def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
 
 
 async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:
-    """Deliver a message and continue. To an address: to the agent's active run in this session, or a new one."""
+    """Deliver a message and continue. To an address: to the agent's active run in this session, or a new one. Progress
+    for the run above is no message: it is a frame of the tree's stream."""
     effects, path = ctx.effects, ctx.path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
     row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
@@ -191,6 +193,12 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
     body = filled(ctx, agent_id, message, path)
     entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
     async with effects.performing():
+        if body["payload"]["kind"] == "progress" and _is_above(ctx, target):
+            if (excess := too_large(body)) is not None:
+                await refuse(ctx, entry, excess)
+            entry.result = {"progress": body["payload"]["progress"]}
+            await effects.record(entry)
+            return
         if isinstance(target, RunHandle):
             target_id = run_id_of(target)
             if (refusal := await unreachable(ctx, target_id)) is not None:
@@ -216,6 +224,14 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
     effects.wake([target_id])
 
 
+def _is_above(ctx: RunState, target: AgentId | RunHandle) -> bool:
+    """Whether it is the run's parent, or a run that asked it."""
+    parent = ctx.effects.lease.run.parent
+    if not isinstance(target, RunHandle):
+        return parent is not None and str(target) == parent.agent
+    return target.run_id in {str(parent and parent.id), *(message.reply_to for message in ctx.given)}
+
+
 async def reply(ctx: RunState, message: Message, result: Any) -> None:
     """Answer the run that asked with this message."""
     effects, path = ctx.effects, ctx.path()
@@ -224,8 +240,8 @@ async def reply(ctx: RunState, message: Message, result: Any) -> None:
     asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
     asker_id = run_id_of(asker)
     value = storable(result)
-    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result)), path)
-    late["causation_id"] = message.id
+    links = {"correlation_id": message.correlation_id, "causation_id": message.id}
+    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result), **links), path)
     write = partial(ask_rows.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
     async with effects.performing():
         await effects.record(Entry("ask.replied", path, message.id, result={"result": value}), write)
