@@ -118,9 +118,9 @@ def test_texts_are_read_in_any_pieces(play: Any) -> None:
 
 
 def test_silence_counts_from_the_last_sign_of_life(play: Any, settings: Any) -> None:
-    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 2.0}
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 4.0}
     for name, sign in {"a comment": ": at work", "an empty piece": chunk({"content": ""})}.items():
-        with case(name), Provider([*[1.2, sign] * 3, *says("hi")]) as provider:
+        with case(name), Provider([*[1.5, sign] * 4, *says("hi")]) as provider:
             assert play(provider).output == "hi"
 
 
