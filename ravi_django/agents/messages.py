@@ -95,8 +95,9 @@ def unframed(msg: Message) -> ChatMessage:
 
 
 def final_text(messages: Sequence[ChatMessage]) -> str:
-    """The text of the last assistant turn, or ""."""
-    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")
+    """The text of the last assistant turn that has one, or ""."""
+    said = (message.text for message in reversed(messages) if message.role is Role.ASSISTANT)
+    return next((text for text in said if text.strip()), "")
 
 
 async def deliver(

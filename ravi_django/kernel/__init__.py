@@ -73,6 +73,7 @@ from ravi_django.kernel.flow import (
 from ravi_django.kernel.identity import AgentId as AgentId, TopicId as TopicId
 from ravi_django.kernel.llm import (
     ChatModel as ChatModel,
+    FinishReason as FinishReason,
     GenerationOptions as GenerationOptions,
     ModelEvent as ModelEvent,
     ModelResponse as ModelResponse,
@@ -89,6 +90,7 @@ from ravi_django.kernel.messages import (
     PayloadBase as PayloadBase,
     ProgressPayload as ProgressPayload,
     ReasoningDelta as ReasoningDelta,
+    StreamAlive as StreamAlive,
     StreamDone as StreamDone,
     StreamEvent as StreamEvent,
     StreamRestart as StreamRestart,

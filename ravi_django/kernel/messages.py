@@ -53,6 +53,12 @@ class ToolCallDelta(StreamEvent):
     arguments: str = ""  # the next fragment of their JSON
 
 
+class StreamAlive(StreamEvent):
+    """The model is at work, and has nothing to show yet: it counts against silence alone."""
+
+    type: Literal["stream.alive"] = "stream.alive"
+
+
 class StreamRestart(StreamEvent):
     """The text so far is void: another model answers from the beginning."""
 

@@ -15,11 +15,12 @@ from ravi_django.agents.messages import (
     Instructions,
     checked_model,
     deliver,
-    final_text,
     instructions_text,
     names_of,
+    with_options,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
+from ravi_django.agents.react import ends
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
 from ravi_django.agents.react.result import Goal, ResultType, deliver_result, wanted_of
@@ -41,7 +42,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole, did_you_mean
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError
+from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError, ResultInvalidError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 
@@ -139,9 +140,10 @@ class ReActAgent:
         self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
         self.result_retries = check_whole("result_retries", result_retries, 0)
-        self._offers = Offers.of(
-            self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
-        )
+        options = GenerationOptions.of(base_options) or GenerationOptions()
+        if options.cache_life is None and any(self.approval.may_wait(tool) for tool in self.tools.all()):
+            options = with_options(options, cache_life="1h")  # people take longer than a cache lives
+        self._offers = Offers.of(self.id, options, self.tools, initial_tool_choice, self.result)
         self._system = None if callable(system_instructions) else _system(system_instructions)
         self.context = _memory(context, retention).bind(self.id, instructions=self._system or (), model=model)
 
@@ -198,7 +200,7 @@ class ReActAgent:
         if goal is not None and goal.result is not None:
             await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
             return goal.result.text
-        answer = final_text(thread.messages)
+        answer = ends.said(thread.messages)
         await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
 
@@ -212,13 +214,13 @@ class ReActAgent:
             await self._fire(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
             with ctx.scope(scope):
-                view = await self.context.view(thread, run.tracker)
-                response = await ctx.llm(view, options=options)
+                response = await self._ask(run, thread, options)
             options = run.offer.later
+            if ends.is_refusal(response) and goal is not None:
+                raise ResultInvalidError(f"the model refused to give a {goal.name}: {response.text}")
             correction = None if goal is None or response.message.tool_calls else goal.read_text(response)
-            await self.context.add(thread, response.message, shared=None if correction is None else False)
-            if run.tracker is not None:
-                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            if response.content:
+                await self.context.add(thread, response.message, shared=None if correction is None else False)
             ended = await self._act(run, thread, response, scope, goal, correction)
             await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
@@ -229,6 +231,22 @@ class ReActAgent:
             f"agent {self.id} reached the limit of {self.max_iterations} iterations without an answer; "
             "raise max_iterations or give it a smaller task"
         )
+
+    async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
+        """The model's answer. After one that was cut off or is empty the model is told so, once."""
+        hints: list[ChatMessage] = []
+        while True:
+            view = await self.context.view(thread, run.tracker)
+            response = await run.ctx.llm([*view, *hints], options=options)
+            if run.tracker is not None:
+                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            response = ends.without_refused(response)
+            hint = None if ends.is_refusal(response) else ends.hint_for(response, thread.messages)
+            if hint is None:
+                return response
+            if hints:
+                raise ends.error_of(response)
+            hints.append(hint)
 
     async def _hear(self, run: _Run, thread: Thread) -> None:
         """Messages that have come meanwhile steer the rest of the work."""

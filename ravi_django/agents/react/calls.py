@@ -61,7 +61,7 @@ class Offers:
         """The offer that fits the model's provider."""
         if self.by_tool is self.by_schema:
             return self.by_tool
-        return self.by_schema if await supports_schema(model) else self.by_tool
+        return self.by_schema if await supports_schema(model, beside_tools=bool(self.plain.tools)) else self.by_tool
 
 
 def _offer(options: GenerationOptions, first_choice: str | None) -> Offer:

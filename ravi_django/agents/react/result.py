@@ -89,7 +89,7 @@ class ResultType:
         return ToolSpec(name=name, description=words, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
-        """An answer as text: JSON, bare or in a ``` fence. Raises ResultRejected."""
+        """An answer as text, see `_parsed`. Raises ResultRejected."""
         return self._read(_parsed(text))
 
     def from_arguments(self, arguments: dict[str, Any]) -> Result:
@@ -139,10 +139,13 @@ def free_name(taken: Iterable[str]) -> str:
     return next(name for n in count(1) if (name := TOOL_NAME if n == 1 else f"{TOOL_NAME}_{n}") not in names)
 
 
-async def supports_schema(model: Any) -> bool:
-    """Whether the model's provider enforces a JSON schema as `response_format`."""
+async def supports_schema(model: Any, *, beside_tools: bool = False) -> bool:
+    """Whether the model's provider enforces a JSON schema as `response_format`, with `beside_tools` also there."""
     ask = getattr(model, "supports_schema", None)
-    return ask is not None and bool(await ask())
+    if ask is None or not await ask():
+        return False
+    both = getattr(model, "supports_schema_beside_tools", None) if beside_tools else None
+    return both is None or bool(await both())
 
 
 async def deliver_result(
@@ -219,22 +222,31 @@ def _bounded(words: str) -> str:
     return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
 
 
+_THOUGHTS = re.compile(r"^.*</think(?:ing)?>", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*(.*?)```", re.DOTALL)
+
+
 def _parsed(text: str) -> Any:
-    """The JSON of an answer. Raises ResultRejected."""
-    bare = text.strip()
-    candidates, why = [bare], ""
-    fence = bare.find("```")
-    begin, end = bare.find("\n", fence), bare.rfind("```")
-    if 0 <= fence < begin < end:
-        candidates.append(bare[begin:end])
-    for candidate in candidates:
+    """The JSON of an answer: bare, in a ``` fence, after thoughts in tags, or between words. Raises ResultRejected."""
+    bare = _THOUGHTS.sub("", text.strip())
+    why = ""
+    for candidate in _candidates(bare):
         try:
             value = from_json(candidate, allow_inf_nan=False)
             check_storable(value, texts=False)
             return value
         except ValueError as error:
-            why = str(error)
+            why = why or str(error)
     raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")
+
+
+def _candidates(bare: str) -> Iterator[str]:
+    yield bare
+    yield from reversed(_FENCE.findall(bare))  # the last one is the answer
+    for begin, end in ("{}", "[]"):
+        first, last = bare.find(begin), bare.rfind(end)
+        if 0 <= first < last:
+            yield bare[first : last + 1]
 
 
 _TAKEN = "The result was taken."
@@ -257,6 +269,10 @@ class Goal:
         self.result: Result | None = None
         self._wanted, self._tool_name, self._left = wanted, tool_name, retries
         self._error: str | None = None  # why the last turn's answer is invalid
+
+    @property
+    def name(self) -> str:
+        return self._wanted.name
 
     def takes(self, call: ToolUseBlock) -> bool:
         return call.tool_name == self._tool_name

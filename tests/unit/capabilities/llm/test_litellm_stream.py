@@ -66,7 +66,7 @@ async def test_text_streams_as_deltas_and_ends_with_one_response(model_at, event
     # deltas arrive before the answer is complete
     with OpenAIServer(Reply(text="first second"), token_delay=30) as server:
         stream = model_at(server).stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))
-        first = await anext(stream)
+        first = await anext(event async for event in stream if isinstance(event, TextDelta))
         await stream.aclose()
     assert first == TextDelta(text="first")
     # reasoning streams and is kept
