@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.capabilities.llm import cache, callbacks, knowledge, names, sse
+from ravi_django.capabilities.llm import cache, callbacks, knowledge, life, names, sse
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
@@ -112,13 +112,13 @@ class LiteLLMModel:
         failure: KernelError | None = None
         try:
             async with self._open(litellm, messages, options, meta) as stream:
-                source = source_of(stream)
+                source, is_read_here = source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
                     for delta in collector.add(chunk):
                         yield delta
-                check_end(source, collector)
-                if source is not stream:
+                check_end(None if is_read_here else stream, collector)
+                if is_read_here:
                     await callbacks.tell(litellm, stream, collector)
         except KernelError:
             raise
@@ -280,21 +280,23 @@ def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") 
             refuse_destinations(value, f"{field}.{name}")
 
 
-def source_of(stream: Any) -> AsyncIterable[Any]:
-    """The provider's own chunks if they are in OpenAI's format, else litellm's. Its wrapper takes about 1 ms of CPU
-    per token, and drops what keeps a stream alive."""
+def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
+    """The chunks of a stream, and whether they are the provider's own: those in OpenAI's format are not read by litellm's
+    wrapper, which takes about 1 ms of CPU per token."""
     import openai
 
     source = getattr(stream, "completion_stream", None)
-    return sse.chunks(source) if isinstance(source, openai.AsyncStream) else stream
+    if isinstance(source, openai.AsyncStream):
+        return sse.chunks(source), True
+    return life.chunks(stream), False
 
 
-def check_end(source: Any, collector: ResponseCollector) -> None:
-    """Raises TransientError for an answer that the provider has not ended."""
+def check_end(wrapper: Any, collector: ResponseCollector) -> None:
+    """Raises TransientError for an answer that the provider has not ended. `wrapper`: litellm's, if it has read it."""
     if collector.finish_reason is FinishReason.ERROR:
         raise TransientError("the provider ended the answer with an error", type="StreamError")
-    if hasattr(source, "received_finish_reason"):  # litellm's wrapper adds a "stop" to the last chunk itself
-        is_finished = bool(source.received_finish_reason or source.intermittent_finish_reason)
+    if hasattr(wrapper, "received_finish_reason"):  # it adds a "stop" to the last chunk itself
+        is_finished = bool(wrapper.received_finish_reason or wrapper.intermittent_finish_reason)
     else:
         is_finished = bool(collector.finish_reason) or collector.is_done
     if not is_finished:

@@ -34,6 +34,18 @@ def echoed(run: Run) -> list[str]:
     return [entry.result["content"][0]["text"] for entry in journal_of(run) if entry.kind == "tool.call"]
 
 
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": f"signed {text}"}
+
+
+def use(id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "echo", "input": {"text": id}}
+
+
+REDACTED = {"type": "redacted_thinking", "data": "ENC"}
+TEXT = {"type": "text", "text": "I look."}
+
+
 CALLS: dict[str, tuple[Sequence[str], list[str]]] = {
     "another id in each piece": (
         [call_piece(0, "c1", name="echo", arguments='{"text":'), call_piece(0, "c9", arguments='"x"}')],
@@ -117,11 +129,18 @@ def test_texts_are_read_in_any_pieces(play: Any) -> None:
         assert (run.output, run.input_tokens) == ("hi", 3)
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")  # litellm's own types
 def test_silence_counts_from_the_last_sign_of_life(play: Any, settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 4.0}
-    for name, sign in {"a comment": ": at work", "an empty piece": chunk({"content": ""})}.items():
-        with case(name), Provider([*[1.5, sign] * 4, *says("hi")]) as provider:
-            assert play(provider).output == "hi"
+    start, *rest = claude(TEXT)
+    for name, model, lines in (
+        ("a comment", "openai/gpt-x", [*[1.5, ": at work"] * 4, *says("I look.")]),
+        ("an empty piece", "openai/gpt-x", [*[1.5, chunk({"content": ""})] * 4, *says("I look.")]),
+        ("a ping", "anthropic/claude-sonnet-4-5", [start, *[1.5, 'event: ping\ndata: {"type": "ping"}'] * 4, *rest]),
+        ("a comment that litellm reads", "mistral/mistral-large-latest", [*[1.5, ": at work"] * 4, *says("I look.")]),
+    ):
+        with case(name), Provider(lines) as provider:
+            assert play(provider, model).output == "I look."
 
 
 def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
@@ -139,18 +158,6 @@ def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
             run.refresh_from_db()
             assert run.status == ("failed" if kind == "ModelError" else "pending"), run.error
             assert len(provider.requests) == 1
-
-
-def thought(text: str) -> dict[str, Any]:
-    return {"type": "thinking", "thinking": text, "signature": f"signed {text}"}
-
-
-def use(id: str) -> dict[str, Any]:
-    return {"type": "tool_use", "id": id, "name": "echo", "input": {"text": id}}
-
-
-REDACTED = {"type": "redacted_thinking", "data": "ENC"}
-TEXT = {"type": "text", "text": "I look."}
 
 
 def test_claude_gets_its_blocks_as_they_came(play: Any) -> None:

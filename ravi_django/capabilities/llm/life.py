@@ -1,0 +1,51 @@
+"""Signs of life in a stream that litellm's wrapper reads: it drops pings, comments and empty pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+ALIVE: dict[str, Any] = {}  # a piece with nothing in it
+
+
+async def chunks(stream: Any) -> AsyncIterator[Any]:
+    """The wrapper's chunks, with `ALIVE` among them while the provider sends what the wrapper does not show."""
+    came = asyncio.Event()
+    stream.completion_stream = _noticing(stream.completion_stream, came)
+    wrapper = aiter(stream)
+    task: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            task = task or asyncio.ensure_future(anext(wrapper))
+            sign = asyncio.ensure_future(came.wait())
+            try:
+                await asyncio.wait({task, sign}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sign.cancel()
+            came.clear()
+            if not task.done():
+                yield ALIVE
+                continue
+            try:
+                chunk = task.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                task = None
+            yield chunk
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _noticing(source: Any, came: asyncio.Event) -> AsyncIterator[Any]:
+    try:
+        async for piece in source:
+            came.set()
+            yield piece
+    finally:
+        close = getattr(source, "aclose", None) or getattr(source, "close", None)
+        if close is not None and asyncio.iscoroutine(closing := close()):
+            await closing
