@@ -12,6 +12,8 @@ ALIVE: dict[str, Any] = {}  # a piece with nothing in it
 async def chunks(stream: Any) -> AsyncIterator[Any]:
     """The wrapper's chunks, with `ALIVE` among them while the provider sends what the wrapper does not show."""
     came = asyncio.Event()
+    if stream.completion_stream is None:  # Gemini's is opened by the first read
+        await stream.fetch_stream()
     stream.completion_stream = _noticing(stream.completion_stream, came)
     wrapper = aiter(stream)
     task: asyncio.Task[Any] | None = None

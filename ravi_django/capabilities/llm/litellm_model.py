@@ -281,8 +281,8 @@ def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") 
 
 
 def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
-    """The chunks of a stream, and whether they are the provider's own: those in OpenAI's format are not read by litellm's
-    wrapper, which takes about 1 ms of CPU per token."""
+    """The chunks of a stream, and whether they are the provider's own: those in OpenAI's format are not read by
+    litellm's wrapper, which takes about 1 ms of CPU per token."""
     import openai
 
     source = getattr(stream, "completion_stream", None)
