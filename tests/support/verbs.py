@@ -145,8 +145,8 @@ runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
 runtime.tools.call: QUICK_S
 runtime.runs.waking: touching_lock=lock touch
-runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept
-    worker_gone worker_seen
+runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers workers_is_running=is_running
+    processes_swept=swept worker_swept=swept worker_gone worker_seen
 runtime.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=recorded
 runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save_checked next_ticks

@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, RunWaitsError
 from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime.engine.worker import get_worker, has_worker, release_at_exit
+from ravi_django.runtime.engine.worker import get_worker, has_worker
 from ravi_django.runtime.lifecycle.submit import submit
 from ravi_django.runtime.runs import results, workers
 
@@ -43,7 +43,6 @@ def run_sync(
             worker = get_worker()
             if conf.ENGINE != "inline":  # there it looks and sweeps already
                 worker.keep_looking(sweeping=True)
-            release_at_exit()
         run = submit(agent, input, user=user, **options)
         if is_here:
             get_worker().hint(run.id)

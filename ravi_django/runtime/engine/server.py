@@ -23,7 +23,7 @@ from ravi_django.conf import conf, in_tests
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.engine.worker import get_worker, release_at_exit, start_line
+from ravi_django.runtime.engine.worker import get_worker, start_line
 from ravi_django.runtime.runs import workers
 
 log = logging.getLogger("ravi.worker")
@@ -73,7 +73,6 @@ def _start_when_ready() -> None:
         _expire_leases_of_dead_processes()
     line = start_line(get_worker().engine)
     sys.stderr.write(f"{line}\n") if is_runserver() else log.info("%s", line, extra={"action": "worker.start"})
-    release_at_exit()
     agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)
