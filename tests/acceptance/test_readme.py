@@ -175,7 +175,9 @@ def test_the_readmes_blocks_become_a_site_whose_agents_answer(reader, model, chr
             spent = f"{time.monotonic() - started:.0f} s, {reader.cpu_s():.0f} s of CPU"
             print(f"\nREADME: {len(actions)} actions to the first answer, {spent}", flush=True)
         assert len(actions) <= MOST
-        assert page.errors == []
+        assert page.is_hidden("#banner")
+        assert page.errors == page.console == []
+    assert "/ws/" not in reader.log("runserver").read_text()
     reader.run("python manage.py check --fail-level WARNING")
     report = reader.run("python manage.py ravi_doctor")
     assert not re.search(r"^(error|warning) ", report, re.MULTILINE), report

@@ -19,7 +19,7 @@ from django.core.signals import request_started
 from django.db import DatabaseError, connections
 
 from ravi_django.capabilities.llm import warm
-from ravi_django.conf import conf, in_tests
+from ravi_django.conf import conf, in_tests, is_runserver
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
@@ -41,12 +41,6 @@ def start_with_server() -> None:
         threading.Thread(target=_start_when_ready, name="ravi-start", daemon=True).start()
     elif sys.argv[1:2] != ["runserver"]:  # not the parent of autoreload, which serves nothing
         request_started.connect(_on_request, dispatch_uid="ravi.start")
-
-
-def is_runserver() -> bool:
-    """Whether this process serves pages by `manage.py runserver`."""
-    reloads = os.environ.get("RUN_MAIN") != "true" and "--noreload" not in sys.argv
-    return sys.argv[1:2] == ["runserver"] and not reloads
 
 
 def _on_request(sender: Any, **kwargs: Any) -> None:
