@@ -30,7 +30,7 @@ from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
-from ravi_django.server_checks import NOTES
+from ravi_django.site_checks import NOTES
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -256,6 +256,9 @@ def models() -> Iterator[Finding]:
             continue
         trial = ", which is only for trying out" if model.name == REHEARSAL else ""
         yield Finding("ok", f"model: {model.name}{trial}: {of}")
+        if doubt := getattr(model, "doubt", str)():
+            what, _, near = doubt.partition(". ")
+            yield Finding("warning", f"model: {what}: {of}", f"{near} Else add its price to RAVI['PRICES']".strip())
         if has_dollars and isinstance(model, LiteLLMModel) and not model.has_price():
             what = f"model: {model.name} has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it: {of}"
             yield Finding("warning", what, "add it to RAVI['PRICES'], or limit max_tokens")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -114,8 +116,7 @@ def _check(agent: Agent) -> None:
         raise InvalidInputError(f"{agent.__name__} is a class; register an object of it: register({agent.__name__}(…))")
     if not isinstance(getattr(agent, "id", None), AgentId):
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
-    if not callable(getattr(agent, "run", None)):
-        raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
+    _check_run(agent, getattr(agent, "run", None))
     _check_chains(agent)
     context: Any = getattr(agent, "context", None)
     if isinstance(name := getattr(agent, "model", None), str):
@@ -127,6 +128,19 @@ def _check(agent: Agent) -> None:
 
         context.history = DjangoHistoryProvider()
     checked_names(getattr(agent, "public_signals", ()))
+
+
+def _check_run(agent: Agent, run: Any) -> None:
+    fault = "" if callable(run) else "has no method run"
+    if not fault and not any(map(inspect.iscoroutinefunction, (run, inspect.unwrap(run)))):
+        fault = "has a run that is not async (a decorator of it needs functools.wraps)"
+    with suppress(ValueError):  # a signature that Python cannot read
+        try:
+            fault or inspect.signature(run).bind("ctx", "inbox")
+        except TypeError as error:
+            fault = f"has a run that cannot take ctx and inbox ({error})"
+    if fault:
+        raise InvalidInputError(f"agent {agent.id} {fault}: write async def run(self, ctx, inbox)", field="run")
 
 
 def set_model(agent: Any, model: Any) -> None:
@@ -271,3 +285,12 @@ def autodiscover() -> None:
         for module in iter_modules(getattr(package, "__path__", [])):
             if not module.name.startswith(("_", "test")):
                 import_module(f"{app.name}.{conf.AGENTS_MODULE}.{module.name}")
+
+
+def watch_modules(sender: Any, **kwargs: Any) -> None:
+    """Let `runserver` reload for a new file in <app>/agents/, which changes the folder."""
+    for app in apps.get_app_configs() if conf.AGENTS_MODULE is not None else ():
+        folder = Path(app.path, *conf.AGENTS_MODULE.split("."))
+        if folder.is_dir():
+            sender.watch_dir(folder, "*.py")  # for Watchman
+            sender.extra_files.add(folder)  # Django's own reloader looks at times of known files alone

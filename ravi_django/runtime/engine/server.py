@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
@@ -66,7 +67,10 @@ def _start_when_ready() -> None:
     if is_runserver():
         _expire_leases_of_dead_processes()
     line = start_line(get_worker().engine)
-    sys.stderr.write(f"{line}\n") if is_runserver() else log.info("%s", line, extra={"action": "worker.start"})
+    if not is_runserver():
+        line += "; it starts with the first request: manage.py ravi_worker executes runs without one"
+    is_development = is_runserver() or settings.DEBUG  # whose log shows no INFO of this app
+    sys.stderr.write(f"{line}\n") if is_development else log.info("%s", line, extra={"action": "worker.start"})
     agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)

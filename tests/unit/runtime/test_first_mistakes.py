@@ -10,7 +10,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.kernel import AgentId, InvalidInputError
 from ravi_django.testing import ScriptedModel
-from tests.support.runs import code, drive, make_run
+from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,6 +27,11 @@ class Sync(Plain):
         return "done"
 
 
+class Short(Plain):
+    async def run(self, ctx: Any) -> str:  # type: ignore[override]
+        return "done"
+
+
 def unannotated(order: int, ctx):  # type: ignore[no-untyped-def]
     """Read."""
 
@@ -38,6 +43,11 @@ async def booked(order: int) -> str:
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: register(Plain), "Plain is a class; register an object of it: register(Plain(…))"),
+    "a sync run": (
+        lambda: register(Sync()),
+        "agent test/plain has a run that is not async (a decorator of it needs functools.wraps): write async def run(",
+    ),
+    "a run without inbox": (lambda: register(Short()), "cannot take ctx and inbox (too many positional arguments)"),
     "a name as user": (lambda: submit("test/code", "hi", user="ada"), "user must be a user object or None, not 'ada'"),
     "a key as user": (
         lambda: schedule("test/code", "hi", name="daily", cron="0 9 * * *", user=1),
@@ -62,11 +72,3 @@ def test_a_first_mistake_is_refused_with_its_fix(mistake: str) -> None:
     with pytest.raises((InvalidInputError, TypeError, ValueError)) as refused:
         make()
     assert words in str(refused.value)
-
-
-def test_a_run_that_is_not_async_says_so() -> None:
-    register(Sync())
-    run = drive(make_run("test/plain"))
-
-    message = "run of test/plain is not async: write async def run(self, ctx, inbox)"
-    assert run.error == {"type": "TypeError", "message": message}

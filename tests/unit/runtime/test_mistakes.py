@@ -111,6 +111,10 @@ CHECKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "ravi.E011",
         "Did you mean 'max_cost_usd'?",
     ),
+    "a number as a text": ({"LEASE_S": "30"}, "ravi.E009", "RAVI['LEASE_S'] is '30'"),
+    "a number of runs as a text": ({"MAX_RUNS": "5"}, "ravi.E009", "RAVI['MAX_RUNS'] is '5'"),
+    "a period of 0": ({"SWEEP_S": 0}, "ravi.E009", "RAVI['SWEEP_S'] is 0"),
+    "a module that no app has": ({"AGENTS_MODULE": "agentz"}, "ravi.W013", "RAVI['AGENTS_MODULE'] is 'agentz', and no"),
     "a price": ({"PRICES": {"m": {"input_cost": 1}}}, "ravi.E007", "known: input_cost_per_token"),
     "a tool without a description": (
         {},
