@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from ravi_django.agents.react.approval import ApprovalGate
 from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import InvalidInputError, Risk, Tool
+from ravi_django.kernel.people import Addressees
 from ravi_django.runtime.catalog import agent_models, registry
 from ravi_django.runtime.people import site_rules
 
@@ -101,12 +103,20 @@ def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
         if not tool.description.strip()
     ]
     hint = '@tool(approvers="staff"), approvers= of the agent, or RAVI["ADDRESSEES"] = {"approval": "staff"}.'
+    denied = {(place, tool): risk for place, tool, risk, to in asked() if to is None}
+    for (place, tool), risk in denied.items():
+        text = f"{place}: {tool} has {risk.value} risk and no approvers: each call is denied."
+        found.append(Warning(text, hint=hint, id="ravi.W012"))
+    return found
+
+
+def asked() -> Iterator[tuple[str, str, Risk, Addressees | None]]:
+    """For each agent, tool and risk: who is asked for approval."""
     for place, gate, tools in _gates():
         for tool in tools:
-            if risks := [risk for risk, to in gate.asked(tool) if to is None and not _site_names(tool, risk)]:
-                text = f"{place}: {tool.name} has {risks[-1].value} risk and no approvers: each call is denied."
-                found.append(Warning(text, hint=hint, id="ravi.W012"))
-    return found
+            for risk, to in gate.asked(tool):
+                with suppress(InvalidInputError):  # another check reports it
+                    yield place, tool.name, risk, to or site_rules.addressees("approval", tool.name, risk.value)
 
 
 def _gates() -> Iterator[tuple[str, ApprovalGate, list[Tool]]]:
@@ -115,13 +125,6 @@ def _gates() -> Iterator[tuple[str, ApprovalGate, list[Tool]]]:
         if isinstance(gate := getattr(agent, "approval", None), ApprovalGate):
             yield address, gate, list(getattr(agent, "tools", ()))
     yield "agents in the database that name no approvers", ApprovalGate(), list(registry._tools.values())
-
-
-def _site_names(tool: Tool, risk: Risk) -> bool:
-    try:
-        return site_rules.addressees("approval", tool.name, risk.value) is not None
-    except InvalidInputError:  # another check reports it
-        return True
 
 
 @register("ravi")

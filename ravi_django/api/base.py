@@ -217,7 +217,8 @@ class ApiView(APIView):
 
     def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
         """The validated body; null means absent."""
-        read = serializer(data=self.request.data if body is None else body)
+        context = {"user": self.request.user}
+        read = serializer(data=self.request.data if body is None else body, context=context)
         read.is_valid(raise_exception=True)
         return {name: value for name, value in read.validated_data.items() if value is not None}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from django.conf import settings as site
+from django.contrib.auth.models import Group
 from django.core import checks
 from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
@@ -30,7 +31,7 @@ from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
-from ravi_django.site_checks import NOTES
+from ravi_django.site_checks import NOTES, asked
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -187,6 +188,16 @@ def people() -> Iterator[Finding]:
         what = f"a request to staff reads all active users, more than {most}: their model has no field is_staff"
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
+
+    named: dict[str, str] = {}
+    if not _has_table(Group):
+        return
+    for place, tool, _, to in asked():
+        for step in to.steps if to is not None else ():
+            named |= {step.to[6:]: f"{place}, {tool}"} if step.to.startswith("group:") else {}
+    for name in sorted(named.keys() - set(Group.objects.filter(name__in=named).values_list("name", flat=True))):
+        what = f"people: there is no group {name!r}, which approves calls ({named[name]}): nobody can answer them"
+        yield Finding("warning", what, "make the group in the admin, or name another one")
 
 
 def agents() -> Iterator[Finding]:

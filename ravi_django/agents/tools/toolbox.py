@@ -16,9 +16,15 @@ class Toolbox:
     """A ToolRegistry: tools by name in the order of `add`. The last tool of a name replaces the others."""
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
+        """Raises InvalidInputError if two different tools have one name, and as `add`."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
+            before = dict(self._tools)
             self.add(tool)
+            last = next(reversed(self._tools.values()))
+            if last.name in before and before[last.name] is not last:
+                text = f"two tools have the name {last.name}; rename one of them: a model calls a tool by its name"
+                raise InvalidInputError(text, field="tools")
 
     @classmethod
     def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:

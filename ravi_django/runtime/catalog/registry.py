@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -245,13 +246,20 @@ def get_agent(address: AgentId | str) -> Agent:
     try:
         return _agents[str(address)]
     except KeyError:
-        raise AgentNotFoundError(address) from None
+        raise AgentNotFoundError(address, hint_for(address, _agents)) from None
 
 
 def hint_for(address: object, known: Iterable[str]) -> str:
     """What AgentNotFoundError says about the agents that there are; nothing if there are none."""
     names = sorted(known)
     return f"{did_you_mean(address, names) or '.'} Registered agents: {listed(names)}" if names else ""
+
+
+def near_key(key: object, known: Iterable[str]) -> str:
+    """The end of an error about an address without a type: `. Did you mean 'react/helper'?`"""
+    by_key = {name.rpartition("/")[2]: name for name in sorted(known)}
+    near = get_close_matches(str(key)[:100], by_key, 1)
+    return f". Did you mean {by_key[near[0]]!r}?" if near else ""
 
 
 def known_addresses() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib.auth.models import Group
 from django.core import checks, mail
 from django.db import connections
 from django.urls import clear_url_caches, re_path
@@ -17,10 +18,12 @@ from django.views.static import serve
 from project import urls as urlconf
 from project.celery import app
 from project.settings import database
+from ravi_django import ReActAgent, tool
 from ravi_django.checks import check_source_places
 from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
 from ravi_django.models import Run, Schedule, Source, WorkerProcess
+from ravi_django.testing import registered
 from tests.support import forks, world
 from tests.support.cases import case
 from tests.support.runs import make_run
@@ -205,6 +208,18 @@ def test_the_doctor_names_the_sources_that_fail():
 
     Source.objects.create(name="bad", agent="test/code", error="no")
     assert all(found.fix for found in diagnosis.sources() if found.level != "ok")
+
+
+@pytest.mark.django_db
+def test_the_doctor_names_an_approvers_group_that_does_not_exist() -> None:
+    @tool(risk="high", approvers=[("group:finance", 60), "group:directors"])
+    def refund() -> None:
+        """Refund."""
+
+    Group.objects.create(name="directors")
+    with registered(ReActAgent("payer", model="rehearsal", tools=[refund])):
+        (finding,) = [one for one in diagnosis.people() if "react/payer" in one.what]
+    assert finding.what.startswith("people: there is no group 'finance', which approves calls (react/payer, refund)")
 
 
 @pytest.mark.django_db

@@ -8,13 +8,13 @@ from django.core.checks import run_checks
 from django.template import Context, Template
 from django.test import RequestFactory
 
-from ravi_django import register, register_tool, save_spec, schedule, submit, tool
+from ravi_django import register, register_tool, run_sync, save_spec, schedule, submit, tool
 from ravi_django.agents import AgentTool, ReActAgent
 from ravi_django.agents.middleware import Hooks
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import AgentNotFoundError, ConflictError, InvalidInputError
 from ravi_django.models import Agent
-from ravi_django.testing import ScriptedModel, registered
+from ravi_django.testing import ScriptedModel, registered, scripted
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
 from tests.support.runs import code, drive, make_run
@@ -46,7 +46,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "an address with a typo": (lambda: submit("test/cod", "hi"), LISTED),
     "an address without a type": (
         lambda: submit("code", "hi"),
-        "an address looks like type/key or namespace/type/key, not 'code'",
+        "an address looks like type/key or namespace/type/key, not 'code'. Did you mean 'test/code'?",
     ),
     "an option of a model": (
         lambda: LLMFactory("gpt-4o", tempature=0.2),
@@ -73,6 +73,35 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: submit("test/code", "hi", budget={"max_cost": 3}),
         "budget: max_cost: Extra inputs are not permitted. Did you mean 'max_cost_usd'?",
     ),
+    "an unknown limit of a budget": (
+        lambda: submit("test/code", "hi", budget={"max_dollars": 3}),
+        "budget: max_dollars: Extra inputs are not permitted; a budget has max_",
+    ),
+    "an option of model calls": (
+        lambda: ReActAgent("x", model=model(), base_options={"reasoning_efort": "low"}),
+        "base_options has no field 'reasoning_efort'. Did you mean 'reasoning_effort'?",
+    ),
+    "a retention": (
+        lambda: ReActAgent("x", model=model(), retention="nothing"),
+        "retention must be one of none, run, permanent, not 'nothing'",
+    ),
+    "a factory as model": (
+        lambda: ReActAgent("x", model=LLMFactory("gpt-4o")),  # type: ignore[arg-type]
+        "not LLMFactory('gpt-4o'); call its build()",
+    ),
+    "a timeout": (
+        lambda: run_sync("test/code", "hi", timeout="x"),  # type: ignore[arg-type]
+        "timeout is a number of seconds or a timedelta, not 'x'",
+    ),
+    "a period": (
+        lambda: schedule("test/code", "hi", name="daily", every="1h"),  # type: ignore[arg-type]
+        "every is a timedelta or a whole number of seconds, not '1h'",
+    ),
+    "two tools of one name": (
+        lambda: ReActAgent("x", model=model(), tools=[refund, tool(name="refund")(nodoc)]),
+        "two tools have the name refund; rename one of them",
+    ),
+    "a script for a typo": (lambda: scripted("test/cod", ["ok"]).__enter__(), LISTED),
     "a hook event": (lambda: Hooks.of({"tool_ended": story}), "Did you mean 'tool_end'?"),
     "an approved tool": (
         lambda: ReActAgent("x", model=model(), tools=[refund], approvers={"refnd": "staff"}),
@@ -225,6 +254,9 @@ def test_a_user_learns_only_of_agents_that_they_may_see(django_user_model: Any) 
 
     status, text = answer(ann, "test/cod")
     assert status == 404 and text.startswith(LISTED) and "react/codex" not in text
+    assert answer(ann, "code")[1].endswith("not 'code'. Did you mean 'test/code'?")
+    assert "react/codex" not in answer(ann, "codex")[1]
+    assert answer(boss, "codex")[1].endswith("Did you mean 'react/codex'?")
     assert "react/codex" in answer(boss, "test/cod")[1]
     Agent.objects.create(address="react/codex", enabled=False)
     assert answer(boss, "react/codex")[1] == "agent 'react/codex' is disabled; enable it in the admin"
@@ -234,15 +266,38 @@ def test_a_user_learns_only_of_agents_that_they_may_see(django_user_model: Any) 
 
 
 @pytest.mark.parametrize("call", ["ask", "spawn", "send"])
-def test_a_typo_in_a_run_is_named_in_the_log_and_not_to_its_owner(caplog: Any, call: str) -> None:
+@pytest.mark.parametrize(("address", "error"), [
+    ("test/cod", "no agent is registered as 'test/cod'; register it in an agents.py or in the admin"),
+    ("code", "an address looks like type/key or namespace/type/key, not 'code'"),
+])  # fmt: skip
+def test_a_typo_in_a_run_is_named_in_the_log_and_not_to_its_owner(
+    caplog: Any, call: str, address: str, error: str
+) -> None:
     async def asking(ctx: Any, inbox: Any) -> None:
-        await getattr(ctx, call)("test/cod", *([] if call == "spawn" else ["hi"]))
+        await getattr(ctx, call)(address, *([] if call == "spawn" else ["hi"]))
 
     code(asking)
     run = drive(make_run())
 
-    assert run.error["message"] == "no agent is registered as 'test/cod'; register it in an agents.py or in the admin"
-    assert "Did you mean 'test/code'? Registered agents: " in caplog.text
+    assert run.error["message"] == error
+    assert "Did you mean 'test/code'?" in caplog.text
+
+
+MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a blocking user": (lambda ctx: ctx.user, "would block the event loop: use `await ctx.auser()`"),
+    "a text as time": (lambda ctx: ctx.sleep("5"), "duration is a number of seconds or a timedelta, not '5'"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_misuse_of_ctx_fails_the_run_with_its_fix(misuse: str) -> None:
+    call, text = MISUSES[misuse]
+
+    async def misusing(ctx: Any, inbox: Any) -> None:
+        await call(ctx)
+
+    code(misusing)
+    assert text in drive(make_run()).error["message"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ravi_django.kernel import RunWaitsError, ToolUseBlock
 from ravi_django.models import Run
 from ravi_django.testing import FakeClock, ScriptedModel, arun_until_idle, run_until_idle, scripted
 from tests.support import world
+from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ADDRESS = "react/scripted-helper"
@@ -52,6 +53,25 @@ def test_runs_publications_and_schedules_wait_for_run_until_idle(caplog: pytest.
         run_until_idle()
 
     assert (statuses(), run.result(), caplog.messages) == (["completed"] * 3, "its own", [])
+
+
+def test_result_says_what_a_suspended_run_waits_for_and_who_may_not_wait() -> None:
+    async def waiting(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal("parcel")
+
+    code(waiting)
+    run = submit("test/code", "Hello")
+    run_until_idle()
+    with pytest.raises(RuntimeError, match=r"it waits for signal parcel: let that happen, then call ravi_django"):
+        run.result()
+    with transaction.atomic(), pytest.raises(RuntimeError, match="use TransactionTestCase"):
+        run.result()
+
+    async def test() -> None:
+        run_until_idle()
+
+    with pytest.raises(RuntimeError, match=r"await arun_until_idle\(\)"):
+        asyncio.run(test())
 
 
 def test_check_warns_of_it_outside_of_tests(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
