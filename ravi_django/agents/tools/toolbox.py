@@ -13,7 +13,7 @@ from ravi_django.kernel import Agent, InvalidInputError, Risk, Tool, ToolRegistr
 
 
 class Toolbox:
-    """A ToolRegistry: tools by name in the order of `add`. The last tool of a name replaces the others."""
+    """A ToolRegistry: tools by name in the order of `add`, which replaces an earlier tool of the name."""
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         """Raises InvalidInputError if two different tools have one name, and as `add`."""
@@ -21,10 +21,9 @@ class Toolbox:
         for tool in tools:
             before = dict(self._tools)
             self.add(tool)
-            last = next(reversed(self._tools.values()))
-            if last.name in before and before[last.name] is not last:
-                text = f"two tools have the name {last.name}; rename one of them: a model calls a tool by its name"
-                raise InvalidInputError(text, field="tools")
+            name, last = next(reversed(self._tools.items()))
+            if before.get(name, last) is not last and not isinstance(last, HandoffTool):  # an agent may be named again
+                raise InvalidInputError(f"two tools have the name {name}; rename one of them", field="tools")
 
     @classmethod
     def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:

@@ -56,7 +56,7 @@ def unknown(name: str) -> Fault | None:
     if not models or any(name in getattr(litellm, of, ()) for of in ("model_cost", "model_alias_map")):
         return None
     if "/" in name:
-        return None if litellm else _misspelt(*name.split("/", 1))  # the import may add providers
+        return _misspelt(*name.split("/", 1), getattr(litellm, "provider_list", ()))
     if name in models or f"vertex_ai/{name}" in models or _KNOWN_PARTS.search(name) or _by_rule(name, rules):
         return None
     close = [full for full in models if full.endswith(f"/{name}")]
@@ -65,12 +65,12 @@ def unknown(name: str) -> Fault | None:
     return Fault(f"Unknown model {name!r}", fix, "UnknownModelError")
 
 
-def _misspelt(provider: str, name: str) -> Fault | None:
-    known = {*KEYS, *(row[0] for row in _listed()[0].values()), *(full.partition("/")[0] for full in _listed()[0])}
+def _misspelt(provider: str, name: str, more: Collection[str]) -> Fault | None:
+    known = {*KEYS, *more, *(row[0] for row in _listed()[0].values())}
     close = None if provider in known else get_close_matches(provider, known, 1, 0.8)
     if not close:
         return None
-    fix = f"Did you mean {f'{close[0]}/{name}'!r}?"
+    fix = f"Did you mean '{close[0]}/{name}'?"
     return Fault(f"Unknown provider {provider!r} of the model '{provider}/{name}'", fix, "UnknownModelError")
 
 
