@@ -65,10 +65,8 @@ def ways(request: Any, used: list[Any]) -> str:
     found = [f"the header Authorization: {scheme} …" for scheme in dict.fromkeys(schemes) if scheme]
     if any(isinstance(one, SessionAuthentication) for one in used):
         found.append("the session cookie and X-CSRFToken of a page of this site")
-    if any(isinstance(one, TicketAuthentication) for one in used):
-        found.append("?ticket=")
     add = "" if any(schemes) else "; for programs add rest_framework.authtoken to INSTALLED_APPS and make a token"
-    return f"no credentials: send {' or '.join(found) or 'what RAVI[API_AUTHENTICATION] asks for'}{add}"
+    return f"no credentials: send {' or '.join(found)}{add}"
 
 
 def credential_of(request: Any) -> Credential:

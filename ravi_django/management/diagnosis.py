@@ -189,15 +189,11 @@ def people() -> Iterator[Finding]:
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
 
-    named: dict[str, str] = {}
-    if not _has_table(Group):
-        return
-    for place, tool, _, to in asked():
-        for step in to.steps if to is not None else ():
-            named |= {step.to[6:]: f"{place}, {tool}"} if step.to.startswith("group:") else {}
-    for name in sorted(named.keys() - set(Group.objects.filter(name__in=named).values_list("name", flat=True))):
-        what = f"people: there is no group {name!r}, which approves calls ({named[name]}): nobody can answer them"
-        yield Finding("warning", what, "make the group in the admin, or name another one")
+    named = {step.to: f"{place}, {tool}" for place, tool, _, to in asked() if to is not None for step in to.steps}
+    for group in sorted(to for to in named if to.startswith("group:") and _has_table(Group)):
+        if not Group.objects.filter(name=group[6:]).exists():
+            what = f"people: there is no {group}, which approves calls ({named[group]}): nobody can answer them"
+            yield Finding("warning", what, "make the group in the admin, or name another one")
 
 
 def agents() -> Iterator[Finding]:

@@ -53,11 +53,12 @@ def unknown(name: str) -> Fault | None:
     """The fault of a name that litellm does not know, or whose provider is one that it knows, misspelt."""
     models, rules = _listed()
     litellm = sys.modules.get("litellm")  # the site may have given it more names
-    if not models or any(name in getattr(litellm, of, ()) for of in ("model_cost", "model_alias_map")):
+    known = (models, *(getattr(litellm, of, ()) for of in ("model_cost", "model_alias_map")))
+    if not models or any(name in names for names in known):
         return None
     if "/" in name:
-        return _misspelt(*name.split("/", 1), getattr(litellm, "provider_list", ()))
-    if name in models or f"vertex_ai/{name}" in models or _KNOWN_PARTS.search(name) or _by_rule(name, rules):
+        return _misspelt(name, getattr(litellm, "provider_list", ()))
+    if f"vertex_ai/{name}" in models or _KNOWN_PARTS.search(name) or _by_rule(name, rules):
         return None
     close = [full for full in models if full.endswith(f"/{name}")]
     close = close or get_close_matches(name.lower(), [*models, REHEARSAL], 1)
@@ -65,13 +66,14 @@ def unknown(name: str) -> Fault | None:
     return Fault(f"Unknown model {name!r}", fix, "UnknownModelError")
 
 
-def _misspelt(provider: str, name: str, more: Collection[str]) -> Fault | None:
+def _misspelt(name: str, more: Collection[str]) -> Fault | None:
+    provider, _, model = name.partition("/")
     known = {*KEYS, *more, *(row[0] for row in _listed()[0].values())}
     close = None if provider in known else get_close_matches(provider, known, 1, 0.8)
     if not close:
         return None
-    fix = f"Did you mean '{close[0]}/{name}'?"
-    return Fault(f"Unknown provider {provider!r} of the model '{provider}/{name}'", fix, "UnknownModelError")
+    fix = f"Did you mean '{close[0]}/{model}'?"
+    return Fault(f"Unknown provider {provider!r} of the model {name!r}", fix, "UnknownModelError")
 
 
 def doubt(name: str) -> str:

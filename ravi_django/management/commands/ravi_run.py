@@ -61,7 +61,7 @@ class Command(BaseCommand):
         try:
             specs.find_or_list(agent)
             if not (options["traceback"] or failures.runs_log.hasHandlers()):
-                failures.runs_log.addHandler(logging.NullHandler())  # the last line says the error
+                failures.runs_log.addHandler(logging.NullHandler())  # the last line says it
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 inline = conf.ENGINE == "inline"
                 runner.run(self._inline(agent, text, asked) if inline else self._watched(agent, text, asked))
@@ -127,8 +127,6 @@ class Command(BaseCommand):
             error = run.error or {}
             sys.stdout.flush()
             words = f"run {run.id} is {run.status}: {error.get('type', '')}: {error.get('message', '')}"
-            if failures.runs_log.handlers:
-                words += "\nThe run's page and --traceback show where."
             raise CommandError(words, returncode=FAILED)
 
     def _leave(self) -> None:

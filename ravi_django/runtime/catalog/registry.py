@@ -132,16 +132,15 @@ def _check(agent: Agent) -> None:
 
 
 def _check_run(agent: Agent, run: Any) -> None:
-    fault = "" if callable(run) else "has no method run"
-    if not fault and not any(map(inspect.iscoroutinefunction, (run, inspect.unwrap(run)))):
-        fault = "has a run that is not async (a decorator of it needs functools.wraps)"
-    with suppress(ValueError):  # a signature that Python cannot read
-        try:
-            fault or inspect.signature(run).bind("ctx", "inbox")
-        except TypeError as error:
-            fault = f"has a run that cannot take ctx and inbox ({error})"
-    if fault:
-        raise InvalidInputError(f"agent {agent.id} {fault}: write async def run(self, ctx, inbox)", field="run")
+    fix = "write async def run(self, ctx, inbox)"
+    if not any(map(inspect.iscoroutinefunction, (run, inspect.unwrap(run)))):
+        text = f"agent {agent.id} has no async method run (a decorator of one needs functools.wraps): {fix}"
+        raise InvalidInputError(text, field="run")
+    try:
+        inspect.signature(run).bind("ctx", "inbox")
+    except TypeError as error:
+        text = f"run of agent {agent.id} cannot take ctx and inbox ({error}): {fix}"
+        raise InvalidInputError(text, field="run") from None
 
 
 def set_model(agent: Any, model: Any) -> None:

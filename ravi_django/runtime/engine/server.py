@@ -32,8 +32,7 @@ log = logging.getLogger("ravi.worker")
 LOOK_S = 1.0  # between two looks for the tables
 QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
 
-_lock = threading.Lock()
-_begun = False
+_begun = threading.Lock()  # held from the first start on
 
 
 def start_with_server() -> None:
@@ -54,14 +53,9 @@ def _on_request(sender: Any, **kwargs: Any) -> None:
 
 def _start_when_ready() -> None:
     """Start the worker once the apps are loaded and the tables exist."""
-    global _begun
     apps.ready_event.wait()
-    if conf.ENGINE != "inline":
+    if conf.ENGINE != "inline" or not _begun.acquire(blocking=False):
         return
-    with _lock:
-        if _begun:
-            return
-        _begun = True
     while not _has_tables():
         time.sleep(LOOK_S)
     if is_runserver():

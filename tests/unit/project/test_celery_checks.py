@@ -219,7 +219,7 @@ def test_the_doctor_names_an_approvers_group_that_does_not_exist() -> None:
     Group.objects.create(name="directors")
     with registered(ReActAgent("payer", model="rehearsal", tools=[refund])):
         (finding,) = [one for one in diagnosis.people() if "react/payer" in one.what]
-    assert finding.what.startswith("people: there is no group 'finance', which approves calls (react/payer, refund)")
+    assert finding.what.startswith("people: there is no group:finance, which approves calls (react/payer, refund)")
 
 
 @pytest.mark.django_db

@@ -45,7 +45,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a class": (lambda: register(Plain), "Plain is a class; register an object of it: register(Plain(…))"),
     "a sync run": (
         lambda: register(Sync()),
-        "agent test/plain has a run that is not async (a decorator of it needs functools.wraps): write async def run(",
+        "agent test/plain has no async method run (a decorator of one needs functools.wraps): write async def run(",
     ),
     "a run without inbox": (lambda: register(Short()), "cannot take ctx and inbox (too many positional arguments)"),
     "a name as user": (lambda: submit("test/code", "hi", user="ada"), "user must be a user object or None, not 'ada'"),
