@@ -58,6 +58,7 @@ runtime.engine.health: ANSWER_S Check check_all event_bus health_events=events L
     health_worker=worker
 runtime.engine.heartbeat: Heartbeat
 runtime.engine.rehearse: live_runs rehearse
+runtime.engine.server: server_begun=_begun start_when_ready=_start_when_ready
 runtime.engine.settle: journal_block=block requeue suspend settle_write=write
 runtime.engine.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
     sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_model_sources=saves sweeper_sweep=sweep

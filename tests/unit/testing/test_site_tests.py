@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -123,6 +124,18 @@ def test_another_engine_is_refused_with_the_fix(settings: Any) -> None:
             run_until_idle()
     finally:
         world.close_worker()
+
+
+def test_an_engine_that_waited_for_a_request_says_so_on_a_developers_site(settings: Any, monkeypatch, capsys) -> None:
+    settings.DEBUG, settings.RAVI = True, {**settings.RAVI, "ENGINE": "inline"}
+    world.patch(monkeypatch, "server_begun", threading.Lock())
+    world.patch(monkeypatch, "uses_litellm", lambda: False)
+    try:
+        world.start_when_ready()
+        world.start_when_ready()
+    finally:
+        world.close_worker()
+    assert capsys.readouterr().err.count("; it starts with the first request: manage.py ravi_worker executes runs") == 1
 
 
 @pytest.mark.parametrize("engine", ["inline", "celery"])
