@@ -30,8 +30,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
 }
 _MAY_BE_0 = ("DRAIN_S", "PRIORITY_HEAD_START_S", "RETRY_BASE_S", "SOURCE_GAP_S", "STREAM_FLUSH_S", "MAX_DEPTH")
-_APART = ("EVENT_MAXLEN", "REQUEST_LINK_S")  # another check looks at these
-_NUMBERS = sorted(name for name, value in DEFAULTS.items() if type(value) in (int, float) and name not in _APART)
+_NUMBERS = {name for name, one in DEFAULTS.items() if type(one) in (int, float)} - {"EVENT_MAXLEN", "REQUEST_LINK_S"}
 
 
 def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
@@ -111,7 +110,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
 
 def _numbers() -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    for name in _NUMBERS:
+    for name in sorted(_NUMBERS):
         value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
         if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
             found.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))

@@ -52,8 +52,7 @@ def check_agents_modules(app_configs: Any = None, **kwargs: Any) -> list[CheckMe
         return []
     paths = [Path(app.path, *str(conf.AGENTS_MODULE).split(".")) for app in apps.get_app_configs()]
     modules = [path for path in paths if path.with_suffix(".py").exists()]
-    packages = [path for path in paths if path.is_dir()]
-    if DEFAULTS["AGENTS_MODULE"] != conf.AGENTS_MODULE and not (modules or packages):
+    if DEFAULTS["AGENTS_MODULE"] != conf.AGENTS_MODULE and not (modules or any(path.is_dir() for path in paths)):
         text = f"RAVI['AGENTS_MODULE'] is {conf.AGENTS_MODULE!r}, and no installed app has a module of this name."
         return [Warning(text, hint="The name inside an app, such as 'agents'; None imports nothing.", id="ravi.W013")]
     both = [path for path in modules if (path / "__init__.py").exists()]
@@ -63,9 +62,8 @@ def check_agents_modules(app_configs: Any = None, **kwargs: Any) -> list[CheckMe
 
 @register("ravi")
 def check_urls(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    if conf.ENGINE == "manual" or not (conf.PAGES and getattr(settings, "ROOT_URLCONF", None)):
-        return []
-    if "ravi" in get_resolver().namespace_dict:
+    has_urls = conf.PAGES and getattr(settings, "ROOT_URLCONF", None)
+    if conf.ENGINE == "manual" or not has_urls or "ravi" in get_resolver().namespace_dict:
         return []
     text = f"{settings.ROOT_URLCONF} does not include ravi_django.urls: the chat, the pages and REST have no URL."
     hint = 'path("ravi/", include("ravi_django.urls")); for a site without them RAVI["PAGES"] = False.'
@@ -103,8 +101,7 @@ def check_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
         if not tool.description.strip()
     ]
     hint = '@tool(approvers="staff"), approvers= of the agent, or RAVI["ADDRESSEES"] = {"approval": "staff"}.'
-    denied = {(place, tool): risk for place, tool, risk, to in asked() if to is None}
-    for (place, tool), risk in denied.items():
+    for (place, tool), risk in {(place, tool): risk for place, tool, risk, to in asked() if to is None}.items():
         text = f"{place}: {tool} has {risk.value} risk and no approvers: each call is denied."
         found.append(Warning(text, hint=hint, id="ravi.W012"))
     return found

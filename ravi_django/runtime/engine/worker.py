@@ -89,14 +89,14 @@ class Worker:
         self.engine.draining = True
 
     def close(self, drain_s: float | None = None, timeout_s: float | None = None) -> None:
-        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread. Raises TimeoutError after
-        `timeout_s`."""
+        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread, at the latest after `timeout_s`."""
         if not self._thread.is_alive():
             return
         if self._keeper is not None:
             self._keeper.cancel()
         background.stop()
-        asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from django.db.models import Q
 
-from ravi_django.conf import conf, in_tests
+from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.kernel import RunFailedError
 from ravi_django.kernel.checks import check_span
@@ -58,7 +58,7 @@ def _waited_for(run: Run) -> str:
 def refuse_to_wait(name: str, instead: str) -> None:
     """Raise RuntimeError where a call `name` would wait for ever; `instead` does the same on an event loop."""
     if connection.in_atomic_block:
-        fix = "use TransactionTestCase" if in_tests() else "wait behind it"
+        fix = "wait behind it, or in a test use TransactionTestCase"
         raise RuntimeError(f"{name} is inside a transaction, and a run starts after the commit: {fix}")
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(f"{name} would block the event loop: {instead}")

@@ -65,7 +65,7 @@ def test_result_says_what_a_suspended_run_waits_for_and_who_may_not_wait() -> No
     run_until_idle()
     with pytest.raises(RuntimeError, match=r"it waits for signal parcel: let that happen, then call ravi_django"):
         run.result()
-    with transaction.atomic(), pytest.raises(RuntimeError, match="use TransactionTestCase"):
+    with transaction.atomic(), pytest.raises(RuntimeError, match="in a test use TransactionTestCase"):
         run.result()
 
     async def test() -> None:
