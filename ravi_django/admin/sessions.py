@@ -29,7 +29,7 @@ class SessionAdmin(InspectAdmin):
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
-    search_help_text = _("Search session ids (or their first characters), owners, and titles.")
+    search_help_text = _("Search session ids (or their first characters), owners, names, and titles.")
 
     short_id = column(_("session"), lambda session: show.short_id(session.id))
     shown_title = column(_("title"), lambda session: session.title or show.NONE)
@@ -38,7 +38,7 @@ class SessionAdmin(InspectAdmin):
     turns = column(_("turns"), lambda session: session.next_position)  # positions have no gaps
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
-        return id_begins(term, "id") or Q(owner__in=users_named(term)) | Q(title__icontains=term)
+        return id_begins(term, "id") or Q(owner__in=users_named(term)) | Q(title__icontains=term) | Q(name=term)
 
     def inspect(self, request: HttpRequest, session: Session) -> dict[str, Any]:
         page = page_of(request, "turns", session.next_position, TURNS)

@@ -18,6 +18,14 @@ from ravi_django.agents.context import (
     ToolResultCompaction as ToolResultCompaction,
     TruncationCompaction as TruncationCompaction,
 )
+from ravi_django.agents.current import current_meta as current_meta
+from ravi_django.agents.memory.agent_context import load_history as load_history, persist_turns as persist_turns
+from ravi_django.agents.messages import (
+    deliver as deliver,
+    final_text as final_text,
+    message_to_chat as message_to_chat,
+    summarize as summarize,
+)
 from ravi_django.agents.middleware import Hooks as Hooks, MiddlewarePipeline as MiddlewarePipeline
 from ravi_django.agents.news.information import InformationAgent as InformationAgent
 from ravi_django.agents.news.items import Item as Item
@@ -52,6 +60,9 @@ from ravi_django.kernel import (
     HookEvent as HookEvent,
     MiddlewareTermination as MiddlewareTermination,
 )
+
+_OURS = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("ravi_django.")]
+__all__ = ["Runtime", *_OURS]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,9 @@ from ravi_django.agents.memory.history import (
 
 DjangoHistoryProvider: type[HistoryProvider]  # of a higher layer: imported on first use
 
+_OURS = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("ravi_django.")]
+__all__ = ["DjangoHistoryProvider", *_OURS]
+
 
 def __getattr__(name: str) -> Any:
     if name == "DjangoHistoryProvider":

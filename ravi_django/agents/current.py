@@ -6,6 +6,8 @@ Agents set it inside their own run. A value that is set where the run was submit
 from contextvars import ContextVar
 from typing import Any
 
+from ravi_django.kernel import RunMeta
+
 _task_agent_id: ContextVar[str | None] = ContextVar("ravi_task_agent_id", default=None)
 _task_agent_label: ContextVar[str | None] = ContextVar("ravi_task_agent_label", default=None)
 _task_thread_id: ContextVar[str | None] = ContextVar("ravi_task_thread_id", default=None)  # the session
@@ -21,6 +23,13 @@ _task_model: ContextVar[Any] = ContextVar("ravi_task_model", default=None)
 _task_may_summarize: ContextVar[bool] = ContextVar("ravi_task_may_summarize", default=True)
 # The open threads of this run's agents, by agent and session.
 _task_threads: ContextVar[dict[tuple[str, str], Any] | None] = ContextVar("ravi_task_threads", default=None)
+
+
+def current_meta() -> RunMeta | None:
+    """The tenant, deadline, cancellation and place in the tree of the run around this code; None outside of runs. For
+    code that gets no context, such as a HistoryProvider."""
+    ctx = _task_ctx.get()
+    return None if ctx is None else ctx.meta
 
 
 def enter_agent(agent: Any) -> None:

@@ -11,6 +11,8 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_text
 from ravi_django.kernel.messages import ChatPayload, Message, ToolExecutionResult, plain_text
 
+HANDED = "handed_over"  # metadata of a message that a handoff passes on, and its values:
+TASK, SHARED = "task", "shared"  # it is the first agent's task; the session has it as a shared turn
 Instructions = str | Callable[[RunContext], str | Awaitable[str]]
 
 _PUBLISHED = (
@@ -94,8 +96,9 @@ def unframed(msg: Message) -> ChatMessage:
 
 
 def final_text(messages: Sequence[ChatMessage]) -> str:
-    """The text of the last assistant turn, or ""."""
-    return next((message.text for message in reversed(messages) if message.role is Role.ASSISTANT), "")
+    """The text of the last assistant turn that has one, or ""."""
+    said = (message.text for message in reversed(messages) if message.role is Role.ASSISTANT)
+    return next((text for text in said if text.strip()), "")
 
 
 async def deliver(

@@ -1,4 +1,4 @@
-"""AG-UI for agents: `threadId` is the session. Events have the official types of `ag-ui-protocol`.
+"""AG-UI for agents: `threadId` names the session. Events have the official types of `ag-ui-protocol`.
 
 Those types are imported by the first call: a process that has no such clients does not load them.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.api.exchange import ExchangeView, Format, session_id
+from ravi_django.api.exchange import ExchangeView, Format, thread_of
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId, InputTooLargeError, InvalidInputError
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
@@ -35,27 +35,27 @@ class AguiView(ExchangeView):
     def post(self, request: Any, type: str, key: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         """Run an agent by AG-UI: the body is a RunAgentInput, the answer a stream of events.
 
-        An unused `threadId` begins a session with this id. Requests to the user are interrupts, which `resume` answers.
+        A new `threadId` begins a conversation of the user with this name, of at most 200 characters. Requests to the
+        user are interrupts, which `resume` answers.
         A repeat with the same `threadId` and `runId` follows the first run from its start. It may have the part of the
         reply that the client received: MESSAGES_SNAPSHOT removes it.
         """
         agent, messages = AgentId(type, key, namespace), request.data.get("messages")
         sent = _input(request.data, [] if isinstance(messages, list) else messages)
-        thread = session_id(sent.thread_id, "threadId")
-        once = digest_of([str(thread), sent.run_id]) if thread and sent.run_id else self.key
+        thread = thread_of(sent.thread_id, "threadId")
+        once = digest_of([thread, sent.run_id]) if thread and sent.run_id else self.key
         first, reset = _without_reply(messages)
         if once and not sent.resume and exchanges.is_known(request.user, agent, once):
             messages = first
         found = _answers(sent) if sent.resume else _read(request.data, messages)
-        session = exchanges.session_for(request.user, agent, thread, found)
 
         def begin() -> Exchange:
-            exchange = exchanges.begin(request.user, agent, session, found, idempotency_key=once)
+            exchange = exchanges.begin(request.user, agent, thread, found, idempotency_key=once)
             if exchange.is_repeat and reset and not exchanges.asked(exchange):
                 return replace(exchange, after=0)  # the snapshot removes the whole reply
             return exchange
 
-        return self.stream(begin, partial(AguiFormat, run_id=sent.run_id, reset=reset), INSTEAD)
+        return self.stream(begin, partial(AguiFormat, thread=thread, run_id=sent.run_id, reset=reset), INSTEAD)
 
 
 def _input(body: dict[str, Any], messages: Any, first: int = 0) -> Any:
@@ -141,9 +141,9 @@ def _sent(message: Any) -> Sent | None:
 class AguiFormat(Format):
     """Events of a run."""
 
-    def __init__(self, exchange: Exchange, run_id: str, reset: list[Any]) -> None:
-        self._ids = {"threadId": str(exchange.run.session_id), "runId": run_id}
-        self._run = str(exchange.run.tree_id)
+    def __init__(self, exchange: Exchange, thread: str | None, run_id: str, reset: list[Any]) -> None:
+        self._session, self._run = str(exchange.run.session_id), str(exchange.run.tree_id)
+        self._ids = {"threadId": thread or self._session, "runId": run_id}
         self._tasks = {str(task.id): board.shown(task) for task in exchange.run.session.board.all()}
         self._reset = reset if exchange.is_repeat and not exchange.after else []  # for a snapshot
         self._open: Text | None = None  # of the message that is being written
@@ -212,10 +212,8 @@ class AguiFormat(Format):
             yield _event("TEXT_MESSAGE_END", messageId=said.message)
 
     def _state(self) -> bytes:
-        session = self._ids["threadId"]
-        return _event(
-            "STATE_SNAPSHOT", snapshot={"run": self._run, "session": session, "board": [*self._tasks.values()]}
-        )
+        snapshot = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
+        return _event("STATE_SNAPSHOT", snapshot=snapshot)
 
     def _finished(self, outcome: dict[str, Any], usage: tuple[int, int] | None = None) -> bytes:
         tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}

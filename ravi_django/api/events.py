@@ -22,7 +22,9 @@ from ravi_django.kernel import AgentId, InvalidInputError, TopicId
 from ravi_django.kernel.identity import DEFAULT_NAMESPACE
 from ravi_django.models import Run, Ticket
 from ravi_django.runtime.streams import hidden
-from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, page, run_of_topic
+from ravi_django.runtime.streams.frames import STREAM
+from ravi_django.runtime.streams.live import check, live
+from ravi_django.runtime.streams.reading import EVERY, PAGE, Only, has_ended, on_this_thread, page, run_of_topic
 from ravi_django.services import shapes
 from ravi_django.services.openings import Opening, issue_ticket, keep_tickets
 
@@ -82,15 +84,21 @@ class EventViewSet(ApiViewSet):
     @documented(
         "topics_events",
         ok={(200, "text/event-stream"): str, (200, "application/json"): shapes.FramePageSerializer, 204: None},
-        errors=[400, 404],
-        parameters=[parameter("run", "A run of the tree; `agent.progress` contains it.", kind=UUID), *PAGING],
+        errors=[400, 404, 501],
+        parameters=[parameter("run", "A run of the tree; pages of `agent.stream` need it.", kind=UUID), *PAGING],
     )
     def topic(self, request: Any, type: str, source: str, namespace: str = DEFAULT_NAMESPACE) -> Any:
         """The events of one topic of a run's tree, as in `runs/{id}/events/`.
 
         `agent.stream/{agent key}` has the text of one agent, `agent.progress/{run id}` the steps of the whole tree.
+        A stream of the former without a run has the text of all runs of the agent that the user may see, from now on,
+        without numbers. Without Valkey or Redis it is a 501.
         """
-        return self._answer(request, Only(topic=TopicId(type, source, namespace)))
+        topic = TopicId(type, source, namespace)
+        if type == STREAM and "run" not in request.query_params and request.accepted_renderer.format == "sse":
+            check(topic)
+            return _stream(request, None, 0, Only(topic=topic))
+        return self._answer(request, Only(topic=topic))
 
     def _answer(self, request: Any, only: Only) -> Any:
         after = _after(request)
@@ -105,18 +113,24 @@ class EventViewSet(ApiViewSet):
         return _stream(request, run, after, only)
 
 
-def _stream(request: Any, run: Run, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
-    is_asgi = streams_asgi(request, f"send Accept: application/json for {request.get_full_path()}")
+def _stream(request: Any, run: Run | None, after: int, only: Only) -> HttpResponse | StreamingHttpResponse:
+    is_asgi = streams_asgi(
+        request, f"send Accept: application/json for {request.get_full_path()}{'' if run else ' with run='}"
+    )
     if request.method == "HEAD":
         return HttpResponse(content_type=sse.CONTENT_TYPE, headers=HEADERS)
-    if request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
+    if run and request.headers.get("Last-Event-ID") and has_ended(run.tree_id, after):
         return HttpResponse(status=204, headers=HEADERS)  # an EventSource reconnects no more
     opening = opening_of(request, run, limits.open_one(request.user, "streams"), only)
     if isinstance(request.auth, Ticket):
         opening.ticket = request.auth.id
         keep_tickets([opening])
-    stream = sse.stream if is_asgi else sse.stream_for_a_while
-    return streaming(stream(run.tree_id, after, opening))
+    if run is not None:
+        stream = sse.stream if is_asgi else sse.stream_for_a_while
+        return streaming(stream(run.tree_id, after, opening))
+    assert only.topic is not None
+    body = sse.events(live(only.topic, request.user), opening)
+    return streaming(body if is_asgi else on_this_thread(body))
 
 
 def streams_asgi(request: Any, instead: str) -> bool:
@@ -128,7 +142,7 @@ def streams_asgi(request: Any, instead: str) -> bool:
     return is_asgi
 
 
-def opening_of(request: Any, run: Run, place: str, only: Only = EVERY) -> Opening:
+def opening_of(request: Any, run: Run | None, place: str, only: Only = EVERY) -> Opening:
     whole = hidden.sees(request.user)
     return Opening(request.user.pk, base.credential_of(request), place, run, whole=whole, only=only)
 

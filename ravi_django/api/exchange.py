@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import async_to_sync
 from django.core.handlers.asgi import ASGIRequest
-from rest_framework import serializers
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.negotiation import DefaultContentNegotiation
 
@@ -19,12 +18,11 @@ from ravi_django.api import sse
 from ravi_django.api.base import ApiView, max_body, non_atomic
 from ravi_django.api.events import close_connections, opening_of, streaming, streams_asgi
 from ravi_django.conf import conf
-from ravi_django.kernel import InvalidInputError
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.streams.reading import with_pauses
+from ravi_django.runtime.runs import checks
+from ravi_django.runtime.streams.reading import on_this_thread, with_pauses
 from ravi_django.services import problems
 from ravi_django.services.exchanges import Exchange, waits_for_others
-from ravi_django.services.fields import IdField
 from ravi_django.services.pieces import Ended, Piece, pieces
 
 NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients would submit once more
@@ -95,7 +93,7 @@ class ExchangeView(ApiView):
             limits.close_one(place)
             raise
         body = sse.relay(_events(exchange, form), opening, bytes, partial(_fault, exchange, form))
-        return streaming(body if is_asgi else sse.on_this_thread(body))
+        return streaming(body if is_asgi else on_this_thread(body))
 
     def wait(self, begin: Callable[[], Exchange], form_of: Callable[[Exchange], F]) -> tuple[Exchange, F | None]:
         """The exchange and its format, after the last piece. No format: the run goes on after RAVI["WAIT_S"]. Under
@@ -174,10 +172,6 @@ def after_wait(exchange: Exchange) -> str:
     return f"run {run} has not ended in time and goes on: read it at runs/{run}/, or use a stream"
 
 
-def session_id(value: Any, field: str) -> Any:
-    if value is None or value == "":
-        return None
-    try:
-        return IdField().run_validation(value)
-    except serializers.ValidationError as error:
-        raise InvalidInputError(f"not the id of a session: {value!r:.50}", field=field) from error
+def thread_of(value: Any, field: str) -> checks.Thread | None:
+    """The client's own word for its conversation."""
+    return None if value is None or value == "" else checks.Thread(checks.check_name(value, field))

@@ -334,8 +334,10 @@ class SessionFilters(Rows):
     search = search("the title")
     ordering = filters.OrderingFilter(fields={"id": "created_at", "updated_at": "updated_at"})
     mine = filters.BooleanFilter(method="of_reader", help_text="Only the reader's own. A superuser sees those of all.")
+    name = filters.CharFilter(max_length=LONGEST, help_text="Only conversations with this name.")
     newest_fork = filters.BooleanFilter(
-        method="newest_of_family", help_text="Of those that were forked from each other, only the last one spoken in."
+        method="newest_of_family",
+        help_text="Of those that were forked from each other only the last one spoken in; `true` without `name`.",
     )
 
     class Meta(Rows.Meta):
@@ -347,6 +349,12 @@ class SessionFilters(Rows):
 
     def of_reader(self, rows: QuerySet[Session], name: str, value: bool) -> QuerySet[Session]:
         return rows.filter(owner=self.request.user) if value else rows
+
+    def filter_queryset(self, queryset: QuerySet[Session]) -> QuerySet[Session]:
+        chosen = self.form.cleaned_data
+        if chosen["newest_fork"] is None:
+            chosen["newest_fork"] = not chosen["name"]
+        return super().filter_queryset(queryset)
 
     def newest_of_family(self, rows: QuerySet[Session], name: str, value: bool) -> QuerySet[Session]:
         if not value:

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from ravi_django import access
 from ravi_django.api.base import ApiView
-from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, session_id
+from ravi_django.api.exchange import NO_RETRY, ExchangeView, Format, after_wait, thread_of
 from ravi_django.api.openapi import documented
 from ravi_django.models import Agent
 from ravi_django.services import exchanges, problems
@@ -73,7 +73,7 @@ class ChatSerializer(StrictSerializer):
     messages = MessagesField(help_text="Only those after the last one of the assistant count")
     stream = FlagField(required=False, allow_null=True)
     stream_options = OptionsSerializer(required=False, allow_null=True)
-    metadata = ObjectField(required=False, allow_null=True, help_text="`session`: of the conversation")
+    metadata = ObjectField(required=False, allow_null=True, help_text="`session`: the conversation, by id or name")
 
 
 class ChatView(OpenAIView, ExchangeView):
@@ -82,7 +82,8 @@ class ChatView(OpenAIView, ExchangeView):
 
     @documented("v1_chat_completions", request=ChatSerializer, ok={200: dict}, errors=[404, 409, 504])
     def post(self, request: Any) -> Any:
-        """OpenAI's chat completions. `metadata.session` of the answer continues the conversation.
+        """OpenAI's chat completions. `metadata.session` of the answer continues the conversation; a call may
+        also choose its name, of at most 200 characters.
 
         A request to the user is a tool call, which a tool message answers: `{"action": "approve"}`, or a text. 504
         after RAVI["WAIT_S"]; the run goes on.
@@ -90,7 +91,7 @@ class ChatView(OpenAIView, ExchangeView):
         given = self.given(ChatSerializer)
         found = exchanges.read(_sent(given.pop("messages")))
         metadata = dict(given.get("metadata", {}))
-        session = session_id(metadata.pop("session", None), "metadata.session")
+        session = thread_of(metadata.pop("session", None), "metadata.session")
         options = {"metadata": metadata, "idempotency_key": self.key}
         begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)
         counts = given.get("stream_options", {}).get("include_usage", False)

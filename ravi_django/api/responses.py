@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 from rest_framework.response import Response
 
-from ravi_django.api.exchange import ExchangeView, Format, session_id
+from ravi_django.api.exchange import ExchangeView, Format, thread_of
 from ravi_django.api.openai import INSTEAD, OpenAIView, arguments_of, failure, timed_out
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import InvalidInputError
@@ -22,7 +22,7 @@ from ravi_django.services.pieces import Asked, Ended, Piece, Text
 class ResponsesSerializer(StrictSerializer):
     model = AgentField(help_text="An agent: type/key")
     input = ValueField(help_text="A text, or a list of messages and function_call_output items")
-    conversation = ValueField(required=False, allow_null=True, help_text="The session: its id, or {id}")
+    conversation = ValueField(required=False, allow_null=True, help_text="The conversation: its id or name, or {id}")
     stream = FlagField(required=False, allow_null=True)
     metadata = ObjectField(required=False, allow_null=True)
 
@@ -33,7 +33,8 @@ class ResponsesView(OpenAIView, ExchangeView):
 
     @documented("v1_responses", request=ResponsesSerializer, ok={200: dict}, errors=[404, 409, 504])
     def post(self, request: Any) -> Any:
-        """OpenAI's responses. `conversation` of the answer continues the conversation.
+        """OpenAI's responses. `conversation` of the answer continues the conversation; a call may also choose its name,
+        of at most 200 characters.
 
         A request to the user is a function_call item, which a function_call_output item answers. 504 after
         RAVI["WAIT_S"]; the run goes on.
@@ -43,7 +44,7 @@ class ResponsesView(OpenAIView, ExchangeView):
         conversation = given.get("conversation")
         if isinstance(conversation, dict):
             conversation = conversation.get("id")
-        session = session_id(conversation, "conversation")
+        session = thread_of(conversation, "conversation")
         metadata = given.get("metadata")
         options = {"metadata": metadata, "idempotency_key": self.key}
         begin = partial(exchanges.begin, request.user, given["model"], session, found, **options)

@@ -122,7 +122,7 @@ class RunViewSet(ApiViewSet):
         """Start a run.
 
         201 with the run; 200 with the first run if the idempotency key was used before with the same body, 409 if it
-        was used with another one. Without a session a new one is created.
+        was used with another one. Without a session a new one is created, as for a new name.
         """
         return start(request.user, **self.given(shapes.RunRequestSerializer))
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -38,16 +38,20 @@ def retry() -> bytes:
 
 def _event(opening: Opening, frame: dict[str, Any]) -> bytes:
     opening.ended = frame["type"] == "stream.done"
-    number = frame.get("end", frame["seq"])
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (number, frame["type"].encode(), to_json(frame))
+    number = b"id: %d\n" % frame.get("end", frame["seq"]) if "seq" in frame else b""  # live text has none
+    return b"%sevent: %s\ndata: %s\n\n" % (number, frame["type"].encode(), to_json(frame))
 
 
-async def stream(tree: UUID, after: int, opening: Opening) -> AsyncIterator[bytes]:
-    """`retry:`, then every event above `after`, until stream.done or until the opening is revoked.
+def stream(tree: UUID, after: int, opening: Opening) -> AsyncGenerator[bytes]:
+    """Every event above `after`, until stream.done; see `events`."""
+    return events(follow(tree, after, whole=opening.whole, only=opening.only), opening)
+
+
+async def events(frames: AsyncGenerator[dict[str, Any]], opening: Opening) -> AsyncGenerator[bytes]:
+    """`retry:`, then the frames as events, until they end or the opening is revoked.
 
     After a failure the stream ends without stream.done: the client reconnects and misses nothing.
     """
-    frames = follow(tree, after, whole=opening.whole, only=opening.only)
     first = retry()
     async for piece in relay(frames, opening, partial(_event, opening)):
         yield first + piece
@@ -96,23 +100,6 @@ def _closed_after(seconds: float, *found: AsyncGenerator[Any]) -> Iterator[list[
         yield closing
     finally:
         timer.cancel()
-
-
-def on_this_thread(found: AsyncGenerator[bytes]) -> Iterator[bytes]:
-    """The stream on an event loop of its own, for `runserver`, which has a thread for each request."""
-
-    async def following() -> bytes:
-        return await anext(found)
-
-    with asyncio.Runner() as runner:
-        try:
-            while True:
-                try:
-                    yield runner.run(following())
-                except StopAsyncIteration:
-                    return
-        finally:
-            runner.run(found.aclose())
 
 
 def stream_for_a_while(tree: UUID, after: int, opening: Opening) -> Iterator[bytes]:

@@ -58,6 +58,7 @@ from ravi_django.kernel.errors import (
     ToolRefused as ToolRefused,
     TransientError as TransientError,
     UncertainEffectError as UncertainEffectError,
+    UnsupportedError as UnsupportedError,
 )
 from ravi_django.kernel.event_types import (
     Event as Event,
@@ -72,6 +73,7 @@ from ravi_django.kernel.flow import (
 from ravi_django.kernel.identity import AgentId as AgentId, TopicId as TopicId
 from ravi_django.kernel.llm import (
     ChatModel as ChatModel,
+    FinishReason as FinishReason,
     GenerationOptions as GenerationOptions,
     ModelEvent as ModelEvent,
     ModelResponse as ModelResponse,
@@ -88,7 +90,9 @@ from ravi_django.kernel.messages import (
     PayloadBase as PayloadBase,
     ProgressPayload as ProgressPayload,
     ReasoningDelta as ReasoningDelta,
+    StreamAlive as StreamAlive,
     StreamDone as StreamDone,
+    StreamEvent as StreamEvent,
     StreamRestart as StreamRestart,
     TextDelta as TextDelta,
     ToolCallDelta as ToolCallDelta,
@@ -116,6 +120,14 @@ from ravi_django.kernel.people import (
     ApprovalDecision as ApprovalDecision,
     HumanInput as HumanInput,
     Step as Step,
+)
+from ravi_django.kernel.stream import (
+    BoardChanged as BoardChanged,
+    ErrorEvent as ErrorEvent,
+    RequestClosed as RequestClosed,
+    RequestOpened as RequestOpened,
+    StreamGap as StreamGap,
+    event_of as event_of,
 )
 from ravi_django.kernel.supervision import (
     CancellationToken as CancellationToken,

@@ -79,12 +79,14 @@ class ToolUseBlock(Block):
     arguments: dict[str, Any] = Field(default_factory=dict)
     call_id: str
     hidden: Literal[True] | None = None  # its tool is visible to staff alone; the engine sets it
+    origin: dict[str, Any] | None = None  # its model's `family`, with the `id` and the text of `arguments` as they came
 
 
 class ThinkingBlock(Block):
     type: Literal["thinking"] = "thinking"
     text: str
-    signature: str | None = None  # the provider's proof; sent back unchanged
+    signature: str | None = None  # the provider's proof; sent back unchanged, to models of the `origin`'s family
+    origin: dict[str, Any] | None = None
 
 
 class UIResourceBlock(Block):

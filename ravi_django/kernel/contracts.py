@@ -123,10 +123,18 @@ class RunContext(Protocol):
         """Call one of the agent's tools. A tool's error or bad arguments come back as `status == "error"`."""
 
     async def spawn(
-        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
+        self,
+        target: AgentId | str,
+        boot: Message | str | None = None,
+        *,
+        priority: Priority | None = None,
+        memory: str = "none",
     ) -> RunHandle:
         """Start a child run, in a session of its own, with this run's owner, tenant, deadline and share of the tree's
         budgets, and by default its priority.
+
+        `memory`: "conversation" lets the child read what its agent was told and answered in earlier child runs of the
+        root run's conversation, and keeps its turns for later ones. With "none" its turns are deleted when it ends.
 
         Raises AgentNotFoundError, and SpawnDeniedError when the tree is too deep or full: in a full tree HIGH and
         CRITICAL children pause the lowest run that is strictly lower.
@@ -139,10 +147,14 @@ class RunContext(Protocol):
         *,
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        context: bool = True,
     ) -> None:
         """End here without a reply: `target` continues as this run, with its caller, session, depth and budgets. It
         answers the message `answers` of the inbox (by default the first without a reply). Without a `task` it gets that
         message; later messages of the inbox go along. Never returns.
+
+        It reads what the session's person has said and was answered by any agent; with `context=False`, in this run,
+        its own turns alone.
 
         This agent's live children are cancelled, as at any end of it. `closing` is awaited once no reason against the
         handoff is known: the agent stores its last turn there.
@@ -156,17 +168,25 @@ class RunContext(Protocol):
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome: ...
 
     async def ask(
-        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
+        self,
+        target: RunHandle | AgentId | str,
+        message: Message | str,
+        *,
+        timeout: float | timedelta | None = None,
+        memory: str = "none",
     ) -> AskOutcome:
-        """Send a message and wait for its reply: to a run, or to an agent's address, for which a child run starts."""
+        """Send a message and wait for its reply: to a run, or to an agent's address, for which a child run starts.
+        `memory` of such a child: see `spawn`."""
 
     async def reply(self, message: Message, result: Any) -> None:
         """Answer a message. The last reply is also the run's output."""
 
-    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None: ...
+    async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
+        """Deliver a message and go on. To a TopicId like `emit`."""
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
-        """Publish to the present followers of `topic`, in the run's tenant: a text, or JSON; of a Message its payload.
+        """Publish to the present followers of `topic`, in the run's tenant: a text, JSON, or a Message, which keeps its
+        id, correlation, causation and metadata.
 
         Once, however often the run is taken over. With an `id` (at most 200 characters) the run publishes it once,
         wherever its code does so again; a fork is another publisher.

@@ -9,6 +9,7 @@ KernelError
 │   └── ToolArgumentsError     returned to the model as the tool's result
 ├── SecretRefusedError         a key in a stored value: give it to the model's client
 ├── ForbiddenError             the user may see it, and may not do that
+├── UnsupportedError           the site is not set up for it; the message says what it needs
 ├── ConflictError              the state forbids it; read the run and decide again
 │   ├── ThreadBusyError        the agent is at work in the conversation: wait, steer or interrupt it
 │   ├── IllegalTransitionError
@@ -112,6 +113,10 @@ class SecretRefusedError(KernelError):
 
 class ForbiddenError(KernelError):
     """The user may see it, and may not do that; the message says who may."""
+
+
+class UnsupportedError(KernelError):
+    """The site is not set up for it; the message says what it needs."""
 
 
 class ConflictError(KernelError):

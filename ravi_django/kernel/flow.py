@@ -46,7 +46,9 @@ class FinishAgentResult:
     """Hand over: the agent `target` takes this one's run, session, depth and caller, and answers in its place.
 
     task: its task; None gives it the message that this agent was asked with.
+    context: whether it reads what the session's person and other agents have said.
     """
 
     target: AgentId | str
     task: Message | str | None = None
+    context: bool = True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -15,7 +16,7 @@ from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import ContentBlock
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.json_values import digest_of
-from ravi_django.kernel.messages import ReasoningDelta, StreamRestart, TextDelta, ToolCallDelta
+from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, StreamRestart, TextDelta, ToolCallDelta
 from ravi_django.kernel.secrets import refuse_secrets
 from ravi_django.kernel.supervision import RunMeta
 from ravi_django.kernel.tools import ToolSpec, specs_of
@@ -44,6 +45,7 @@ class GenerationOptions(BaseModel):
     max_tokens: int | None = None  # of output
     stop: list[str] | None = None
     reasoning_effort: str | None = None
+    cache_life: Literal["1h"] | None = None  # of the provider's cache, where it can be chosen; None: its default
     response_format: dict[str, Any] | None = None
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
@@ -75,8 +77,34 @@ class GenerationOptions(BaseModel):
 
     @cached_property
     def digest(self) -> str:
-        """Over everything but the tools. Computed once."""
-        return digest_of(self.model_dump(exclude={"tools"}, exclude_none=True))
+        """Over all that the answer depends on, but for the tools. Computed once."""
+        return digest_of(self.model_dump(exclude={"tools", "cache_life"}, exclude_none=True))
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    CALLS = "tool_calls"
+    LENGTH = "length"  # at the limit of output tokens
+    FILTER = "content_filter"
+    REFUSAL = "refusal"
+    ERROR = "error"
+
+    @classmethod
+    def of(cls, name: str) -> FinishReason:
+        """From the name that a provider uses."""
+        name = name.lower()
+        return _REASONS.get(name) or (cls(name) if name in cls._value2member_map_ else cls.STOP)
+
+
+_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,  # Mistral
+    "tool_use": FinishReason.CALLS,
+    "function_call": FinishReason.CALLS,
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), FinishReason.FILTER),
+}
 
 
 class ModelResponse(BaseModel):
@@ -88,7 +116,7 @@ class ModelResponse(BaseModel):
     usage: Usage = Field(default_factory=Usage)
     cost: float | None = None
     model: str = ""  # the name that the provider reported
-    finish_reason: str = "stop"
+    finish_reason: str = FinishReason.STOP
     cached: bool = False  # from a cache of this site: no model was called, at no cost
 
     @classmethod
@@ -103,8 +131,13 @@ class ModelResponse(BaseModel):
     def text(self) -> str:
         return self.message.text
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no words and no calls, and the provider says no reason. Thoughts alone are empty."""
+        return self.finish_reason == FinishReason.STOP and not (self.text.strip() or self.message.tool_calls)
 
-ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamRestart | ModelResponse
+
+ModelEvent = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive | StreamRestart | ModelResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +188,8 @@ class ChatModel(Protocol):
     """A model client. One object serves concurrent calls.
 
     Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
-    None` (tokens), `count_tokens(messages) -> int` and `supports_schema() -> bool` (whether `response_format` may hold
-    a JSON schema). None of them uses the network.
+    None` (tokens), `count_tokens(messages) -> int`, `supports_schema() -> bool` (whether `response_format` may hold a
+    JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network.
     """
 
     name: str  # the logical name: part of a recorded call's identity

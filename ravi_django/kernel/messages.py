@@ -15,27 +15,35 @@ from ravi_django.kernel.content import ContentBlock, text_of
 from ravi_django.kernel.identity import AgentId, TopicId
 
 
-class _Streamed(BaseModel):
-    """`seq` rises over the whole run tree; 0 until the publisher has numbered it."""
+class StreamEvent(BaseModel):
+    """An event of a run tree. `depth` and the parent let a UI draw the tree."""
 
     model_config = ConfigDict(frozen=True)
 
-    seq: int = 0
+    seq: int = 0  # rises over the whole run tree; 0 until the publisher has numbered it
     agent_id: AgentId | None = None
     run_id: str | None = None
+    parent_id: AgentId | None = None  # the agent of the run that started this one
+    parent_run_id: str | None = None
+    depth: int = 0
+    ts: datetime | None = None
 
 
-class TextDelta(_Streamed):
+class TextDelta(StreamEvent):
     type: Literal["text.delta"] = "text.delta"
     text: str
+    call: str = ""  # the model call, in a run's stream
+    attempt: str = ""  # a new one of the same call replaces the text of the earlier one
 
 
-class ReasoningDelta(_Streamed):
+class ReasoningDelta(StreamEvent):
     type: Literal["reasoning.delta"] = "reasoning.delta"
     text: str
+    call: str = ""
+    attempt: str = ""
 
 
-class ToolCallDelta(_Streamed):
+class ToolCallDelta(StreamEvent):
     """A piece of a tool call that the model is writing. The call itself comes whole, with the response."""
 
     type: Literal["tool_call.delta"] = "tool_call.delta"
@@ -45,7 +53,13 @@ class ToolCallDelta(_Streamed):
     arguments: str = ""  # the next fragment of their JSON
 
 
-class StreamRestart(_Streamed):
+class StreamAlive(StreamEvent):
+    """The model is at work, and has nothing to show yet: it counts against silence alone."""
+
+    type: Literal["stream.alive"] = "stream.alive"
+
+
+class StreamRestart(StreamEvent):
     """The text so far is void: another model answers from the beginning."""
 
     type: Literal["stream.restart"] = "stream.restart"
@@ -53,15 +67,17 @@ class StreamRestart(_Streamed):
     error_type: str  # the error of the model before
 
 
-class CompletionEvent(_Streamed):
+class CompletionEvent(StreamEvent):
     """The end of one model call."""
 
     type: Literal["completion"] = "completion"
     content: list[ContentBlock] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
+    call: str = ""
+    cost: float | None = None  # US dollars; None: unknown
 
 
-class StreamDone(_Streamed):
+class StreamDone(StreamEvent):
     """The end of the tree's stream; `reason` is the root's final status."""
 
     type: Literal["stream.done"] = "stream.done"
@@ -79,15 +95,12 @@ class AgentStep(StrEnum):
     ERROR = "error"
 
 
-class AgentProgress(_Streamed):
-    """One step of an agent; `depth` and `parent_id` let a UI draw the tree."""
+class AgentProgress(StreamEvent):
+    """One step of an agent."""
 
     type: Literal["progress"] = "progress"
     step: AgentStep
-    parent_id: AgentId | None = None
-    depth: int = 0
     content: Any = None  # JSON; what the step is about
-    ts: datetime | None = None
 
 
 class PayloadBase(BaseModel):
@@ -117,6 +130,8 @@ class ControlPayload(PayloadBase):
 
 
 class ProgressPayload(PayloadBase):
+    """Sent to the parent (`ctx.send`), it is a `progress` frame of the tree's stream and no message."""
+
     kind: Literal["progress"] = "progress"
     progress: AgentProgress
 
@@ -200,7 +215,7 @@ class Message(BaseModel):
     target: TopicId | AgentId
     sender: AgentId | None = None  # None: sent by the system or a person
     payload: Payload
-    correlation_id: str = ""  # one conversation
+    correlation_id: str = ""  # one conversation; "": that of the sender's tree
     causation_id: str | None = None  # the message that led to this one
     reply_to: str | None = None  # the run that asked
     metadata: dict[str, Any] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 The agent level wraps `agent.run` and runs in every lease, also in a replay: its effects go through `ctx`. The chat and
 function levels wrap the call itself, inside the journaled effect: they run only when the call is made, the journal
-stores the chain's result, and a replay runs none of them.
+stores the chain's result, and a replay of that result runs none of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FunctionContext:
     """One tool call that is made. Replace `arguments` before `call_next` (they are validated again), `result` after it.
     Setting `result` without `call_next` answers in the tool's place, which does not run."""
 
-    ctx: RunContext  # for its identity: effects through it are refused here
+    ctx: RunContext  # before `call_next` it may ask_human, approve, log, now and pin; other calls are refused
     path: str  # where in the run
     tool: Tool
     arguments: dict[str, Any]  # as the model gave them: JSON
@@ -108,8 +108,8 @@ class FunctionMiddleware(ABC):
     for the model. A transactional tool has committed when `call_next` returns. GuardrailError is not an error for the
     model: it is recorded with the call and raised to the agent, by a replay too.
 
-    No approval can be requested here: the call is journaled already, and nothing in it can wait for days. Approvals
-    come before the call begins (`approval_handler=` of ReActAgent).
+    Before `call_next` it may ask a person through `context.ctx` (`ask_human`, `approve`), `log`, and use `now` and
+    `pin`. Any other call of `context.ctx`, and any after `call_next`, fails the run with InvalidInputError.
     """
 
     @abstractmethod

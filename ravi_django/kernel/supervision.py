@@ -151,6 +151,7 @@ class RunMeta(BaseModel):
     trace_id: str = ""
     tenant_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)  # of the run, as it was submitted
+    result_schema: dict[str, Any] | None = None  # JSON Schema of the result that the request asked for
 
     def child(self, *, trace_id: str | None = None) -> RunMeta:
         """A copy whose token is cancelled with this one's."""

@@ -87,6 +87,7 @@ class Tool:
     max_result_bytes: int | None = None  # shown to the model; at most RAVI["MAX_RESULT_BYTES"]
     context_parameter: str | None = None  # the parameter that gets the RunContext, hidden from the model
     input_parameter: str | None = None  # the one that gets a person's HumanInput after a pause, hidden too
+    waits: bool = False  # a call may wait for a person without `input_parameter` and approval
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments ready for `execute`. Raises ToolArgumentsError with a message for the model.

@@ -175,6 +175,7 @@ class Migration(migrations.Migration):
                 ('agent_version', models.IntegerField(blank=True, help_text='For an agent in the database: the version of its spec that this run uses', null=True)),
                 ('idempotency_scope', models.CharField(editable=False, help_text='Hash of user, agent and key', max_length=64, null=True)),
                 ('request_digest', models.CharField(blank=True, default='', editable=False, max_length=64)),
+                ('result_schema', models.TextField(blank=True, db_default='', default='', editable=False, help_text='JSON Schema of the output, from the request')),
                 ('lease_owner', models.CharField(blank=True, default='', max_length=100)),
                 ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
                 ('lease_epoch', models.BigIntegerField(default=0, help_text='The fence: rises with every claim')),
@@ -399,8 +400,12 @@ class Migration(migrations.Migration):
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('title', models.CharField(blank=True, max_length=200)),
+                ('name', models.CharField(blank=True, default='', help_text="Set by the owner's program, or empty", max_length=200)),
+                ('owner_key', models.CharField(blank=True, default='', help_text="If it has a name: the owner's primary key, or empty", max_length=200)),
                 ('agent', models.CharField(blank=True, help_text="The agent of the last turn", max_length=302)),
                 ('family', models.UUIDField(blank=True, help_text='The first of the conversations that were forked from each other; null for it', null=True)),
+                ('memory_of', models.UUIDField(blank=True, editable=False, help_text="For a child that remembers: its root run's conversation", null=True)),
+                ('ended_at', models.DateTimeField(blank=True, editable=False, help_text='When that child ended: the next ones read its turns', null=True)),
                 ('next_position', models.BigIntegerField(default=0, help_text='Position of the next turn')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('updated_at', models.DateTimeField(auto_now=True)),
@@ -580,6 +585,8 @@ class Migration(migrations.Migration):
                 ('content', models.JSONField(help_text='Content blocks; null where `entry` holds them', null=True)),
                 ('name', models.CharField(blank=True, default='', max_length=100)),
                 ('keeps', models.IntegerField(blank=True, help_text='In a summary: the number of turns directly before it that it keeps', null=True)),
+                ('shared', models.BooleanField(default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them")),
+                ('seen', models.BigIntegerField(blank=True, help_text="In a summary: the position up to which its run has read other agents' turns", null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('entry', models.ForeignKey(db_constraint=False, db_index=False, help_text='The model or tool call of the same run that holds the blocks', null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='ravi.journalentry')),
                 ('run', models.ForeignKey(db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='turns', to='ravi.run')),
@@ -797,6 +804,10 @@ class Migration(migrations.Migration):
             model_name='session',
             index=models.Index(fields=['owner', '-id'], name='ravi_session_owner_idx'),
         ),
+        migrations.AddConstraint(
+            model_name='session',
+            constraint=models.UniqueConstraint(condition=models.Q(('name', ''), _negated=True), fields=('tenant', 'owner_key', 'name'), name='ravi_session_name'),
+        ),
         migrations.AddIndex(
             model_name='session',
             index=models.Index(condition=models.Q(('parent_session__isnull', False)), fields=['parent_session'], name='ravi_session_children'),
@@ -804,6 +815,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='session',
             index=models.Index(condition=models.Q(('family__isnull', False)), fields=['family'], name='ravi_session_family'),
+        ),
+        migrations.AddIndex(
+            model_name='session',
+            index=models.Index(condition=models.Q(('ended_at__isnull', False)), fields=['memory_of', '-ended_at'], name='ravi_session_memory'),
         ),
         migrations.AddIndex(
             model_name='session',

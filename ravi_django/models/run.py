@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
@@ -10,6 +11,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
+from ravi_django.kernel.messages import StreamEvent
 from ravi_django.kernel.supervision import Priority
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
@@ -63,6 +65,9 @@ class Run(Owned):
         max_length=64, null=True, editable=False, help_text="Hash of user, agent and key"
     )
     request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
+    result_schema = models.TextField(  # text: its properties keep their order
+        blank=True, default="", db_default="", editable=False, help_text="JSON Schema of the output, from the request"
+    )
 
     # --- the lease
     lease_owner = models.CharField(max_length=100, blank=True, default="")
@@ -209,9 +214,25 @@ class Run(Owned):
         timedelta), and RuntimeError inside a transaction, on an event loop, and with RAVI["ENGINE"] = "manual"."""
         return cast(Self, import_string("ravi_django.runtime.runs.results.wait")(self, timeout))
 
-    def result(self, timeout: float | timedelta | None = None) -> str:
-        """`wait`, then the output. Raises RunFailedError when the run failed, was cancelled or is blocked."""
-        return str(import_string("ravi_django.runtime.runs.results.result")(self, timeout))
+    def result(self, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
+        """`wait`, then the output: a text, or for a typed result an instance of its type. `result_type` reads it as
+        another type. A process without the type gets the JSON value.
+
+        Raises RunFailedError when the run failed, was cancelled or is blocked, ResultInvalidError for an output that is
+        not of the type, and what `wait` raises.
+        """
+        return import_string("ravi_django.runtime.runs.results.result")(self, result_type, timeout)
+
+    def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
+        """The events of the run's tree above the number `after`, as they come, to its end. With `user` what they may
+        see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does."""
+        follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.events")
+        return follow(self, after, user=user)
+
+    def aevents(self, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """`events` on an event loop: `async for event in run.aevents()`."""
+        follow: Callable[..., AsyncGenerator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.aevents")
+        return follow(self, after, user=user)
 
     @property
     def tree_id(self) -> Any:

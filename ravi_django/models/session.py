@@ -10,6 +10,8 @@ from django.utils.translation import gettext_lazy as _
 from ravi_django.models.base import Owned, OwnedQuerySet
 from ravi_django.models.ids import uuid7
 
+NAMELESS = {"name": "", "owner_key": ""}  # both together: the name of two deleted users is no name of one nobody
+
 
 class SessionQuerySet(OwnedQuerySet):
     def for_user(self, user: Any) -> Self:
@@ -24,6 +26,10 @@ class Session(Owned):
     """A conversation: it has the history, and many runs."""
 
     title = models.CharField(max_length=200, blank=True)
+    name = models.CharField(max_length=200, blank=True, default="", help_text="Set by the owner's program, or empty")
+    owner_key = models.CharField(
+        max_length=200, blank=True, default="", help_text="If it has a name: the owner's primary key, or empty"
+    )
     agent = models.CharField(max_length=302, blank=True, help_text=_("The agent of the last turn"))
     parent_session = models.ForeignKey(
         "self",
@@ -40,6 +46,12 @@ class Session(Owned):
     family = models.UUIDField(
         null=True, blank=True, help_text="The first of the conversations that were forked from each other; null for it"
     )
+    memory_of = models.UUIDField(
+        null=True, blank=True, editable=False, help_text="For a child that remembers: its root run's conversation"
+    )
+    ended_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When that child ended: the next ones read its turns"
+    )
     next_position = models.BigIntegerField(default=0, help_text="Position of the next turn")
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -47,12 +59,21 @@ class Session(Owned):
 
     class Meta:
         ordering = ["-id"]
+        constraints = [
+            # Not on the owner: a null is unequal to any other, so conversations of nobody would have equal names.
+            models.UniqueConstraint(
+                fields=["tenant", "owner_key", "name"], condition=~Q(name=""), name="ravi_session_name"
+            ),
+        ]
         indexes = [
             models.Index(fields=["owner", "-id"], name="ravi_session_owner_idx"),
             models.Index(
                 fields=["parent_session"], condition=Q(parent_session__isnull=False), name="ravi_session_children"
             ),
             models.Index(fields=["family"], condition=Q(family__isnull=False), name="ravi_session_family"),
+            models.Index(
+                fields=["memory_of", "-ended_at"], condition=Q(ended_at__isnull=False), name="ravi_session_memory"
+            ),
             models.Index(fields=["erasure", "id"], condition=Q(erasure__isnull=False), name="ravi_session_to_erase"),
         ]
 
@@ -101,6 +122,12 @@ class Turn(models.Model):
     name = models.CharField(max_length=100, blank=True, default="")
     keeps = models.IntegerField(
         null=True, blank=True, help_text="In a summary: the number of turns directly before it that it keeps"
+    )
+    shared = models.BooleanField(
+        default=False, help_text="All agents of the session read it: words of its person, or an agent's answer to them"
+    )
+    seen = models.BigIntegerField(
+        null=True, blank=True, help_text="In a summary: the position up to which its run has read other agents' turns"
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

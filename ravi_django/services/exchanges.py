@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError
 from django.db.models import Q
 
 from ravi_django import access, limits
@@ -182,22 +181,17 @@ def _inline(data: str, name: Any) -> dict[str, Any]:
     return {"type": kind_of(found["mime_type"]), **found, "name": name}
 
 
-def begin(user: Any, agent: AgentId, session: Session | UUID | None, found: Input, **options: Any) -> Exchange:
-    """Submit the input to `agent`, or answer the requests. Without a session a new one is made; more options: those of
-    `submit`. Raises the errors of both."""
+def begin(user: Any, agent: AgentId, thread: checks.Thread | None, found: Input, **options: Any) -> Exchange:
+    """Submit the input to `agent`, or answer the requests. Without a thread a new session is made; more options: those
+    of `submit`. Raises the errors of both."""
     whole = hidden.sees(user)
     if not found.answers:
-        try:
-            run, is_new = submit(user, agent, found.blocks, before=_check_answered, session=session, **options)
-        except IntegrityError:
-            if not isinstance(session, Session):
-                raise
-            options = {**options, "session": session.id, "before": _check_answered}
-            run, is_new = submit(user, agent, found.blocks, **options)  # another call has begun it
+        run, is_new = submit(user, agent, found.blocks, before=_check_answered, session=thread, **options)
         is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)
-    access.find(user, agent, session.id if isinstance(session, Session) else session)
-    root, after, is_repeat = _answer(user, checks.session_of(session, user), found)
+    session = checks.conversation_of(thread, checks.owner_of(user), site_rules.tenant_for(user))
+    access.find(user, agent, session.id if session else None)
+    root, after, is_repeat = _answer(user, session, found)
     return Exchange(user, root, after, whole, is_repeat)
 
 
@@ -212,16 +206,6 @@ def is_known(user: Any, agent: AgentId, key: str) -> bool:
     return Run.objects.filter(idempotency_scope=scope).exists()
 
 
-def session_for(user: Any, agent: AgentId, session_id: UUID | None, found: Input) -> Session | UUID | None:
-    """The session with this id. If there is none at all, a new one, which is stored with its first run: some clients
-    choose the id."""
-    if session_id is None or found.answers or Session.objects.filter(id=session_id).exists():
-        return session_id
-    text = " ".join(str(block.get("text", "")) for block in found.blocks)
-    tenant = site_rules.tenant_for(user)
-    return Session(id=session_id, owner=user, tenant=tenant, agent=str(agent), title=" ".join(text.split())[:80])
-
-
 def submit(
     user: Any, agent: AgentId, input: Any, *, before: Callable[[Any, Any], None] | None = None, **options: Any
 ) -> tuple[Run, bool]:
@@ -233,6 +217,9 @@ def submit(
     if "priority" in options:
         access.check_priority(user, Priority[options["priority"].upper()])
     tenant = "" if session else site_rules.tenant_for(user)  # else the session's
+    if isinstance(session, str):
+        session = checks.named(session, checks.owner_of(user), site_rules.tenant_for(user))
+        tenant = session.tenant
     session_id = session.id if isinstance(session, Session) else session
 
     def find(address: AgentId) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC
 from itertools import islice
 from typing import Any
@@ -72,6 +73,15 @@ class IdField(serializers.UUIDField):
         if not isinstance(data, str):
             self.fail("invalid", value=data)
         return UUID(str(super().to_internal_value(data)))
+
+
+@extend_schema_field({"type": "string", "maxLength": 200, "description": "The id of a session, or a name"})
+class ConversationField(TextField):
+    def to_internal_value(self, data: Any) -> Any:
+        text = super().to_internal_value(data)
+        with suppress(ValueError):
+            return UUID(text)
+        return text
 
 
 class TimeField(serializers.DateTimeField):

@@ -26,6 +26,7 @@ from ravi_django.kernel import (
     KernelError,
     NotFoundError,
     RateLimitedError,
+    UnsupportedError,
 )
 
 STATUSES = {  # the code of an error, and its description in the OpenAPI document
@@ -41,6 +42,7 @@ STATUSES = {  # the code of an error, and its description in the OpenAPI documen
     415: ("unsupported_media_type", "The body is not application/json."),
     429: ("throttled", "Too many calls of this user; `Retry-After` is the number of seconds to wait."),
     500: ("internal", "An error of the server; it has been logged."),
+    501: ("unsupported", "The site is not set up for it."),
     503: (
         "unavailable",
         "A service cannot be reached; or `busy`: the process has no room for the body.",
@@ -85,7 +87,7 @@ def respond(exc: Exception, context: dict[str, Any], shape: Callable[[Problem], 
     problem = problem_of(exc)
     set_rollback()
     response = Response(shape(problem), status=problem.status, headers=problem.headers)
-    if problem.status >= 500 and problem.code != "busy":
+    if problem.status >= 500 and problem.status != 501 and problem.code != "busy":
         _report(exc, context["request"]._request, response)
     return response
 
@@ -120,6 +122,7 @@ _KERNEL: dict[type[KernelError], int] = {  # a subclass before its base class
     InvalidInputError: 400,
     NotFoundError: 404,
     ForbiddenError: 403,
+    UnsupportedError: 501,
 }
 
 

@@ -21,6 +21,7 @@ from ravi_django.runtime.teams import board
 from ravi_django.services.fields import (
     AgentField,
     BudgetField,
+    ConversationField,
     IdField,
     InputField,
     NumberField,
@@ -102,7 +103,7 @@ class RunRowSerializer(RunSerializer):
 
     @classmethod
     def read(cls, rows: Any) -> Any:
-        return rows.defer("output").annotate(beginning=Left("output", cls.BEGINNING))
+        return rows.defer("output", "result_schema").annotate(beginning=Left("output", cls.BEGINNING))
 
 
 class RunDetailSerializer(RunSerializer):
@@ -155,7 +156,11 @@ class OnBusyField(serializers.ChoiceField):
 class RunRequestSerializer(StrictSerializer):
     agent = AgentField()
     input = InputField()
-    session = IdField(required=False, allow_null=True, help_text="A new session if absent")
+    session = ConversationField(
+        required=False,
+        allow_null=True,
+        help_text="The id of a session; or a name, new at first use. Else a new session",
+    )
     idempotency_key = TextField(required=False, allow_null=True, max_length=200)
     priority = PriorityField(required=False)
     budget = BudgetField(required=False, allow_null=True)
@@ -235,6 +240,7 @@ class FramePageSerializer(Shown[Any]):
 class SessionSerializer(Shown[Any]):
     id = IdField()
     title = serializers.CharField()
+    name = serializers.CharField(help_text="As a program has submitted it; empty: none")
     agent = serializers.SerializerMethodField(help_text="The agent last spoken to, type/key")
     parent = IdField(source="parent_session_id", allow_null=True, help_text="Set for a child run's own session")  # type: ignore[assignment]
     created_at = TimeField()

@@ -71,7 +71,7 @@ class Row:
 def runs_of(run: Run, user: Any) -> list[Run]:
     """The run's whole tree as far as the user may see it, oldest first. One query."""
     rows = Run.objects.for_user(user).filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
-    return list(rows.defer("output", "metadata", "budget").order_by("id"))
+    return list(rows.defer("output", "metadata", "budget", "result_schema").order_by("id"))
 
 
 def is_cut(runs: list[Run]) -> bool:
@@ -261,7 +261,7 @@ def _messages_before(call: JournalEntry, user: Any, most: int) -> Iterator[tuple
     for message in received:
         if content := (message.body["payload"].get("message") or {}).get("content"):
             yield message.created_at, "user", content if whole else hidden.blocks(content)
-    turns = Turn.objects.filter(session=call.run.session_id, agent=call.run.agent, keeps=None)
+    turns = Turn.objects.filter(Q(agent=call.run.agent) | Q(shared=True), session=call.run.session_id, keeps=None)
     earlier = turns.exclude(run=call.run_id).filter(created_at__lt=call.run.created_at).select_related("entry")
     for turn in earlier.order_by("-position")[:most]:
         yield turn.created_at, turn.role, turn.blocks if whole else hidden.blocks(turn.blocks)

@@ -21,7 +21,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people.site_rules import active_users
 from ravi_django.services.openings import Credential, is_gone, parts_of, take_ticket
 
-BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY = 4400, 4401, 4403, 4404, 4429
+BAD_REQUEST, UNKNOWN_USER, BAD_ORIGIN, NOT_FOUND, TOO_MANY, UNSUPPORTED = 4400, 4401, 4403, 4404, 4429, 4501
 
 MAX_SEQ = 2**63 - 1
 

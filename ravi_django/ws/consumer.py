@@ -13,17 +13,17 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic_core import to_json
 
 from ravi_django import access as rights, limits
-from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError
+from ravi_django.kernel import ConflictError, InvalidInputError, KernelError, RateLimitedError, TopicId
 from ravi_django.models import TERMINAL, Run, Session
 from ravi_django.models.base import Owned
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.submit import say
-from ravi_django.runtime.streams import hidden, reading
+from ravi_django.runtime.streams import hidden, live, reading
 from ravi_django.services import openings
 from ravi_django.services.openings import Credential, Opening, watched
 from ravi_django.ws import access, commands
-from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, Refused, query, uuid_of
+from ravi_django.ws.access import BAD_REQUEST, NOT_FOUND, TOO_MANY, UNSUPPORTED, Refused, query, uuid_of
 
 log = logging.getLogger("ravi.ws")
 
@@ -69,12 +69,12 @@ class StreamConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         raise NotImplementedError
 
     def cancelled(self) -> UUID:
-        """The run that `cancel` is for. Raises KernelError."""
-        raise NotImplementedError
+        """The run that `cancel` is for. Raises KernelError, by default for a socket that accepts only answers."""
+        raise InvalidInputError("this socket accepts only frames of the type answer", field="type")
 
     def addressed(self) -> tuple[str, UUID]:
         """The agent and the session that `message` is for; on a database thread. Raises KernelError."""
-        raise NotImplementedError
+        raise InvalidInputError("this socket accepts only frames of the type answer", field="type")
 
     def submitted(self) -> None:
         """A message of this client became a run."""
@@ -248,6 +248,25 @@ class RunConsumer(StreamConsumer):
     def addressed(self) -> tuple[str, UUID]:
         root = self.run.root or self.run
         return root.agent, root.session_id
+
+
+class TopicConsumer(StreamConsumer):
+    """The text of all runs of an agent that the user may see, from now on, without numbers. Accepts only `answer`."""
+
+    again = "the stream failed; open it again"
+
+    async def find(self) -> None:
+        try:
+            self._topic = TopicId(**self.scope["url_route"]["kwargs"])
+            live.check(self._topic)
+        except KernelError as error:
+            code = BAD_REQUEST if isinstance(error, InvalidInputError) else UNSUPPORTED
+            raise Refused(code, f"{error}"[:120]) from None
+
+    async def stream(self) -> None:
+        async with aclosing(live.live(self._topic, self.user)) as frames:
+            async for frame in frames:
+                await self._send(frame)
 
 
 class SessionConsumer(StreamConsumer):

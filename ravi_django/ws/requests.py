@@ -14,13 +14,12 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
 from ravi_django.conf import conf
-from ravi_django.kernel import InvalidInputError
 from ravi_django.models import HumanRequest, Run
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people import rights as people_rights
@@ -142,12 +141,6 @@ class RequestsConsumer(StreamConsumer):
         self._asked_at = 0.0
         self._known: dict[UUID, tuple[int, bool]] = {}  # version, and whether the user may answer
         self._shown: set[UUID] = set()  # the known requests that the client has
-
-    def cancelled(self) -> NoReturn:
-        raise InvalidInputError("this socket accepts only frames of the type answer", field="type")
-
-    def addressed(self) -> NoReturn:
-        self.cancelled()
 
     async def stream(self) -> None:
         every_s = COMPARE_S * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, no secret

@@ -101,38 +101,43 @@ def test_the_docs_reader_keeps_what_its_user_prefers(site: Path) -> None:
 
 
 TYPED = """
-import shop.parcels
+import shop.complaints, shop.parcels
 run = submit("react/parcels", "Order 7 has not come to Bern.")
+complaint = shop.complaints.read_complaint("Where is order 7?")
 run_until_idle()
-run.refresh_from_db()
-print(run.status, repr(shop.parcels.Parcel.model_validate_json(run.output)))
+print(repr(run.result()), repr(complaint.result()))
 """
 
 
 def test_the_docs_typed_agent_answers_in_its_form(site: Path) -> None:
-    (site / "shop/parcels.py").write_text(Page("typed-results").code("shop/parcels.py"))
+    for name in ("shop/parcels.py", "shop/complaints.py"):
+        (site / name).write_text(Page("typed-results").code(name))
 
     def script(body: Body) -> Reply:
         tried = body["messages"][-1]["role"] == "user" and "not a valid result" in body["messages"][-1]["content"]
+        if body["response_format"]["json_schema"]["name"] == "Complaint":
+            return Reply(text='{"order": 7, "angry": true}')
         return Reply(text=json.dumps({"order": 7 if tried else 0, "city": "Bern"}))
 
     ran, bodies = story(site, script, "-c", BEGIN + TYPED)
 
-    assert ran.stdout.splitlines() == ["completed Parcel(order=7, city='Bern')"], ran.stderr
-    assert bodies[0]["response_format"]["json_schema"]["name"] == "Parcel"
+    assert ran.stdout.splitlines() == ["Parcel(order=7, city='Bern') Complaint(order=7, angry=True)"], ran.stderr
+    assert {body["response_format"]["json_schema"]["name"] for body in bodies} == {"Parcel", "Complaint"}
     assert "Today is 20" in bodies[0]["messages"][0]["content"]
 
 
 ROWS = """
-import asyncio
 import shop.archive, shop.support
 print(shop.support.make_support().version, shop.support.make_support().version)
 run = shop.support.ask_support("When are you open on Sunday?")
 run_until_idle()
 run.refresh_from_db()
 print(run.status, run.agent_version, run.output)
-agent = asyncio.run(shop.archive.resume())
-print(agent.id, agent.tools.names(), len(asyncio.run(agent.context.history.get(agent.id, "s-1"))))
+from django.contrib.auth.models import User
+ada = User.objects.create_user("ada-2")
+first, second = (shop.archive.go_on("And 6 * 8?", ada) for _ in "12")
+run_until_idle()
+print(shop.archive.agent.tools.names(), first.session_id == second.session_id, first.session.name)
 """
 
 
@@ -148,9 +153,15 @@ def test_the_docs_agent_without_code_runs_and_conversations_come_back(site: Path
 
     ran, bodies = story(site, script, "-c", BEGIN + ROWS)
 
-    assert ran.stdout.splitlines() == ["1 1", "completed 1 We are closed.", "react/archivist ['calculator'] 4"], (
-        ran.stderr
-    )
+    assert ran.stdout.splitlines() == ["1 1", "completed 1 We are closed.", "['calculator'] True s-1"], ran.stderr
+    assert [message["role"] for message in bodies[2]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
     first = bodies[0]
     assert first["messages"][0]["content"].startswith("You help Ada, who is a new customer. Today is 20")
     assert [tool["function"]["name"] for tool in first["tools"]] == ["opening_hours", "current_time", "handoff_helper"]

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from ravi_django import emit, register, submit
 from ravi_django.models import Agent, Follow, JournalEntry, Publication, Run, Status
-from ravi_django.testing import FakeClock, journal_of, run_until_idle
+from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
 from tests.acceptance.api.api_support import permit
 from tests.support import world
 from tests.support.docs import Page
@@ -106,7 +106,7 @@ def test_the_pages_newsroom_and_reader_work_together(hinted, django_user_model, 
     world.silence(monkeypatch, "dispatch_send")
     monkeypatch.delenv("RAVI_MODEL", raising=False)
     page = NEWS.run("shop/news.py")
-    reading = page["begin_reading"](django_user_model.objects.create_superuser("ann"))
+    reading = page["begin_reading"](django_user_model.objects.create_user("ann"))
     run_until_idle()
     news = page["submit"](page["newsroom"], "Begin.")
     page["add_story"](news, SimpleNamespace(pk=1, title="Python", url="https://news.example/1", text="It is."))
@@ -121,6 +121,17 @@ def test_the_pages_newsroom_and_reader_work_together(hinted, django_user_model, 
     keys = re.search(r"logs it as\s+`feed.curated`:\s+`\{(.*?)\}`", NEWS.text, re.DOTALL)
     assert keys is not None and set(re.findall(r'"(\w+)"', keys[1])) == found[0].keys()
     assert Run.objects.filter(status=Status.SUSPENDED).count() == 2
+
+
+def test_the_pages_loop_of_ones_own_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAVI_MODEL", raising=False)
+    clerk = register(NEWS.run("shop/loop.py")["Clerk"]())
+    clerk.model = ScriptedModel([lambda messages, options: "a" * 2001 if len(messages) == 1 else "Short."])
+    first = drive(make_run("shop/clerk", text="one"))
+    second = drive(make_run("shop/clerk", text="and?", session=first.session))
+
+    assert (first.output, second.output) == ("Short.", "Short.")
+    assert [message.text for message in clerk.model.calls[-1].messages] == ["one", "a" * 2001, "and?"]
 
 
 def test_the_pages_rows_are_made() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from examples import approval, escalation, feed, metrics, research, router, supervisor, writer_critic
+from examples.seeds import cases, delegate, feed as seeds_feed, loop, proxy
 from ravi_django import register, signal, submit
-from ravi_django.kernel import Agent, ToolUseBlock, Usage
+from ravi_django.kernel import Agent, ToolUseBlock, TransientError, Usage
 from ravi_django.kernel.event_types import run_completed
 from ravi_django.models import HumanRequest, JournalEntry, Publication, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel, journal_of, run_until_idle
@@ -27,10 +28,10 @@ def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "dispatch_send")
 
 
-def begin(team: list[Agent], text: str) -> Run:
+def begin(team: list[Agent], text: str, **options: Any) -> Run:
     for agent in team:
         register(agent)
-    run = submit(team[0], text)
+    run = submit(team[0], text, **options)
     run_until_idle()
     run.refresh_from_db()
     return run
@@ -111,9 +112,13 @@ def test_a_person_is_asked_and_silence_is_no_consent(answered: bool) -> None:
     assert run.output == ("Pay half of it." if answered else "We have not decided on it yet. You will hear from us.")
 
 
-def invoicing(amount: int) -> ScriptedModel:
-    call = ToolUseBlock(tool_name="send_invoice", arguments={"customer": "ACME", "amount": amount}, call_id="c1")
+def calling(name: str, **arguments: Any) -> ScriptedModel:
+    call = ToolUseBlock(tool_name=name, arguments=arguments, call_id="c1")
     return ScriptedModel([call, lambda messages, options: messages[-1].content[0].text])
+
+
+def invoicing(amount: int) -> ScriptedModel:
+    return calling("send_invoice", customer="ACME", amount=amount)
 
 
 @pytest.fixture
@@ -268,6 +273,73 @@ def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any])
     assert told == {"react/worker": {"run.completed": 25, "tokens": 175, "cost": 12.5}}
 
 
+def office(tool: str, **arguments: Any) -> list[Agent]:
+    return cases.cases(calling(tool, **arguments), ScriptedModel("Bonjour"))
+
+
+def test_the_loop_by_hand_calls_tools_and_remembers() -> None:
+    model = calling("calculator", expression="12 * 7")
+    team = loop.loop(model)
+
+    run = begin(team, "What is 12 * 7?")
+    again = begin(team, "And again?", session=run.session)
+
+    assert (run.output, again.output) == ("84", "84")
+    assert [message.text for message in model.calls[2].messages][::4] == ["What is 12 * 7?", "And again?"]
+
+
+BUSY = TransientError("busy", retry_after=900)
+OUTCOMES = [("Two.", "says: Two."), (RuntimeError("none"), "failed."), (BUSY, "in time."), (BUSY, "was cancelled.")]
+
+
+@pytest.mark.parametrize(("answer", "words"), OUTCOMES)
+def test_a_manager_by_hand_goes_on_whatever_the_outcome_is(answer: Any, words: str) -> None:
+    with FakeClock() as clock:
+        run = begin(delegate.delegate(ScriptedModel([answer])), "Which tides?")
+        if words == "was cancelled.":
+            world.cancel(Run.objects.get(parent=run).id, "not needed")
+        clock.advance(121)
+        run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.output or "").endswith(words)
+
+
+def test_a_feed_by_hand_brings_what_fits(published: list[Any], admin_user: Any) -> None:
+    newsroom, reader = seeds_feed.feed(saying(lambda text: "In short."))
+    reading = begin([reader], "Begin.", user=admin_user, metadata={"preferences": "python, not football"})
+    news = begin([newsroom], "The doors are open.")
+    for item in feed.ITEMS:
+        signal(news.id, "new_source_item", item)
+    until_all_is_delivered(published)
+
+    assert [keep for _, keep in curated(reading)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("team", "output", "agent", "children"),
+    [
+        (proxy.proxy(), "sent", "seeds/clerk", 1),
+        ([proxy.Clerk("seeds/proxy"), proxy.Proxy()], "sent", "seeds/clerk", 1),
+        (office("ask_translator", text="good morning"), "Bonjour (depth 1)", "react/office", 1),
+        (office("ask_customer", question="Shall I?"), "The customer says: yes", "react/office", 0),
+        (office("give_to_translator", text="good morning"), "Bonjour (depth 0)", "agent/translator", 0),
+    ],
+)
+def test_an_agent_waits_for_a_person_or_a_child_or_hands_over(
+    team: Any, output: str, agent: str, children: int
+) -> None:
+    run = begin(team, "Translate this: good morning")
+    for request in HumanRequest.objects.all():
+        world.answer(request.id, "answer", text="yes")
+    for row in JournalEntry.objects.filter(name="hitl.question", run__agent="seeds/proxy"):
+        signal(row.run_id, f"human_reply:{row.result['correlation_id']}", "yes")
+    run_until_idle()
+
+    run.refresh_from_db()
+    assert (run.output, run.agent, Run.objects.filter(parent=run).count()) == (output, agent, children)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "words"),
@@ -279,6 +351,9 @@ def test_metrics_add_up_what_the_bus_tells_and_remember_it(published: list[Any])
         ("writer_critic", "[rehearsal] You said:"),
         ("supervisor", "\nday 9: [rehearsal]|\nday 9: no report (timed_out)"),  # a report has half a second
         ("approval", "did not happen: denied: it needs a person's approval"),
+        ("seeds.loop", "84"),
+        ("seeds.feed", "keep  Sailing around the world"),
+        ("seeds.cases", "[rehearsal]"),
     ],
 )
 def test_they_run_from_the_command_line(name: str, words: str, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ kernel.identity: TopicId
 kernel.people: Addressees
 limits: close_one limits_count=count limits_limit=limit open_one OPEN_S limits_take=take
 management.diagnosis: doctor=examine
-models.ids: ids_last=_last
+models.ids: ids_last=_last uuid7
 runtime.budgets.accounts: accounts_of accounts_forget=forget refresh_daily=refresh
 runtime.budgets.ledger: Amount BUDGETS_CALLS=CALLS Exhausted free_abandoned BUDGETS_REFUSED=REFUSED reserve
     budgets_settled=settled
@@ -91,7 +91,7 @@ runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_aft
     some_after
 runtime.lease.backoff: delay_s
 runtime.lease.gate: gate_datetime=datetime FOREIGN_S GATE_LOOK_S=LOOK_S NotDue TooManyRequests
-runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_window
+runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_remembered read_window
 runtime.lease.inbox: receive=record_received told_of
 runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope
     paths_scope=_scope
@@ -100,10 +100,10 @@ runtime.lease.waits: consume_signal
 runtime.lifecycle.endings: cancel asking_control=record_control request_cancel
 runtime.lifecycle.erasing: owners_live=_live owns_runs
 runtime.lifecycle.endings: finish OWNER_DELETED Unseen
-runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep ERASING_SWEPT=SWEPT erasing_work=work
+runtime.lifecycle.erasing: delete_session erase_user erasing_sweep=sweep export ERASING_SWEPT=SWEPT erasing_work=work
 runtime.files.files: delete_unused
 runtime.lifecycle.erasure_rows: begin_session BODIES_S erase_trees erasures_some=_some
-runtime.lifecycle.fork: fork store_fork=write_fork
+runtime.lifecycle.fork: fork fork_once store_fork=write_fork
 runtime.lifecycle.generations: continue_as_new hand_over=write_handoff handing_over_is_occupied=_is_occupied
 runtime.lifecycle.personal: NAMES_ROWS=ROWS
 runtime.lifecycle.personal: PERSONAL_OTHERS=OTHERS PERSONAL_TABLES=TABLES
@@ -138,6 +138,7 @@ runtime.rollups.counting: rollups_count=count rollups_sweep=sweep
 runtime.rollups.reading: read_dashboard=read DashboardTimes=Times Wanted
 runtime.runs.background: background_hint=hint background_lock=_lock background_stop=stop
 runtime.runs.checks: submit_message=message_of
+runtime.runs.following: FOLLOWING_AGAIN_S=AGAIN_S FOLLOWING_TRIES=TRIES
 runtime.runs.hints: DISPATCH_ANSWER_S=ANSWER_S broker_connection CONNECT_S dispatch_down_until=_down_until on_commit
     dispatch_pools=_pools dispatch_publish=publish DISPATCH_REST_S=REST_S dispatch_send=send send_many
 runtime.runs.sessions: create_run create_session queue_orphans=orphans promote_orphan
@@ -191,6 +192,7 @@ runtime.streams.frames: collapse frames_delta=delta frames_durable=durable frame
 runtime.streams.publisher: ARCHIVE_S MAX_PAUSE_S MAX_WAITING Publisher PUBLISH_RESERVE=RESERVE
 runtime.streams.reading: events_archived=archived events_follow=follow events_page=page
     EVENTS_PROGRESS=PROGRESS publish_internalize=internalize PUBLISH_PAGE=PAGE snapshot SNAPSHOT_BYTES
+runtime.streams.live: LIVE_BEHIND=BEHIND LIVE_RENEW_S=RENEW_S LIVE_RIGHTS_S=RIGHTS_S live_sight=_sight
 runtime.streams.republish: publish_archived=archived publish_ended publish_past publish_retried republish
 runtime.streams.frames: in_utc
 runtime.streams.buffer: DatabaseBuffer

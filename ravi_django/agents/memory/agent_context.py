@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.current import _task_may_summarize, _task_model, _task_run_id, _task_threads, _task_turns
+from ravi_django.agents.current import (
+    _task_ctx,
+    _task_may_summarize,
+    _task_model,
+    _task_run_id,
+    _task_threads,
+    _task_turns,
+)
 from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, CompactionStrategy
 from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
 from ravi_django.agents.memory.history import Address, HistoryProvider
@@ -18,10 +25,21 @@ from ravi_django.agents.memory.transcript import (
     is_users,
     keeps_of,
     make_summary,
+    makes_calls,
     normalized,
     summary_text,
 )
-from ravi_django.kernel import AgentId, ChatMessage, HistoryRetention, InvalidInputError, Role
+from ravi_django.agents.messages import HANDED, SHARED, TASK, message_to_chat
+from ravi_django.kernel import (
+    AgentContextProtocol,
+    AgentId,
+    ChatMessage,
+    ChatPayload,
+    HistoryRetention,
+    InvalidInputError,
+    Message,
+    Role,
+)
 
 
 class ContextConfig:
@@ -65,10 +83,15 @@ class ContextConfig:
         return context
 
     @classmethod
-    def of(cls, context: ContextConfig | None) -> ContextConfig:
+    def of(cls, context: ContextConfig | AgentContextProtocol | None) -> ContextConfig:
         """Without one, a memory that keeps nothing. Raises TypeError."""
+        if callable(getattr(context, "get_prompt_window", None)) and not isinstance(context, type | ContextConfig):
+            return cls(cast(HistoryProvider, _Window(cast(AgentContextProtocol, context))), CompactionPipeline())
         if context is not None and not isinstance(context, ContextConfig):
-            raise TypeError(f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it")
+            raise TypeError(
+                f"context must be a ContextConfig, not {context!r}; use ContextConfig(…) around it, or pass an object "
+                "with `async def get_prompt_window(self, session_id)`"
+            )
         return context or cls()
 
     @property
@@ -92,6 +115,24 @@ class ContextConfig:
                 field="agent_id",
             )
         return await self.bind(agent_id).get_prompt_window(session_id)
+
+
+class _Window:
+    """A context of another class as a history: a run reads its window once, and stores no turns in it."""
+
+    def __init__(self, context: AgentContextProtocol) -> None:
+        self._context = context
+
+    async def get(self, agent_id: Address, session_id: str, **options: Any) -> list[ChatMessage]:
+        async def read() -> list[dict[str, Any]]:
+            return [message.to_json() for message in await self._context.get_prompt_window(session_id)]
+
+        pin = getattr(_task_ctx.get(), "pin", None)  # recorded: a replay gets the same window
+        rows = await (read() if pin is None else pin(f"window.{session_id}.{agent_id}"[:200], read))
+        return [ChatMessage.model_validate(row) for row in rows]
+
+    async def append_many(self, *args: Any, **options: Any) -> None:
+        """The object keeps its own turns."""
 
 
 class AgentContext(ContextConfig):
@@ -149,13 +190,21 @@ class AgentContext(ContextConfig):
         is_whole = summary is None and len(view) == len(thread.messages) and thread.messages.summary is None
         return view if is_whole else as_shown(view)
 
-    async def add(self, thread: Thread, turn: ChatMessage) -> None:
-        """Append a turn and store it at once, so it is kept however the run ends."""
+    async def take(self, thread: Thread, msg: Message) -> None:
+        """Append a message of the run's inbox and store it. All agents of the session read it if it is from the run's
+        person. A message that the conversation has from the agent that handed over is not appended again."""
+        turn, is_there = message_to_chat(msg), msg.metadata.get(HANDED) == SHARED
+        if not (is_there and any(is_users(one) and one.content == turn.content for one in thread.messages)):
+            await self.add(thread, turn, shared=is_persons(msg) and not is_there)
+
+    async def add(self, thread: Thread, turn: ChatMessage, *, shared: bool | None = None) -> None:
+        """Append a turn and store it at once, so it is kept however the run ends. `shared`: whether all agents of the
+        session read it; None: see `persist_turns`."""
         thread.messages.append(turn)
-        await self._store(thread, turn)
+        await self._store(thread, turn, shared)
 
     async def _load(self, session_id: str, instructions: Sequence[ChatMessage]) -> Thread:
-        history = await load_history(self, self.agent_id, session_id)
+        history = await _turns_of(self, self.agent_id, session_id)
         return Thread(session_id, Transcript([*instructions, *history]))
 
     async def _compact(self, messages: Transcript) -> list[ChatMessage]:
@@ -174,11 +223,12 @@ class AgentContext(ContextConfig):
         if tracker is not None and response is not None:
             tracker.consume(tokens=response.usage.total, turns=0, cost=response.cost)
 
-    async def _store(self, thread: Thread, turn: ChatMessage) -> None:
+    async def _store(self, thread: Thread, turn: ChatMessage, shared: bool | None = None) -> None:
         run_id = _task_run_id.get() or ""
         # Inside a run the run counts the turns: its code may have other threads, or run the agent again.
         start = thread.stored if _task_turns.get() is None else None
-        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start)
+        told = None if shared is None else range(shared)
+        await persist_turns(self, self.agent_id, thread.session_id, run_id, [turn], start=start, shared=told)
         thread.stored += 1
 
 
@@ -214,6 +264,12 @@ class Thread:
 
 
 async def load_history(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
+    """The session's turns as the pipeline shortens them, oldest first. Calls no model: summaries are those that are
+    stored."""
+    return await cfg.bind(agent_id).get_prompt_window(session_id)
+
+
+async def _turns_of(cfg: ContextConfig, agent_id: Address, session_id: str) -> list[ChatMessage]:
     """The session's turns, oldest first, as far back as the pipeline's `reach`, from the last summary on, and with a
     user's message before the rest.
 
@@ -250,9 +306,14 @@ async def persist_turns(
     run_id: str,
     new_turns: Sequence[ChatMessage],
     start: int | None = None,
+    shared: Collection[int] | None = None,
 ) -> None:
     """Store a run's turns. The first is the run's turn `start`, or follows the turns stored before. Storing a turn
-    again is a no-op."""
+    again is a no-op.
+
+    All agents of the session read the turns at the places `shared`, if the history can share. None: in a root run the
+    words of its person and the last text without tool calls.
+    """
     counter = _task_turns.get()
     if start is None:
         start = counter[0] if counter else 0
@@ -260,7 +321,28 @@ async def persist_turns(
         counter[0] = start + len(new_turns)
     if cfg.stores is not None and new_turns:
         _dropped_by_the_runtime(cfg, agent_id, session_id)
-        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start)
+        told: dict[str, Any] = {}
+        if getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
+            told["shared"] = _shown_in(new_turns) if shared is None else shared
+        await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **told)
+
+
+def is_persons(msg: Message) -> bool:
+    """Whether a person wrote the message: it is no publication, no data of a source and no task of an agent."""
+    is_task = msg.sender is not None or msg.metadata.get(HANDED) == TASK
+    return isinstance(msg.payload, ChatPayload) and not (is_task or msg.is_broadcast)
+
+
+def _is_root(ctx: Any) -> bool:
+    supervision = None if ctx is None else ctx.meta.supervision
+    return supervision is not None and supervision.parent_id is None
+
+
+def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:
+    said = [message_to_chat(msg).content for msg in getattr(_task_ctx.get(), "given", ()) if is_persons(msg)]
+    told = {place for place, turn in enumerate(turns) if turn.role is Role.USER and turn.content in said}
+    texts = (place for place, turn in enumerate(turns) if turn.role is Role.ASSISTANT and not makes_calls(turn))
+    return told | set([place for place in texts if turns[place].text][-1:])
 
 
 async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from ravi_django.agents.current import _task_run_id
@@ -131,28 +131,12 @@ class InMemoryHistoryProvider:
         offset: int = 0,
     ) -> list[ChatMessage]:
         with self._lock:
-            rows, end = self._before(agent_id, session_id)
-            turns = (rows[place].message for place in range(end - 1, -1, -1))
-            skipped = islice((turn for turn in turns if keeps_of(turn) is None), max(0, offset), None)
-            page = list(skipped if limit is None else islice(skipped, max(0, limit)))
-        return close_dangling(page[::-1], at_end=offset <= 0)
+            return page_among(self._before(agent_id, session_id), limit, offset)
 
     async def window(self, agent_id: Address, session_id: str, *, limit: int | None = None) -> list[ChatMessage]:
         """See `window_of`."""
         with self._lock:
-            rows, end = self._before(agent_id, session_id)
-            start = 0 if limit is None else max(0, end - limit)
-            page = [row.message for row in rows[start:end]]
-
-            def older() -> tuple[ChatMessage | None, ChatMessage | None]:
-                return (
-                    next(
-                        (rows[i].message for i in reversed(range(start)) if keeps_of(rows[i].message) is not None), None
-                    ),
-                    next((rows[i].message for i in reversed(range(start)) if is_users(rows[i].message)), None),
-                )
-
-            return window_of(page, limit, older)
+            return window_among(self._before(agent_id, session_id), limit)
 
     async def count(self, agent_id: Address, session_id: str) -> int:
         with self._lock:
@@ -168,15 +152,34 @@ class InMemoryHistoryProvider:
                 thread.rows = [row for row in thread.rows if row.run_id != run_id]
                 thread.stored = {entry for entry in thread.stored if entry[0] != run_id}
 
-    def _before(self, agent_id: Address, session_id: str) -> tuple[list[_Row], int]:
-        """The rows, and how many precede the turns of the current run."""
+    def _before(self, agent_id: Address, session_id: str) -> list[ChatMessage]:
+        """The messages before the turns of the current run."""
         rows, run_id = self._rows(agent_id, session_id), _task_run_id.get()
-        end = next((i for i, row in enumerate(rows) if row.run_id == run_id), len(rows)) if run_id else len(rows)
-        return rows, end
+        return [row.message for row in takewhile(lambda row: not run_id or row.run_id != run_id, rows)]
 
     def _rows(self, agent_id: Address, session_id: str) -> list[_Row]:
         thread = self._threads.get(_key(agent_id, session_id))
         return thread.rows if thread else []
+
+
+def page_among(messages: Sequence[ChatMessage], limit: int | None, offset: int) -> list[ChatMessage]:
+    """`HistoryProvider.get` of a whole conversation with its summaries."""
+    turns = [message for message in messages if keeps_of(message) is None]
+    end = max(0, len(turns) - max(0, offset))
+    start = 0 if limit is None else max(0, end - max(0, limit))
+    return close_dangling(turns[start:end], at_end=offset <= 0)
+
+
+def window_among(messages: Sequence[ChatMessage], limit: int | None) -> list[ChatMessage]:
+    """`window_of` a whole conversation with its summaries."""
+    start = 0 if limit is None else max(0, len(messages) - limit)
+
+    def older() -> tuple[ChatMessage | None, ChatMessage | None]:
+        past = messages[:start][::-1]
+        summary = next((message for message in past if keeps_of(message) is not None), None)
+        return summary, next((message for message in past if is_users(message)), None)
+
+    return window_of(messages[start:], limit, older)
 
 
 Older = Callable[[], tuple[ChatMessage | None, ChatMessage | None]]

@@ -11,11 +11,10 @@ from ravi_django.agents.messages import Instructions
 from ravi_django.agents.news.curation import CURATED, Verdict, judge, match
 from ravi_django.agents.news.items import NEW_ITEM, OURS, Item, note_failure, topic_of, wants_answer
 from ravi_django.agents.news.reading import NewsAgent, Reading
-from ravi_django.kernel import ChatPayload, ForbiddenError, InvalidInputError, Message, RunContext, TopicId
+from ravi_django.kernel import ChatPayload, InvalidInputError, Message, RunContext, TopicId
 from ravi_django.kernel.checks import check_whole, seconds_of
 
 PREFERENCES = "feed.preferences"
-REFUSED = "feed.refused"
 LONGEST = 4000  # characters of preferences
 SUMMARY = 1000  # characters of an item's text that are logged
 _PREFER = re.compile(r"\s*prefer(?:ences)?\s*:\s*(.*)", re.IGNORECASE | re.DOTALL)
@@ -69,7 +68,8 @@ class PersonalFeedAgent(NewsAgent):
         reading = Reading(ctx, inbox, self.items_per_generation)
         is_delivery = bool(reading.messages) and all(message.is_broadcast for message in reading.messages)
         if reading.is_first and not reading.ends and not is_delivery:
-            await self._follow(ctx)
+            for topic in self.follow_topics:
+                await ctx.follow(topic, every_s=self.every_s)
         for message in await reading.begin():
             await self._take(ctx, reading, message)
         if reading.ends:
@@ -82,13 +82,6 @@ class PersonalFeedAgent(NewsAgent):
             reading.handled += 1
             for message in await reading.receive():
                 await self._take(ctx, reading, message)
-
-    async def _follow(self, ctx: RunContext) -> None:
-        for topic in self.follow_topics:
-            try:
-                await ctx.follow(topic, every_s=self.every_s)
-            except ForbiddenError as error:
-                await ctx.log(REFUSED, {"topic": str(topic), "error": str(error)})
 
     async def _prefer(self, ctx: RunContext, state: dict[str, Any], words: str) -> None:
         state["preferences"] = words.strip()[:LONGEST]

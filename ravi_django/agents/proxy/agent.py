@@ -14,17 +14,26 @@ from ravi_django.agents.messages import (
     checked_model,
     deliver,
     instructions_text,
-    message_to_chat,
     model_name,
     shown,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
 from ravi_django.agents.proxy.events import Prompt
 from ravi_django.agents.proxy.turn import ProxyTurn, Steps, own_copy
-from ravi_django.agents.react.result import Result, ResultType, deliver_result
+from ravi_django.agents.react.result import Result, ResultType, deliver_result, wanted_of
 from ravi_django.agents.react.spec import non_empty, tools_spec
 from ravi_django.agents.tools.toolbox import Toolbox
-from ravi_django.kernel import AgentId, ChatMessage, ChatModel, Message, Role, RunContext, ToolRegistry, TopicId
+from ravi_django.kernel import (
+    AgentContextProtocol,
+    AgentId,
+    ChatMessage,
+    ChatModel,
+    Message,
+    Role,
+    RunContext,
+    ToolRegistry,
+    TopicId,
+)
 from ravi_django.kernel.errors import InvalidInputError, LeaseLostError
 from ravi_django.kernel.messages import as_text
 
@@ -60,7 +69,7 @@ class BaseAgentProxy:
         model: ChatModel | str | None = None,
         tools: ToolRegistry | Iterable[Any] | None = None,
         result_model: Any = None,
-        context: ContextConfig | None = None,
+        context: ContextConfig | AgentContextProtocol | None = None,
         output_topic: TopicId | None = None,
         middleware: Iterable[Any] | None = None,
         hooks: Any = None,
@@ -134,8 +143,8 @@ class BaseAgentProxy:
     async def _answer(self, ctx: RunContext, message: Message) -> Any:
         self._ctx = ctx
         self._thread = await self.context.open(enter_message(ctx, message), await self._system(ctx))
-        await self.context.add(self._thread, message_to_chat(message))
-        turn = ProxyTurn(ctx, message, f"agent {self.id}", self.result)
+        await self.context.take(self._thread, message)
+        turn = ProxyTurn(ctx, message, f"agent {self.id}", wanted_of(ctx, self.result))
         supervision = ctx.meta.supervision
         prompt = Prompt(message, 0 if supervision is None else supervision.depth)
         await Steps(self.next_turn(prompt), f"{type(self).__name__}.next_turn").run(turn.perform)

@@ -94,7 +94,7 @@ class ProxyTurn:
         return result
 
     async def _hand_over(self, finish: FinishAgentResult) -> NoReturn:
-        await self._ctx.handoff(finish.target, finish.task, answers=self._message)
+        await self._ctx.handoff(finish.target, finish.task, answers=self._message, context=finish.context)
         raise Ended  # pragma: no cover - a handoff does not return
 
     async def _subagent(self, event: SubagentCall) -> AskOutcome:

@@ -15,19 +15,20 @@ from ravi_django.agents.messages import (
     Instructions,
     checked_model,
     deliver,
-    final_text,
     instructions_text,
-    message_to_chat,
     names_of,
+    with_options,
 )
 from ravi_django.agents.middleware import Hooks, MiddlewarePipeline
+from ravi_django.agents.react import ends
 from ravi_django.agents.react.approval import ApprovalGate, ApprovalHandler
 from ravi_django.agents.react.calls import LastTurn, Offer, Offers, Slot, call_all
-from ravi_django.agents.react.result import Goal, ResultType, deliver_result
+from ravi_django.agents.react.result import Goal, ResultType, deliver_result, wanted_of
 from ravi_django.agents.react.spec import spec_of_react
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import (
+    AgentContextProtocol,
     AgentId,
     ExecutionBudget,
     FinishAgentResult,
@@ -41,7 +42,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole, did_you_mean
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError
+from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError, ResultInvalidError
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
 
@@ -56,6 +57,7 @@ class _Run:
 
     ctx: RunContext
     tracker: ExecutionTracker | None
+    offers: Offers
     offer: Offer  # the options of its model calls
     system: list[ChatMessage]  # the instructions, if any
     threads: dict[str, Thread] = field(default_factory=dict)
@@ -68,7 +70,8 @@ class ReActAgent:
 
     model: a ChatModel, or a model's name as "gpt-4o-mini", which `register` builds with LLMFactory.
     tools: a ToolRegistry or a list of tools and functions. Their schemas are read once, here.
-    context: the memory (ContextConfig); None: once the agent is registered, the site's database.
+    context: the memory (ContextConfig); None: once the agent is registered, the site's database. Of an object with
+    `get_prompt_window` (AgentContextProtocol) each run reads the window once, and adds its own turns.
     retention: of that memory: "permanent" keeps the turns with the conversation, "run" drops them when the run ends,
     "none" stores nothing. A `context` has its own.
     max_iterations: model calls for one message; one more raises BudgetExhaustedError.
@@ -82,7 +85,8 @@ class ReActAgent:
     max_parallel_tools: how many tool calls of one turn run at once; calls of other agents only wait and do not count.
     system_instructions: a text, or a function (ctx) -> str, sync or async, that is called once a run.
     result_model: the type of the final answer (see ResultType); the run's output is then its JSON. An invalid answer
-    goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run.
+    goes back to the model with the error, `result_retries` times; then ResultInvalidError ends the run. A request may
+    ask for another type, see `submit`.
     middleware, hooks: see AgentMiddleware, ChatMiddleware, FunctionMiddleware and Hooks.
     public_signals: names of signals that the owner of a run may send over REST, in addition to those of the class.
     """
@@ -95,7 +99,7 @@ class ReActAgent:
         *,
         model: ChatModel | str,
         tools: ToolRegistry | Iterable[Any] | None = None,
-        context: ContextConfig | None = None,
+        context: ContextConfig | AgentContextProtocol | None = None,
         retention: HistoryRetention | str | None = None,
         system_instructions: Instructions = "",
         max_iterations: int = 10,
@@ -136,9 +140,10 @@ class ReActAgent:
         self.public_signals = names_of(self, public_signals)
         self.result = ResultType.of(result_model)
         self.result_retries = check_whole("result_retries", result_retries, 0)
-        self._offers = Offers.of(
-            self.id, GenerationOptions.of(base_options), self.tools, initial_tool_choice, self.result
-        )
+        options = GenerationOptions.of(base_options) or GenerationOptions()
+        if options.cache_life is None and any(self.approval.may_wait(tool) for tool in self.tools.all()):
+            options = with_options(options, cache_life="1h")  # people take longer than a cache lives
+        self._offers = Offers.of(self.id, options, self.tools, initial_tool_choice, self.result)
         self._system = None if callable(system_instructions) else _system(system_instructions)
         self.context = _memory(context, retention).bind(self.id, instructions=self._system or (), model=model)
 
@@ -146,10 +151,13 @@ class ReActAgent:
         """Answer each message. Raises BudgetExhaustedError at a limit, and ResultInvalidError after too many invalid
         answers; the turns up to then are kept."""
         enter_agent(self)
-        offer, system = await self._offers.choose(self.model), await self._instructions(ctx)
+        wanted, offers = wanted_of(ctx, self.result), self._offers
+        if wanted is not self.result:
+            offers = Offers.of(self.id, offers.plain, self.tools, self.initial_tool_choice, wanted)
+        offer, system = await offers.choose(self.model), await self._instructions(ctx)
         threads = _task_threads.get()
         own_run, own_threads = _task_run_id.set(ctx.run_id), _task_threads.set({} if threads is None else threads)
-        run = _Run(ctx, self._fresh_tracker(ctx), offer, system)
+        run = _Run(ctx, self._fresh_tracker(ctx), offers, offer, system)
         try:
             answer = await self._handle_all(run, inbox)
         except LeaseLostError:  # the next worker needs the turns
@@ -185,13 +193,14 @@ class ReActAgent:
         thread = run.threads.get(session_id)
         if thread is None:
             thread = run.threads[session_id] = await self.context.open(session_id, run.system)
-        await self.context.add(thread, message_to_chat(msg))
-        goal = None if self.result is None else Goal(self.result, self._offers.result_tool, self.result_retries)
+        await self.context.take(thread, msg)
+        wanted, tool_name = run.offers.result, run.offers.result_tool
+        goal = None if wanted is None else Goal(wanted, tool_name, self.result_retries)
         await self._react_loop(run, thread, place, goal)
         if goal is not None and goal.result is not None:
             await deliver_result(ctx, msg, goal.result, output_topic=self.output_topic)
             return goal.result.text
-        answer = final_text(thread.messages)
+        answer = ends.said(thread.messages)
         await deliver(ctx, msg, {"text": answer}, sender=self.id, output_topic=self.output_topic)
         return answer
 
@@ -205,13 +214,14 @@ class ReActAgent:
             await self._fire(run, HookEvent.STEP_START, step=turn)
             scope = f"{place}turn{turn}"
             with ctx.scope(scope):
-                view = await self.context.view(thread, run.tracker)
-                response = await ctx.llm(view, options=options)
+                response = await self._ask(run, thread, options)
             options = run.offer.later
-            await self.context.add(thread, response.message)
-            if run.tracker is not None:
-                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
-            ended = await self._act(run, thread, response, scope, goal)
+            if ends.is_refusal(response) and goal is not None:
+                raise ResultInvalidError(f"the model refused to give a {goal.name}: {response.text}")
+            correction = None if goal is None or response.message.tool_calls else goal.read_text(response)
+            if response.content:
+                await self.context.add(thread, response.message, shared=None if correction is None else False)
+            ended = await self._act(run, thread, response, scope, goal, correction)
             await self._fire(run, HookEvent.STEP_END, step=turn, tool_calls=len(response.message.tool_calls))
             if ended:
                 return
@@ -222,17 +232,41 @@ class ReActAgent:
             "raise max_iterations or give it a smaller task"
         )
 
+    async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
+        """The model's answer. After one that was cut off or is empty the model is told so, once."""
+        hints: list[ChatMessage] = []
+        while True:
+            view = await self.context.view(thread, run.tracker)
+            response = await run.ctx.llm([*view, *hints], options=options)
+            if run.tracker is not None:
+                run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
+            response = ends.without_refused(response)
+            hint = None if ends.is_refusal(response) else ends.hint_for(response, thread.messages)
+            if hint is None:
+                return response
+            if hints:
+                raise ends.error_of(response)
+            hints.append(hint)
+
     async def _hear(self, run: _Run, thread: Thread) -> None:
         """Messages that have come meanwhile steer the rest of the work."""
         hear = getattr(run.ctx, "hear", None)
         for msg in () if hear is None else await hear():
-            await self.context.add(thread, message_to_chat(msg))
+            await self.context.take(thread, msg)
 
-    async def _act(self, run: _Run, thread: Thread, response: ModelResponse, scope: str, goal: Goal | None) -> bool:
+    async def _act(
+        self,
+        run: _Run,
+        thread: Thread,
+        response: ModelResponse,
+        scope: str,
+        goal: Goal | None,
+        correction: ChatMessage | None,
+    ) -> bool:
         """Make the calls of a turn. Returns whether it was the message's last turn."""
         calls = response.message.tool_calls
         if not calls:
-            if goal is None or (correction := goal.read_text(response)) is None:
+            if goal is None or correction is None:
                 return True
             goal.count()
             await self.context.add(thread, correction)
@@ -316,7 +350,9 @@ class ReActAgent:
         return spec_of_react(self, self._offers.plain)
 
 
-def _memory(context: ContextConfig | None, retention: HistoryRetention | str | None) -> ContextConfig:
+def _memory(
+    context: ContextConfig | AgentContextProtocol | None, retention: HistoryRetention | str | None
+) -> ContextConfig:
     if context is None:
         return ContextConfig.by_default(retention=retention or HistoryRetention.PERMANENT)
     if retention is not None:

@@ -93,6 +93,10 @@ class ApprovalGate:
             if self.handler is None and (is_risky or tool.approval == "always"):
                 yield risk, self.approvers.for_call(tool, risk)
 
+    def may_wait(self, tool: Tool) -> bool:
+        """Whether a call of the tool may wait for a person."""
+        return tool.waits or tool.input_parameter is not None or any(self.asked(tool))
+
     async def settle(self, ctx: RunContext, tool: Tool, call: ToolUseBlock) -> Settled:
         """Get a decision for a call that needs one, and record it in the journal."""
         risk = tool.risk_for(call.arguments)

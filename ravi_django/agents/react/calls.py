@@ -33,6 +33,7 @@ class Offers:
     by_tool: Offer  # the model gives the result by calling a tool
     by_schema: Offer  # the provider enforces the schema
     result_tool: str  # the name of that tool
+    result: ResultType | None = None
 
     @classmethod
     def of(
@@ -54,13 +55,13 @@ class Offers:
         name = free_name([*names, *tools.names()])
         by_tool = with_options(plain, tools=[*plain.tools, result.tool_spec(name)])
         by_schema = with_options(plain, response_format=result.response_format)
-        return cls(plain, _offer(by_tool, first_choice), _offer(by_schema, first_choice), name)
+        return cls(plain, _offer(by_tool, first_choice), _offer(by_schema, first_choice), name, result)
 
     async def choose(self, model: ChatModel) -> Offer:
         """The offer that fits the model's provider."""
         if self.by_tool is self.by_schema:
             return self.by_tool
-        return self.by_schema if await supports_schema(model) else self.by_tool
+        return self.by_schema if await supports_schema(model, beside_tools=bool(self.plain.tools)) else self.by_tool
 
 
 def _offer(options: GenerationOptions, first_choice: str | None) -> Offer:
@@ -155,7 +156,9 @@ class LastTurn:
             closing = partial(self._close, close, index, str(finish.target))
             try:
                 with ctx.scope(f"{scope}.handoff{index}"):
-                    await ctx.handoff(finish.target, finish.task, answers=answers, closing=closing)
+                    await ctx.handoff(
+                        finish.target, finish.task, answers=answers, closing=closing, context=finish.context
+                    )
             except _REFUSALS as error:
                 self._results[index] = self._error(index, f"not handed over: {error}")
                 del self._finishes[index]

@@ -10,7 +10,15 @@ from typing import Any
 from ravi_django.agents.messages import with_options
 from ravi_django.agents.react.agent import ReActAgent
 from ravi_django.agents.react.approval import misfit_of
-from ravi_django.agents.tools.delegate import INHERITED, DelegateTool, address_of, delegate, handoff_name
+from ravi_django.agents.tools.delegate import (
+    CONVERSATION,
+    INHERITED,
+    DelegateTool,
+    address_of,
+    check_memory,
+    delegate,
+    handoff_name,
+)
 from ravi_django.agents.tools.toolbox import Toolbox
 from ravi_django.kernel import AgentId, FinishAgentResult, InvalidInputError, Priority, SpawnBudget, ToolExecutionResult
 from ravi_django.kernel.checks import check_seconds
@@ -31,6 +39,7 @@ class SubAgentConfig:
     ask_timeout: seconds or a timedelta to wait for its answer, without the time in which people answer its requests.
     priority: of its runs; in a full tree HIGH and CRITICAL pause a strictly lower one.
     handoff: it takes over permanently and answers the orchestrator's caller.
+    memory: "conversation": it remembers its earlier tasks of this conversation; "none": it does not.
     """
 
     agent: Agent | AgentId | str
@@ -38,6 +47,7 @@ class SubAgentConfig:
     ask_timeout: float | timedelta = 120.0
     priority: Priority = Priority.NORMAL
     handoff: bool = False
+    memory: str = CONVERSATION
 
     def __post_init__(self) -> None:
         _ = self.ask_s
@@ -46,6 +56,7 @@ class SubAgentConfig:
         except ValueError:
             raise InvalidInputError(f"priority must be a Priority, not {self.priority!r}", field="priority") from None
         _ = self.address
+        check_memory(self.memory)
 
     @property
     def ask_s(self) -> float:
@@ -110,12 +121,14 @@ class OrchestratorAgent(ReActAgent):
         assert tool is not None
         if (misfit := misfit_of(tool, call.arguments)) is not None:
             return ToolExecutionResult(content=[TextBlock(text=misfit)], is_error=True)
-        task = call.arguments["task"]
+        task = tool.validate(call.arguments)["task"]
         if config.handoff:
             words = TextBlock(text=f"handed over to {config.address}")
             return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task))
         priority, metadata = Priority(config.priority), {INHERITED: dict[str, Any]()}
-        answer = await delegate(ctx, config.address, task, config.ask_s, priority=priority, metadata=metadata)
+        answer = await delegate(
+            ctx, config.address, task, config.ask_s, priority=priority, metadata=metadata, memory=config.memory
+        )
         return _bounded(answer)
 
     def spec(self) -> dict[str, Any]:
@@ -169,4 +182,5 @@ def _described(config: SubAgentConfig) -> dict[str, Any]:
         "ask_timeout": config.ask_s,
         "priority": Priority(config.priority).name.lower(),
         "handoff": config.handoff,
+        "memory": config.memory,
     }

@@ -6,7 +6,8 @@ An invalid answer goes back to the model with the errors, until its retries are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -59,7 +60,7 @@ class ResultType:
     """
 
     def __init__(self, model: Any) -> None:
-        self._check, self.schema = _from_schema(model) if isinstance(model, dict) else _from_type(model)
+        self._check, self.schema, self._load = _from_schema(model) if isinstance(model, dict) else _from_type(model)
         named = str(getattr(model, "__name__", None) or self.schema.get("title") or WRAP)
         self.name = re.sub(r"[^a-zA-Z0-9_-]", "_", named)[:64]
         self._object, self._wrapped = object_schema(self.schema, WRAP)
@@ -67,6 +68,12 @@ class ResultType:
     @classmethod
     def of(cls, model: Any) -> ResultType | None:
         return model if model is None or isinstance(model, cls) else cls(model)
+
+    def load(self, text: str) -> Any:
+        """A recorded result as an instance of the model; as its JSON value if the type is a schema. Raises
+        ResultRejected."""
+        with _rejecting():
+            return self._load(text)
 
     @property
     def response_format(self) -> dict[str, Any]:
@@ -82,7 +89,7 @@ class ResultType:
         return ToolSpec(name=name, description=words, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
-        """An answer as text: JSON, bare or in a ``` fence. Raises ResultRejected."""
+        """An answer as text, see `_parsed`. Raises ResultRejected."""
         return self._read(_parsed(text))
 
     def from_arguments(self, arguments: dict[str, Any]) -> Result:
@@ -107,16 +114,38 @@ class ResultType:
         return Result(from_json(text), ResultText(text.decode()))
 
 
+def wanted_of(ctx: RunContext, own: ResultType | None) -> ResultType | None:
+    """The type of a run's result: that of the request, else the agent's own."""
+    schema = ctx.meta.result_schema
+    return own if schema is None else ResultType(schema)
+
+
+def fitted(schema: dict[str, Any], value: Any) -> ResultText:
+    """The output of a run whose request asked for this schema, from the JSON that its code returned. Raises
+    ResultInvalidError."""
+    wanted = ResultType(schema)
+    try:
+        return (wanted.from_text if isinstance(value, ResultText) else wanted.from_value)(value).text
+    except ResultRejected as error:
+        raise ResultInvalidError(
+            f"the request asks for a {wanted.name}, and the agent's result is none: {error}; return one, or submit "
+            "without result_schema"
+        ) from None
+
+
 def free_name(taken: Iterable[str]) -> str:
     """A name for the final-result tool that none of the agent's own tools has."""
     names = set(taken)
     return next(name for n in count(1) if (name := TOOL_NAME if n == 1 else f"{TOOL_NAME}_{n}") not in names)
 
 
-async def supports_schema(model: Any) -> bool:
-    """Whether the model's provider enforces a JSON schema as `response_format`."""
+async def supports_schema(model: Any, *, beside_tools: bool = False) -> bool:
+    """Whether the model's provider enforces a JSON schema as `response_format`, with `beside_tools` also there."""
     ask = getattr(model, "supports_schema", None)
-    return ask is not None and bool(await ask())
+    if ask is None or not await ask():
+        return False
+    both = getattr(model, "supports_schema_beside_tools", None) if beside_tools else None
+    return both is None or bool(await both())
 
 
 async def deliver_result(
@@ -129,9 +158,10 @@ async def deliver_result(
 
 
 _Check = Callable[[bytes], bytes]  # JSON in, the canonical JSON out; raises ResultRejected
+_Load = Callable[[str], Any]  # JSON in, the value out
 
 
-def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
+def _from_type(model: Any) -> tuple[_Check, dict[str, Any], _Load]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(model)
         schema = adapter.json_schema(by_alias=True, schema_generator=_Schema)
@@ -143,19 +173,25 @@ def _from_type(model: Any) -> tuple[_Check, dict[str, Any]]:
         ) from error
 
     def check(body: bytes) -> bytes:
-        try:
+        with _rejecting():
             return adapter.dump_json(adapter.validate_json(body), by_alias=True)
-        except ValidationError as error:
-            raise ResultRejected(_explained(error)) from None
-        except Exception as error:  # a validator of the model failed on this answer
-            raise ResultRejected(
-                _joined([f"it could not be read ({type(error).__name__}: {message_of(error)})"])
-            ) from error
 
-    return check, schema
+    return check, schema, adapter.validate_json
 
 
-def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any]]:
+@contextmanager
+def _rejecting() -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise ResultRejected(_explained(error)) from None
+    except Exception as error:  # a validator of the model failed on this answer
+        raise ResultRejected(
+            _joined([f"it could not be read ({type(error).__name__}: {message_of(error)})"])
+        ) from error
+
+
+def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any], _Load]:
     validator = check_schema(schema)
 
     def check(body: bytes) -> bytes:
@@ -167,7 +203,7 @@ def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any]]:
             raise ResultRejected(_joined(errors))
         return body
 
-    return check, schema
+    return check, schema, from_json
 
 
 def _explained(error: ValidationError) -> str:
@@ -186,22 +222,31 @@ def _bounded(words: str) -> str:
     return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
 
 
+_THOUGHTS = re.compile(r"^.*</think(?:ing)?>", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*(.*?)```", re.DOTALL)
+
+
 def _parsed(text: str) -> Any:
-    """The JSON of an answer. Raises ResultRejected."""
-    bare = text.strip()
-    candidates, why = [bare], ""
-    fence = bare.find("```")
-    begin, end = bare.find("\n", fence), bare.rfind("```")
-    if 0 <= fence < begin < end:
-        candidates.append(bare[begin:end])
-    for candidate in candidates:
+    """The JSON of an answer: bare, in a ``` fence, after thoughts in tags, or between words. Raises ResultRejected."""
+    bare = _THOUGHTS.sub("", text.strip())
+    why = ""
+    for candidate in _candidates(bare):
         try:
             value = from_json(candidate, allow_inf_nan=False)
             check_storable(value, texts=False)
             return value
         except ValueError as error:
-            why = str(error)
+            why = why or str(error)
     raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")
+
+
+def _candidates(bare: str) -> Iterator[str]:
+    yield bare
+    yield from reversed(_FENCE.findall(bare))  # the last one is the answer
+    for begin, end in ("{}", "[]"):
+        first, last = bare.find(begin), bare.rfind(end)
+        if 0 <= first < last:
+            yield bare[first : last + 1]
 
 
 _TAKEN = "The result was taken."
@@ -224,6 +269,10 @@ class Goal:
         self.result: Result | None = None
         self._wanted, self._tool_name, self._left = wanted, tool_name, retries
         self._error: str | None = None  # why the last turn's answer is invalid
+
+    @property
+    def name(self) -> str:
+        return self._wanted.name
 
     def takes(self, call: ToolUseBlock) -> bool:
         return call.tool_name == self._tool_name

@@ -8,6 +8,8 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from ravi_django.agents.current import _task_run_id
@@ -200,16 +202,24 @@ async def load_session_memory(
     memory: HistoryProvider | None = None,
     *,
     agent_id: Address = "react/assistant",
+    user: Any = None,
+    tenant: str = "",
 ) -> HistoryProvider:
     """A history with the session: `memory` (None: a new one in memory), filled from cold storage if it lacks the
     session.
 
+    user: fills this user's conversation with the name `session_id`, which is made at first use; `submit` with the same
+    user, tenant and `session` goes on with it. Without a user the turns are stored under the text itself.
     load_persisted_steps: `(session_id) -> step rows`, sync or async, for `rebuild_messages_from_steps`. A sync one runs
     in a thread, which also reads its result, so a QuerySet is fine. It is called only if the session is missing, once
     for all concurrent callers of this process. Of several processes only one stores the result if `memory` has `seed`.
     Its errors are raised, and nothing is stored then. Inside a run, call this before the agent runs.
     """
     provider = InMemoryHistoryProvider() if memory is None else memory
+    load = partial(load_persisted_steps, session_id)
+    if user is not None:
+        submit = import_module("ravi_django.runtime.runs.submit")  # of a higher layer: imported on first use
+        session_id = await submit.anamed(session_id, user, str(agent_id), tenant)
     place = (id(provider), str(agent_id), str(session_id))
     if await provider.count(agent_id, session_id):
         return provider
@@ -222,7 +232,7 @@ async def load_session_memory(
             continue  # that caller failed or was cancelled: try it here
         read = False
         try:
-            await _seed(provider, agent_id, session_id, load_persisted_steps)
+            await _seed(provider, agent_id, session_id, load)
             read = True
         finally:
             del _seeding[place]
@@ -232,7 +242,7 @@ async def load_session_memory(
 
 
 async def _seed(
-    provider: HistoryProvider, agent_id: Address, session_id: str, load: Callable[[str], Steps | Awaitable[Steps]]
+    provider: HistoryProvider, agent_id: Address, session_id: str, load: Callable[[], Steps | Awaitable[Steps]]
 ) -> None:
     seed = getattr(provider, "seed", None)
     counts_itself = (
@@ -241,9 +251,9 @@ async def _seed(
     if not counts_itself and await provider.count(agent_id, session_id):  # another caller has stored it meanwhile
         return
     if inspect.iscoroutinefunction(load):
-        found: Any = await asyncio.to_thread(_list, await load(session_id))
+        found: Any = await asyncio.to_thread(_list, await load())
     else:
-        found = await asyncio.to_thread(lambda: _list(load(session_id)))
+        found = await asyncio.to_thread(lambda: _list(load()))
     steps = await asyncio.to_thread(_list, await found) if inspect.isawaitable(found) else found
     messages = rebuild_messages_from_steps(steps)
     if not messages:

@@ -26,6 +26,7 @@ INHERITED = (
     "inherited_variables"  # metadata of a message that starts a run: variables; those of its caller override them
 )
 LATE, DROP = "late_reply", "drop"  # metadata of a question: record a reply after the timeout, but send no message
+CONVERSATION, NONE = "conversation", "none"  # how long a delegated agent remembers
 _PREFIX = "handoff_"
 _MOST = 64  # characters of a tool's name that every provider accepts
 
@@ -55,7 +56,10 @@ class HandoffTool(Tool):
         }
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """`{"task": text}`. Other arguments, without a task, are the task as JSON text."""
         given = super().validate(arguments)
+        if given and "task" not in given:
+            given = {"task": to_json(given).decode()}
         task = given.get("task")
         if set(given) != {"task"} or not isinstance(task, str) or not task.strip():
             raise ToolArgumentsError(f'{self.name} takes one argument: {{"task": "…"}}, a text', field="task")
@@ -69,6 +73,7 @@ class AgentTool(HandoffTool):
     people take to answer the agent's requests. Waiting costs only rows.
     variables: values of the caller's own template. The agent gets those that it declares too; the caller's
     `metadata["variables"]` override them.
+    memory: "conversation": the agent remembers its earlier tasks of this conversation; "none": it does not.
 
     Without an answer the result says why. After a timeout the agent may still be at work.
     """
@@ -81,14 +86,18 @@ class AgentTool(HandoffTool):
         description: str = "",
         timeout: float | timedelta = 120.0,
         variables: Mapping[str, Any] | None = None,
+        memory: str = CONVERSATION,
     ) -> None:
         super().__init__(agent_id, description)
+        self.memory = check_memory(memory)
         self.ask_timeout = check_seconds("timeout", timeout)  # `timeout` would limit the tool's own code, which waits
         self.variables = dict(variables or {})
 
     async def execute(self, **arguments: Any) -> Any:
-        given = {INHERITED: self.variables}
-        return await delegate(arguments["ctx"], self.agent_id, arguments["task"], self.ask_timeout, metadata=given)
+        given, ctx = {INHERITED: self.variables}, arguments["ctx"]
+        return await delegate(
+            ctx, self.agent_id, arguments["task"], self.ask_timeout, metadata=given, memory=self.memory
+        )
 
 
 class DelegateTool(HandoffTool):
@@ -109,6 +118,7 @@ async def delegate(
     *,
     priority: Priority | None = None,
     metadata: Mapping[str, Any] | None = None,
+    memory: str = CONVERSATION,
 ) -> ToolExecutionResult:
     """Run the agent on the task as a child and wait `timeout` seconds. Returns its reply, or an error result that says
     how the child ended."""
@@ -116,15 +126,22 @@ async def delegate(
         target=agent_id,
         sender=ctx.agent_id,
         payload=ChatPayload(message=ChatMessage.of("user", task)),
-        correlation_id=ctx.session_id,
         metadata={"parent_agent_id": str(ctx.agent_id), **(metadata or {}), LATE: DROP},
     )
+    options: dict[str, Any] = {} if priority is None else {"priority": priority}
+    options |= {} if memory == NONE else {"memory": memory}
     try:
-        # Pass `priority` only if it is set: a custom context may not know it.
-        handle = await (ctx.spawn(agent_id, boot) if priority is None else ctx.spawn(agent_id, boot, priority=priority))
+        handle = await ctx.spawn(agent_id, boot, **options)  # a custom context may not know the options
     except (AgentNotFoundError, PermanentError) as error:
         return _unanswered(f"{agent_id} was not started, nothing has been done: {error}")
     return outcome_as_result(agent_id, await ctx.ask(handle, boot, timeout=timeout), timeout)
+
+
+def check_memory(memory: Any) -> str:
+    """Raises InvalidInputError."""
+    if memory not in (CONVERSATION, NONE):
+        raise InvalidInputError(f'memory must be "{CONVERSATION}" or "{NONE}", not {memory!r}', field="memory")
+    return str(memory)
 
 
 def without_late_reply(message: Message) -> Message:

@@ -1,19 +1,42 @@
-"""Collects a streamed answer: yields its deltas, and one ModelResponse at the end."""
+"""Collects a streamed answer: yields its deltas, and one ModelResponse at the end.
+
+Servers differ in what they send: parts are kept in the order in which they came, with what the provider needs to see
+again.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
 from typing import Any
 
+from ravi_django.capabilities.llm.turns import arguments_text
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
-from ravi_django.kernel.llm import ModelResponse
-from ravi_django.kernel.messages import ReasoningDelta, TextDelta, ToolCallDelta
+from ravi_django.kernel.llm import FinishReason, ModelResponse
+from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
+
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")  # what every provider but Mistral accepts
+_HALF = re.compile("[\ud800-\udbff]$")
+
+
+@dataclass(slots=True)
+class _Text:
+    text: str = ""
+
+
+@dataclass(slots=True)
+class _Thought:
+    text: str = ""
+    signature: str | None = None
 
 
 @dataclass(slots=True)
@@ -23,36 +46,42 @@ class _Call:
     arguments: str = ""
     index: int = 0  # among the calls of the answer
 
-
-@dataclass(slots=True)
-class _Thought:
-    text: str = ""
-    signature: str | None = None
-
-
-Delta = TextDelta | ReasoningDelta | ToolCallDelta
+    @property
+    def is_whole(self) -> bool:
+        try:
+            return isinstance(json.loads(self.arguments), dict)
+        except (ValueError, RecursionError):
+            return False
 
 
 class ResponseCollector:
-    """Collects the chunks of one answer, from litellm or the OpenAI client; both have the same fields."""
+    """Collects the chunks of one answer: JSON of an OpenAI-like server, or objects of litellm. `family` is the model's:
+    it sees again what it has signed."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: str = "") -> None:
         self.provider_usage: Any = None  # as reported by the provider; None before
-        self.finish_reason = ""
+        self.finish_reason: FinishReason | None = None
+        self.is_done = False  # the server said so
         self.model = ""
-        self._text: list[str] = []
-        self._thoughts: list[_Thought] = []
-        self._redacted: list[ContentBlock] = []
-        self._calls: list[_Call] = []
+        self._origin = {"family": family} if family else None
+        self._parts: list[_Text | _Thought | _Call | dict[str, Any]] = []
+        self._is_refused = False
+        self._half = ""  # of an emoji, whose other half is in the next piece
         self._call_at: dict[int, _Call] = {}  # by the stream's index: the call of the next pieces
+        self._call_of: dict[str, _Call] = {}  # by the provider's id
 
     def add(self, chunk: Any) -> Iterator[Delta]:
-        self.model = getattr(chunk, "model", None) or self.model
-        self.provider_usage = getattr(chunk, "usage", None) or self.provider_usage
-        for choice in chunk.choices[:1]:
-            self.finish_reason = choice.finish_reason or self.finish_reason
-            if choice.delta is not None:
-                yield from self._add_delta(choice.delta)
+        """The deltas of a chunk, or that the model is at work."""
+        self.is_done = self.is_done or _get(chunk, "done") is True
+        self.model = _get(chunk, "model") or self.model
+        self.provider_usage = _get(chunk, "usage") or self.provider_usage
+        deltas: list[Delta] = []
+        for choice in (_get(chunk, "choices") or ())[:1]:
+            if isinstance(reason := _get(choice, "finish_reason"), str) and reason:
+                self.finish_reason = FinishReason.of(reason)
+            if (delta := _get(choice, "delta")) is not None:
+                deltas += self._add_delta(delta)
+        yield from deltas or [StreamAlive()]
 
     @property
     def usage(self) -> Usage:
@@ -60,8 +89,8 @@ class ResponseCollector:
         if usage is None:
             return Usage()
         return Usage(
-            input_tokens=usage.prompt_tokens or 0,
-            output_tokens=usage.completion_tokens or 0,
+            input_tokens=_get(usage, "prompt_tokens") or 0,
+            output_tokens=_get(usage, "completion_tokens") or 0,
             cached_tokens=_cached(usage),
             reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
         )
@@ -74,73 +103,159 @@ class ResponseCollector:
         return written or _count(usage, "cache_creation_input_tokens")
 
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
-        """The answer. `taken_ids` are the call ids of earlier turns. A call without an id gets `call_<index>`; a taken
-        id gets a suffix `_2`, `_3`, …"""
-        content: list[ContentBlock] = [
-            ThinkingBlock(text=thought.text, signature=thought.signature) for thought in self._thoughts
-        ]
-        content += self._redacted
-        if text := "".join(self._text):
-            content.append(TextBlock(text=text))
-        content += _tool_blocks(self._calls, taken_ids)
-        return ModelResponse.of(
-            content, usage=self.usage, cost=cost, model=self.model, finish_reason=self.finish_reason or "stop"
-        )
+        """The answer. `taken_ids` are the call ids of earlier turns, see `_id_of`."""
+        taken = set(taken_ids)
+        content = [block for part in self._parts if (block := self._block(part, taken)) is not None]
+        return ModelResponse.of(content, usage=self.usage, cost=cost, model=self.model, finish_reason=self._reason())
+
+    def _reason(self) -> FinishReason:
+        if self._is_refused:
+            return FinishReason.REFUSAL
+        return self.finish_reason or (FinishReason.CALLS if self.has_calls else FinishReason.STOP)
+
+    def _block(self, part: _Text | _Thought | _Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
+        match part:
+            case _Text(text=text):
+                return TextBlock(text=whole(text)) if text else None
+            case _Thought(text=text, signature=signature):
+                return ThinkingBlock(text=whole(text), signature=signature, origin=signature and self._origin)
+            case _Call():
+                return self._call_block(part, taken)
+        return UnknownBlock.model_validate({**part, "origin": self._origin})
+
+    def _call_block(self, call: _Call, taken: set[str]) -> ToolUseBlock:
+        call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
+        taken.add(call_id)
+        kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        if call.arguments != arguments_text(arguments):
+            kept["arguments"] = call.arguments
+        origin = storable({**self._origin, **kept}) if kept and self._origin else None
+        return ToolUseBlock(tool_name=call.name, arguments=arguments, call_id=call_id, origin=origin)
 
     @property
     def has_calls(self) -> bool:
-        return bool(self._calls)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no text, call or thought."""
-        return not (any(self._text) or self._calls or self._thoughts or self._redacted)
+        return any(isinstance(part, _Call) for part in self._parts)
 
     @property
     def output_text(self) -> str:
         """All output of the model, to count its tokens."""
-        thoughts = (thought.text for thought in self._thoughts)
-        return " ".join([*thoughts, "".join(self._text), *(f"{call.name} {call.arguments}" for call in self._calls)])
+        calls = (f"{part.name} {part.arguments}" for part in self._parts if isinstance(part, _Call))
+        return " ".join([*(part.text for part in self._parts if isinstance(part, _Text | _Thought)), *calls])
 
     def _add_delta(self, delta: Any) -> Iterator[Delta]:
-        reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-        if isinstance(reasoning, str) and reasoning:
-            self._thought().text += reasoning
-            yield ReasoningDelta(text=reasoning)
-        for block in getattr(delta, "thinking_blocks", None) or ():
-            self._add_thinking(block)
-        if delta.content:
-            self._text.append(delta.content)
-            yield TextDelta(text=delta.content)
-        for piece in getattr(delta, "tool_calls", None) or ():
+        yield from self._add_thought(_get(delta, "reasoning_content") or _get(delta, "reasoning"))
+        for block in _get(delta, "thinking_blocks") or ():
+            self._add_signed(block)
+        details = _get(delta, "reasoning_details") or _get(_get(delta, "provider_specific_fields"), "reasoning_details")
+        if details:
+            self._add_details(details)
+        yield from self._add_content(_get(delta, "content"))
+        if refusal := _get(delta, "refusal"):
+            self._is_refused = True
+            yield from self._add_text(refusal)
+        for piece in _get(delta, "tool_calls") or ():
             yield self._add_call(piece)
 
-    def _add_thinking(self, block: dict[str, Any]) -> None:
+    def _add_content(self, content: Any) -> Iterator[Delta]:
+        if not isinstance(content, list):
+            yield from self._add_text(content)
+            return
+        for part in content:  # of Mistral's reasoning models
+            if _get(part, "type") == "thinking":
+                yield from self._add_thought("".join(_texts(_get(part, "thinking"))))
+            else:
+                yield from self._add_text(_get(part, "text") if not isinstance(part, str) else part)
+
+    def _add_text(self, text: Any) -> Iterator[Delta]:
+        if not isinstance(text, str) or not text:
+            return
+        text = whole(self._half + text)
+        self._half = text[-1] if _HALF.search(text) else ""
+        if text := text.removesuffix(self._half):
+            self._last(_Text).text += text
+            yield TextDelta(text=text)
+
+    def _add_thought(self, text: Any) -> Iterator[Delta]:
+        if isinstance(text, str) and text:
+            self._thought().text += text
+            yield ReasoningDelta(text=text.encode(errors="replace").decode())
+
+    def _add_signed(self, block: dict[str, Any]) -> None:
         # The text is in reasoning_content too. Only these blocks have the signature and redacted thinking.
         if block.get("type") == "redacted_thinking":
-            self._redacted.append(UnknownBlock.model_validate(block))
+            self._parts.append(dict(block))
         elif signature := block.get("signature"):
-            thought = self._thought()
-            thought.signature = signature
+            self._thought().signature = signature
+
+    def _add_details(self, details: Iterable[Any]) -> None:
+        """OpenRouter's form of reasoning, which it wants to see again."""
+        part = self._parts[-1] if self._parts else None
+        if not isinstance(part, dict) or part.get("type") != "reasoning_details":
+            self._parts.append(part := {"type": "reasoning_details", "details": []})
+        part["details"] += [dict(detail) for detail in details if isinstance(detail, dict)]
 
     def _thought(self) -> _Thought:
         # A signature ends a thought.
-        if not self._thoughts or self._thoughts[-1].signature is not None:
-            self._thoughts.append(_Thought())
-        return self._thoughts[-1]
+        thought: _Thought = self._last(_Thought)
+        if thought.signature is not None:
+            self._parts.append(thought := _Thought())
+        return thought
+
+    def _last(self, kind: Any) -> Any:
+        """The last part if it is of this kind, else a new one."""
+        if not self._parts or not isinstance(self._parts[-1], kind):
+            self._parts.append(kind())
+        return self._parts[-1]
 
     def _add_call(self, piece: Any) -> ToolCallDelta:
-        call = self._call_at.get(piece.index)
-        # Some servers send index 0 for every parallel call, with different ids.
-        if call is None or (piece.id and call.id and piece.id != call.id):
-            call = self._call_at[piece.index] = _Call(index=len(self._calls))
-            self._calls.append(call)
-        call.id = call.id or piece.id or ""
-        if piece.function is not None:
-            call.name = call.name or piece.function.name or ""
-            call.arguments += piece.function.arguments or ""
-        fragment = piece.function.arguments if piece.function is not None else None
-        return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=fragment or "")
+        function = _get(piece, "function")
+        name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
+        if not isinstance(arguments, str):  # llama.cpp and others send an object
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        call = self._call_for(_get(piece, "id") or "", _get(piece, "index"), name)
+        if name and not call.name:
+            call.name = name
+        elif name != call.name and not call.arguments:
+            call.name += name  # it comes in pieces
+        call.arguments += arguments
+        return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=arguments)
+
+    def _call_for(self, id: str, index: Any, name: str) -> _Call:
+        """The call that a piece belongs to: that of its id, else of its index, else the last one. A name begins a call
+        once the call before it is whole, or has another id and no arguments yet."""
+        last = next((part for part in reversed(self._parts) if isinstance(part, _Call)), None)
+        call = self._call_of.get(id) or (last if index is None else self._call_at.get(index))
+        if call is not None and name:
+            is_other = id not in ("", call.id) and bool(call.id) and not call.arguments
+            is_elsewhere = id != call.id or not id or self._call_at.get(index) is not call
+            if is_other or (is_elsewhere and call.is_whole):
+                call = None
+        elif call is None and not name:
+            call = last
+        if call is None:
+            call = _Call(index=sum(isinstance(part, _Call) for part in self._parts))
+            self._parts.append(call)
+        if index is not None:
+            self._call_at[index] = call
+        if id:
+            call.id = call.id or id
+            self._call_of[id] = call
+        return call
+
+
+def whole(text: str) -> str:
+    """The text with the halves of emojis joined that came in two pieces."""
+    if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _id_of(call: _Call, taken: set[str]) -> str:
+    """The call's id in the conversation: the provider's if it is short and of plain letters. A taken one gets a suffix
+    `_2`, `_3`, …"""
+    plain = call.id if _ID.fullmatch(call.id) else f"call_{sha256(call.id.encode(errors='replace')).hexdigest()[:24]}"
+    base = plain if call.id else f"call_{call.index}"
+    return next(name for n in count(1) if (name := base if n == 1 else f"{base[:36]}_{n}") not in taken)
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
@@ -165,16 +280,6 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _tool_blocks(calls: list[_Call], taken_ids: set[str]) -> Iterator[ToolUseBlock]:
-    taken = set(taken_ids)
-    for index, call in enumerate(calls):
-        call_id = call.id or f"call_{index}"
-        if call_id in taken:
-            call_id = next(name for count in itertools.count(2) if (name := f"{call_id}_{count}") not in taken)
-        taken.add(call_id)
-        yield ToolUseBlock(tool_name=call.name, arguments=parse_arguments(call.arguments), call_id=call_id)
-
-
 def _cached(usage: Any) -> int:
     """Input tokens from the provider's cache; each provider has its own name for them."""
     return (
@@ -185,9 +290,20 @@ def _cached(usage: Any) -> int:
 
 
 def _detail(usage: Any, group: str, field: str) -> int:
-    return _count(getattr(usage, group, None), field)
+    return _count(_get(usage, group), field)
 
 
 def _count(usage: Any, field: str) -> int:
-    found = getattr(usage, field, None)
-    return found if isinstance(found, int) else 0
+    count = _get(usage, field)
+    return count if isinstance(count, int) else 0
+
+
+def _texts(parts: Any) -> Iterator[str]:
+    for part in [parts] if isinstance(parts, str) else parts or ():
+        text = part if isinstance(part, str) else _get(part, "text")
+        if isinstance(text, str):
+            yield text
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)

@@ -38,6 +38,7 @@ _NOT_FETCHED = re.compile(  # messages of OpenAI, Anthropic and Google
 _NO_KEY = re.compile(  # messages of the clients of OpenAI, Anthropic, Google and Amazon
     r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
 )
+_STATUS = re.compile(r"[45]\d\d")
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
 _MAX_MESSAGE = 2_000  # characters of a provider's message that are kept
 
@@ -97,8 +98,11 @@ def _body_field(error: Exception, field: str) -> Any:
 
 
 def _status_of(error: Exception) -> int | None:
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
+    """The HTTP status; of an error inside a stream the code of three digits in its body."""
+    for status in (getattr(error, "status_code", None), _body_field(error, "code"), _body_field(error, "status")):
+        if isinstance(status, int | str) and _STATUS.fullmatch(str(status)):
+            return int(status)
+    return None
 
 
 def _message_of(error: Exception) -> str:
@@ -110,7 +114,11 @@ def _message_of(error: Exception) -> str:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """The provider's Retry-After in seconds; the header is seconds or an HTTP date."""
+    """The time that the provider asks for, in seconds: retry-after-ms, else Retry-After, which is seconds or an HTTP
+    date."""
+    for value in filter(None, (headers.get("retry-after-ms") for headers in _headers_of(error))):
+        with suppress(ValueError):
+            return max(0.0, float(value) / 1000)
     for value in filter(None, (headers.get("retry-after") for headers in _headers_of(error))):
         with suppress(ValueError):
             return max(0.0, float(value))

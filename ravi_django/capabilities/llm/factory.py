@@ -102,7 +102,16 @@ class LLMFactory:
 
 # Options that litellm and the built-in model know; a provider may have others.
 _OPTIONS = (
-    *("api_base", "api_version", "context_window", "delay", "extra_body", "extra_headers", "frequency_penalty"),
+    *(
+        "api_base",
+        "api_version",
+        "base_model",
+        "context_window",
+        "delay",
+        "extra_body",
+        "extra_headers",
+        "frequency_penalty",
+    ),
     *("max_completion_tokens", "max_retries", "n", "organization", "parallel_tool_calls", "presence_penalty", "prices"),
     *("private_addresses", "seed", "service_tier", "thinking", "timeout", "top_k", "top_logprobs", "verbosity"),
     *GenerationOptions.model_fields,
@@ -116,7 +125,7 @@ def _check_names(defaults: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"LLMFactory has no option {name!r}{near}", field=name)
 
 
-_OF_ONE_SERVER = frozenset({"api_base", "prices", "context_window"})
+_OF_ONE_SERVER = frozenset({"api_base", "base_model", "cache_key", "prices", "context_window"})
 
 
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:

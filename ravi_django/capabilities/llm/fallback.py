@@ -91,10 +91,12 @@ class FallbackModel:
             async with aclosing(self._events(model, messages, options, meta, last=last)) as events:
                 try:
                     async for event in events:
+                        if place < len(self.models) and isinstance(event, ModelResponse) and event.is_empty:
+                            break
                         yield event
                         if isinstance(event, ModelResponse):
                             return
-                    failure = ModelError(f"model {model.name} ended without a response", type="EmptyResponse")
+                    failure = ModelError(f"model {model.name} ended without an answer", type="EmptyResponse")
                 except (TransientError, ModelError) as error:
                     failure = error
             if not self._may_continue(failure):
@@ -173,6 +175,10 @@ class FallbackModel:
         """Whether all models do."""
         supports = self._all("supports_schema")
         return len(supports) == len(self.models) and all([await one() for one in supports])
+
+    async def supports_schema_beside_tools(self) -> bool:
+        """Whether all models do that say so."""
+        return all([await one() for one in self._all("supports_schema_beside_tools")])
 
     async def fetches_addresses(self) -> bool:
         """Whether one of the models does."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN
-from ravi_django.capabilities.llm.wire import Dialect, WireMessage, to_wire
+from ravi_django.capabilities.llm.wire import WireMessage, to_wire
 from ravi_django.kernel.chat import ChatMessage
 
 REPLY_TOKENS = 3  # added to every request by the chat format
@@ -58,16 +58,20 @@ def accepts_video(litellm: Any, model: str) -> bool:
     )
 
 
-def dialect(litellm: Any, model: str) -> Dialect:
-    """The media that the model's provider accepts."""
-    if "claude" in model:  # on any cloud
-        return "anthropic"
+def family(litellm: Any, model: str) -> str:
+    """Who reads what a model has signed: the maker of the model on any cloud, else the provider. Empty if unknown."""
     try:
-        _, provider, *_ = litellm.get_llm_provider(model=model)
+        name, provider, *_ = litellm.get_llm_provider(model=model)
     except Exception:  # the name has no known provider: the call will raise
-        return "any"
-    known: dict[str, Dialect] = {"openai": "openai", "azure": "openai", "anthropic": "anthropic"}
-    return known.get(provider, "any")
+        return ""
+    if provider in ("bedrock", "bedrock_converse"):
+        name = name.removeprefix("converse/").removeprefix("invoke/")
+        regions = ("us.", "eu.", "apac.", "global.", "jp.", "au.", "us-gov.")
+        name = next((name.removeprefix(region) for region in regions if name.startswith(region)), name)
+        return name.partition(".")[0] if not name.startswith("arn:") else ""
+    if provider in ("vertex_ai", "vertex_ai_beta", "azure_ai") and name.startswith("claude-"):
+        return "anthropic"
+    return {"azure": "openai", "vertex_ai": "gemini", "vertex_ai_beta": "gemini"}.get(provider) or str(provider)
 
 
 def fetches_addresses(litellm: Any, model: str) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ravi_django.capabilities.llm import knowledge, names
+from ravi_django.capabilities.llm import cache, callbacks, knowledge, names, sse
 from ravi_django.capabilities.llm.collector import ResponseCollector
 from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
@@ -24,7 +24,7 @@ from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
 from ravi_django.kernel.errors import InvalidInputError, KernelError, TransientError
-from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
+from ravi_django.kernel.llm import FinishReason, GenerationOptions, ModelEvent, ModelResponse, RetryPolicy
 from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
@@ -40,7 +40,6 @@ _FIXED = {
 }
 _ROUTES = frozenset({"base_url", "custom_llm_provider", "mock_response"})  # options that replace the name's provider
 _NO_PROVIDER = "LLM Provider NOT provided"  # litellm's words for a name that it does not know
-_MAY_BE_EMPTY = frozenset({"length", "content_filter"})  # finish reasons of an answer that may be empty
 
 
 class LiteLLMModel:
@@ -49,10 +48,13 @@ class LiteLLMModel:
     `timeout` is in seconds, for connecting and between two chunks of the stream. `prices` (dollars per token:
     `input_cost_per_token`, `output_cost_per_token`, `cache_read_input_token_cost`, `cache_creation_input_token_cost`)
     override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
-    model that litellm does not list. `private_addresses`: also pass on URLs of images and documents that are not https
-    or are in a private network. Without it the model gets such a URL as text, because litellm itself fetches it for
-    some providers. `params` are sent with every call; a call's options override them. Those that hold keys
-    (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are protected like the key.
+    model that litellm does not list. `base_model` names the model behind a name that does not say it, such as the ARN
+    of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `cache_key`: tell OpenAI's cache which
+    requests are of one conversation; None: not at another `api_base`. `private_addresses`: also pass on URLs
+    of images and documents that are not https or are in a private network. Without it the model gets such a URL as
+    text, because litellm itself fetches it for some providers. `params` are sent with every call; a call's options
+    override them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are
+    protected like the key.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class LiteLLMModel:
         retry: RetryPolicy | None = None,
         context_window: int | None = None,
         private_addresses: bool = False,
+        base_model: str | None = None,
+        cache_key: bool | None = None,
         **params: Any,
     ) -> None:
         self.name = name
@@ -81,7 +85,8 @@ class LiteLLMModel:
         self._keys = Keys([api_key, *secret_values(self._secret_params)])
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
-        self._signs_thinking = "claude" in name or "anthropic" in name
+        self._base_model = base_model or name
+        self._has_cache_key = api_base is None if cache_key is None else cache_key
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -103,19 +108,18 @@ class LiteLLMModel:
         if not is_imported() and (fault := self.fault()) is not None:
             raise fault.as_error()
         litellm = await aload_litellm()
-        collector = ResponseCollector()
+        collector = ResponseCollector(self._form_of(litellm).family)
         failure: KernelError | None = None
         try:
-            async with self._open(litellm, messages, options) as stream:
-                source = fastest_source(litellm, stream)
+            async with self._open(litellm, messages, options, meta) as stream:
+                source = source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
                     for delta in collector.add(chunk):
                         yield delta
-                if not is_finished(source, collector.finish_reason):
-                    raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
-                if collector.is_empty and collector.finish_reason not in _MAY_BE_EMPTY:
-                    raise TransientError("the model's answer is empty", type="EmptyResponse")
+                check_end(source, collector)
+                if source is not stream:
+                    await callbacks.tell(litellm, stream, collector)
         except KernelError:
             raise
         except Exception as error:
@@ -154,7 +158,7 @@ class LiteLLMModel:
 
     async def context_window(self) -> int | None:
         """The maximum of input tokens; None if unknown."""
-        return self._window or knowledge.window(await aload_litellm(), self.name)
+        return self._window or knowledge.window(await aload_litellm(), self._base_model)
 
     async def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Tokens of the messages as input. Each message is counted once."""
@@ -166,16 +170,21 @@ class LiteLLMModel:
             return False  # the call fails at once
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
+    async def supports_schema_beside_tools(self) -> bool:
+        """Whether it may stand beside tools; Gemini refuses the pair."""
+        return self._form_of(await aload_litellm()).family != "gemini"
+
     async def fetches_addresses(self) -> bool:
         """Whether litellm downloads images of a URL into this process."""
         return knowledge.fetches_addresses(await aload_litellm(), self.name)
 
     @asynccontextmanager
     async def _open(
-        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions
+        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
+        request = self._request(litellm, messages, options, meta)
         try:
-            stream = await litellm.acompletion(**self._request(litellm, messages, options))
+            stream = await litellm.acompletion(**request)
         except Exception as error:
             if not is_fetch_error(error):
                 raise
@@ -183,7 +192,7 @@ class LiteLLMModel:
             without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
             if without == to_wire(messages, self._form_of(litellm)):
                 raise
-            stream = await litellm.acompletion(**{**self._request(litellm, messages, options), "messages": without})
+            stream = await litellm.acompletion(**{**request, "messages": without})
         try:
             yield stream
         finally:
@@ -192,15 +201,16 @@ class LiteLLMModel:
     def _form_of(self, litellm: Any) -> Form:
         if self._form is None:
             self._form = Form(
-                dialect=knowledge.dialect(litellm, self.name),
-                thinking=self._signs_thinking,
+                family=knowledge.family(litellm, self._base_model),
                 addresses=self._addresses,
                 video=knowledge.accepts_video(litellm, self.name),
                 tool_images=knowledge.accepts_images(litellm, self.name),
             )
         return self._form
 
-    def _request(self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    def _request(
+        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> dict[str, Any]:
         chosen = {
             "temperature": options.temperature,
             "top_p": options.top_p,
@@ -209,7 +219,8 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
-        return {
+        form = self._form_of(litellm)
+        request = {
             **self.params,
             **self._secret_params,
             **{key: value for key, value in chosen.items() if value is not None},
@@ -217,18 +228,23 @@ class LiteLLMModel:
             **tools_to_wire(options),
             **_FIXED,
             "model": self.name,
-            "messages": to_wire(messages, self._form_of(litellm)),
+            "messages": to_wire(messages, form),
             "timeout": self.timeout,
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
+        if form.family == "anthropic":
+            return cache.mark(request, options.cache_life)
+        if self._has_cache_key and form.family == "openai" and meta.supervision is not None:
+            request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
+        return request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
         prices = self.prices or site_prices(self.name, collector.model)
         if prices is not None:
             cost = cost_by(prices, collector.usage, cache_writes=collector.cache_writes)
         else:
-            cost = listed_cost(litellm, self.name, collector.provider_usage)
+            cost = listed_cost(litellm, self._base_model, collector.provider_usage)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
 
 
@@ -268,34 +284,25 @@ def refuse_destinations(extra: Mapping[str, Any], field: str = "options.extra") 
             refuse_destinations(value, f"{field}.{name}")
 
 
-CALLBACK_LISTS = (
-    "callbacks",
-    "input_callback",
-    "success_callback",
-    "failure_callback",
-    "_async_success_callback",
-    "_async_failure_callback",
-)
-
-
-def fastest_source(litellm: Any, stream: Any) -> AsyncIterable[Any]:
-    """The provider's own chunks if they are in OpenAI's format, else litellm's.
-
-    litellm's wrapper takes about 1 ms of CPU per token, the client below it a third of that. With hundreds of streams
-    in one process this is most of the loop's time. A site with litellm callbacks gets the wrapper, which calls them.
-    """
+def source_of(stream: Any) -> AsyncIterable[Any]:
+    """The provider's own chunks if they are in OpenAI's format, else litellm's. Its wrapper takes about 1 ms of CPU
+    per token, and drops what keeps a stream alive."""
     import openai
 
     source = getattr(stream, "completion_stream", None)
-    observed = any(getattr(litellm, name, None) for name in CALLBACK_LISTS)
-    return source if isinstance(source, openai.AsyncStream) and not observed else stream
+    return sse.chunks(source) if isinstance(source, openai.AsyncStream) else stream
 
 
-def is_finished(source: Any, last_reason: str) -> bool:
-    """Whether the provider sent a finish reason. A stream without one was cut off."""
+def check_end(source: Any, collector: ResponseCollector) -> None:
+    """Raises TransientError for an answer that the provider has not ended."""
+    if collector.finish_reason is FinishReason.ERROR:
+        raise TransientError("the provider ended the answer with an error", type="StreamError")
     if hasattr(source, "received_finish_reason"):  # litellm's wrapper adds a "stop" to the last chunk itself
-        return bool(source.received_finish_reason or source.intermittent_finish_reason)
-    return bool(last_reason)
+        is_finished = bool(source.received_finish_reason or source.intermittent_finish_reason)
+    else:
+        is_finished = bool(collector.finish_reason) or collector.is_done
+    if not is_finished:
+        raise TransientError("the provider's stream ended before the answer was complete", type="StreamCut")
 
 
 async def estimated_usage(litellm: Any, model: str, messages: Sequence[ChatMessage], answer: str) -> Any:

@@ -81,5 +81,6 @@ def _import() -> Any:
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     litellm.suppress_debug_info = True  # else it prints advertisements to the terminal on errors
     litellm.telemetry = False
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize  # a ruler or a table has a hundred equal pieces
     litellm.disable_hf_tokenizer_download = True  # counting tokens must not use the network
     return litellm

@@ -65,7 +65,10 @@ def listed_cost(litellm: Any, model: str, provider_usage: Any) -> float | None:
         return None
     try:
         if not isinstance(provider_usage, litellm.Usage):
-            provider_usage = litellm.Usage(**provider_usage.model_dump(exclude_none=True))
+            fields = (
+                provider_usage if isinstance(provider_usage, dict) else provider_usage.model_dump(exclude_none=True)
+            )
+            provider_usage = litellm.Usage(**fields)
         return float(sum(litellm.cost_per_token(model=model, usage_object=provider_usage)))
     except Exception:  # litellm raises bare exceptions
         return None

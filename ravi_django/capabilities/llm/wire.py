@@ -8,14 +8,14 @@ tool must not make litellm or a provider's server fetch from a private network.
 from __future__ import annotations
 
 import base64
-import json
 import mimetypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from ravi_django.capabilities.llm import turns
 from ravi_django.capabilities.net.outbound import is_permitted
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import (
@@ -26,9 +26,7 @@ from ravi_django.kernel.content import (
     ErrorBlock,
     ImageBlock,
     TextBlock,
-    ThinkingBlock,
     ToolResultBlock,
-    ToolUseBlock,
     UnknownBlock,
     VideoBlock,
     text_of,
@@ -42,8 +40,7 @@ WireMessage = dict[str, Any]
 class Form:
     """The form in which a model accepts messages."""
 
-    dialect: Dialect = "any"
-    thinking: bool = False  # signed reasoning is sent back
+    family: str = ""  # of the model: it decides on media, and sees again what its models have signed
     addresses: Addresses = "public"
     tool_images: bool = True  # images and documents that its tools return are sent
     video: bool = False
@@ -52,30 +49,42 @@ class Form:
 _ANY = Form()
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _CHOICE_WORDS = frozenset({"auto", "none", "required"})
 
 
 def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMessage]:
     """The messages as new dicts, which the caller may change.
 
-    A message with several tool results becomes several. Signed reasoning is sent back if the form has `thinking`:
-    providers that sign it require this, others refuse the field. Content without a part in the form is sent as text: a
+    A message with several tool results becomes several. Signed reasoning is sent back to its own family, see `turns`.
+    Content without a part in the form is sent as text: a
     recording's transcript, a document's URL. For Anthropic, images and documents that tools returned are in the tool
     results. Other providers accept only text there: the media follow the turn's results in a user message.
     """
     wire: list[WireMessage] = []
     shown: list[dict[str, Any]] = []
+    ids: dict[str, str] = {}  # of calls whose id in this request is another one
     key = repr(form)
     for message in messages:
         parts, media = _converted(message, form, key)
+        if message.role is Role.ASSISTANT:
+            ids.update(_other_ids(message, form.family))
         shown += media
         for part in parts:
             if shown and part["role"] != "tool":
                 wire.append(_shown(shown))
                 shown = []
-            wire.append(_fresh(part))
+            if part["role"] == "tool":
+                call_id = part["tool_call_id"]
+                part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
+            if not (wire and _joined(wire[-1], part, form)):
+                wire.append(_fresh(part))
     return [*wire, _shown(shown)] if shown else wire
+
+
+def _other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
+    for call in message.tool_calls:
+        if call.origin and (other := turns.id_for(family, call.call_id, call.origin)) != call.call_id:
+            yield call.call_id, other
 
 
 def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def _converted(message: ChatMessage, form: Form, key: str) -> tuple[list[WireMes
 
 
 def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
-    if message.role is not Role.TOOL or form.dialect == "anthropic" or not form.tool_images:
+    if message.role is not Role.TOOL or form.family == "anthropic" or not form.tool_images:
         return []
     media: list[dict[str, Any]] = []
     for block in message.content:
@@ -110,13 +119,25 @@ def _media(message: ChatMessage, form: Form) -> list[dict[str, Any]]:
     return media
 
 
+def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
+    """Join two answers beside each other, of two agents, where turns have to alternate."""
+    if form.family == "openai" or not last["role"] == part["role"] == "assistant" or "tool_calls" in last:
+        return False
+    if isinstance(last["content"], list) or isinstance(part["content"], list):  # litellm joins Claude's
+        return False
+    content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
+    last |= {**_fresh(part), "content": content or None}
+    return True
+
+
 def _shown(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": _fresh(media)}
 
 
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        return _assistant(message, form.thinking)
+        answers = turns.assistant(message, form.family, text_of_blocks)
+        return [_named(message, turn) for turn in answers] if form.family == "openai" else answers
     is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
     rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]
@@ -130,43 +151,9 @@ def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     return wire
 
 
-def _assistant(message: ChatMessage, thinking: bool) -> list[WireMessage]:
-    calls = [_tool_call(block) for block in message.tool_calls]
-    text = text_of_blocks([block for block in message.content if not isinstance(block, ToolUseBlock)])
-    if not calls and not text:
-        return []  # providers refuse an empty turn
-    wire = _named(message, {"role": "assistant", "content": text or None})
-    if calls:
-        wire["tool_calls"] = calls
-    if thinking and (signed := _signed_thinking(message.content)):
-        wire["thinking_blocks"] = signed
-    return [wire]
-
-
-def _tool_call(block: ToolUseBlock) -> dict[str, Any]:
-    arguments = json.dumps(block.arguments, ensure_ascii=False, sort_keys=True)  # sorted: jsonb changes the order
-    return {"id": block.call_id, "type": "function", "function": {"name": _tool_name(block), "arguments": arguments}}
-
-
-def _tool_name(block: ToolUseBlock) -> str:
-    """The name in the characters that providers accept. A model may invent other names, and every later request with
-    one would be refused."""
-    return _NO_NAME.sub("_", block.tool_name)[:64] or "unnamed"
-
-
-def _signed_thinking(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:
-    signed: list[dict[str, Any]] = []
-    for block in blocks:
-        if isinstance(block, ThinkingBlock) and block.signature:
-            signed.append({"type": "thinking", "thinking": block.text, "signature": block.signature})
-        elif isinstance(block, UnknownBlock) and block.type == "redacted_thinking":
-            signed.append(block.model_dump())
-    return signed
-
-
 def _result(result: ToolResultBlock, form: Form) -> str | list[dict[str, Any]]:
     text = _result_text(result)
-    if form.dialect == "anthropic" and form.tool_images and (media := media_of(result.content, form)):
+    if form.family == "anthropic" and form.tool_images and (media := media_of(result.content, form)):
         return [*([{"type": "text", "text": text}] if text else []), *media]
     return text
 
@@ -193,7 +180,6 @@ def _fresh(value: Any) -> Any:
     return value
 
 
-Dialect = Literal["openai", "anthropic", "any"]  # the media that the provider accepts
 Addresses = Literal["public", "all", "none"]  # the URLs that are passed on; others are sent as text
 
 PDF = "application/pdf"
@@ -218,7 +204,7 @@ def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
         case ImageBlock() if address := _address(block, form):
             image = {"url": address} | ({"detail": block.detail} if block.detail else {})
             return {"type": "image_url", "image_url": image}
-        case AudioBlock(data=str() as data) if form.dialect != "anthropic":
+        case AudioBlock(data=str() as data) if form.family != "anthropic":
             kind = (block.mime_type or "audio/wav").rpartition("/")[2].removeprefix("x-")
             return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
         case VideoBlock(data=str() as data) if form.video:
@@ -226,9 +212,9 @@ def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
         case DocumentBlock(data=str() as data) if not _is_text(block):
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
-        case DocumentBlock(url=str() as url) if not _passes(url, form) or form.dialect == "openai":
+        case DocumentBlock(url=str() as url) if not _passes(url, form) or form.family == "openai":
             return {"type": "text", "text": _readable(block)}  # OpenAI accepts no URL here
-        case DocumentBlock(url=str() as url) if form.dialect == "anthropic":
+        case DocumentBlock(url=str() as url) if form.family == "anthropic":
             return {"type": "file", "file": {"file_id": url}}  # a `format` would make it an uploaded file
         case DocumentBlock(url=str() as url):
             return {"type": "file", "file": {"file_id": url} | ({"format": block.mime_type} if block.mime_type else {})}
@@ -254,7 +240,7 @@ def _readable(block: ContentBlock) -> str:
             return f"[image: {alt}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
             return f"[{block.type}: {words}]"
-        case UnknownBlock(type="redacted_thinking"):
+        case UnknownBlock(type="redacted_thinking" | "reasoning_details"):
             return ""
         case _:
             return text_of([block])

@@ -15,6 +15,7 @@ from django.utils import timezone
 from pydantic_core import from_json
 
 from ravi_django.agents.memory.history import HistoryProvider
+from ravi_django.agents.react.result import ResultType
 from ravi_django.agents.spec.factory import rebuild_agent
 from ravi_django.agents.spec.spec import REACT, AgentSpec, validate_spec
 from ravi_django.agents.tools.approvers import Approvers
@@ -314,8 +315,10 @@ def _next_number(row: Agent) -> int:
 
 
 def result_schema_of(run: Run) -> dict[str, Any] | None:
-    """The JSON schema of a run's output, from the spec that its first lease has pinned; None for an untyped output, and
-    without a pinned spec."""
+    """The JSON schema of a run's output: of its request, else from the spec that its first lease has pinned; None for
+    an untyped output, and without a pinned spec."""
+    if run.result_schema:
+        return dict(from_json(run.result_schema))
     if run.started_at is None or not _may_be_typed(run):
         return None
     started = JournalEntry.objects.filter(run_id=run.id, generation=run.generation, path="@started")
@@ -325,6 +328,28 @@ def result_schema_of(run: Run) -> dict[str, Any] | None:
         return None if digest is None else _schema(digest)
     except Blob.DoesNotExist:
         return None
+
+
+_asked: dict[str, ResultType] = {}  # by its schema: what requests of this process have asked for
+
+
+def remember_type(schema: str, asked: ResultType) -> None:
+    _asked[schema] = asked
+    while len(_asked) > MOST:
+        del _asked[next(iter(_asked))]
+
+
+def result_type_of(run: Run) -> ResultType | None:
+    """The type of a run's output: that of its request, else its agent's; where this process does not know the type, its
+    schema. None for an untyped output."""
+    if (asked := _asked.get(run.result_schema)) is not None:
+        return asked
+    agent = registry._agents.get(run.agent) if run.agent_version is None and not run.result_schema else None
+    if agent is not None:
+        own = getattr(agent, "result", None)
+        return own if isinstance(own, ResultType) else None
+    schema = result_schema_of(run)
+    return None if schema is None else ResultType(schema)
 
 
 @lru_cache(MOST)
@@ -357,4 +382,5 @@ def is_disabled(agent: str) -> bool:
 def forget() -> None:
     """For tests: the database is another, or empty again."""
     _schema.cache_clear()
+    _asked.clear()
     bodies.forget()

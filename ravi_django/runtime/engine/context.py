@@ -98,19 +98,31 @@ class DurableContext(RunState):
             await asks.reply(self, message, result)
 
     async def spawn(
-        self, target: AgentId | str, boot: Message | str | None = None, *, priority: Priority | None = None
+        self,
+        target: AgentId | str,
+        boot: Message | str | None = None,
+        *,
+        priority: Priority | None = None,
+        memory: str = "none",
     ) -> RunHandle:
-        return await children.spawn(self, _address(target), boot, priority)
+        return await children.spawn(self, _address(target), boot, priority, memory)
 
     async def ask(
-        self, target: RunHandle | AgentId | str, message: Message | str, *, timeout: float | timedelta | None = None
+        self,
+        target: RunHandle | AgentId | str,
+        message: Message | str,
+        *,
+        timeout: float | timedelta | None = None,
+        memory: str = "none",
     ) -> AskOutcome:
-        return await asks.ask(self, _address(target), message, timeout)
+        return await asks.ask(self, _address(target), message, timeout, memory)
 
     async def join(self, handle: RunHandle, *, timeout: float | timedelta | None = None) -> AskOutcome:
         return await asks.ask(self, handle, None, timeout)
 
-    async def send(self, target: AgentId | RunHandle | str, message: Message | str) -> None:
+    async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
+        if isinstance(target, TopicId):
+            return await self.emit(target, message)
         to = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
             await endings.control(self, to, message, message.payload)
@@ -143,7 +155,7 @@ class DurableContext(RunState):
             return await inbox.hear(self)
 
     def caused_by(self, message: Message) -> None:
-        self.hops = hops_of([message])
+        self.hops, self.caused = hops_of([message]), message.id
 
     async def ask_human(
         self,
@@ -196,9 +208,10 @@ class DurableContext(RunState):
         *,
         answers: Message | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        context: bool = True,
     ) -> None:
         """End without a reply: another agent continues this run. Never returns."""
-        await generations.hand_over(self, target, task, answers, closing)
+        await generations.hand_over(self, target, task, answers, closing, context)
 
     async def emit(self, topic: TopicId | str, data: Any, *, id: str | None = None) -> None:
         await calls.emit(self, topic, data, id)
@@ -222,6 +235,8 @@ class DurableContext(RunState):
             await approvals.withdraw(self, begun, entry)
         else:
             self.effects.note(entry)
+
+    _log = log
 
     async def log_once(self, key: str, data: Any = None) -> None:
         """`log` once in the run's generation, however often and wherever it is called."""

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any
 from uuid import UUID
 
 from django.db import DataError
@@ -28,7 +27,7 @@ from ravi_django.kernel import (
     PermanentError,
     RunMeta,
 )
-from ravi_django.models import TERMINAL, Status
+from ravi_django.models import TERMINAL, Run, Status
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import pinned_spec
 from ravi_django.runtime.db.threads import DatabaseThreads, may_pass
@@ -58,9 +57,6 @@ from ravi_django.runtime.tools.threads import ToolThreads
 log = logging.getLogger("ravi.engine")
 
 NEAR_S = 60.0  # the process itself hints a run with a timer that is due within this time; the sweep hints all
-
-
-Ending = tuple[str, str | None, dict[str, Any] | None]  # the status, output and error of an ended run
 
 
 @dataclass(slots=True)
@@ -101,7 +97,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.active: dict[UUID, Active] = {}
-        self._awaited: dict[UUID, list[asyncio.Future[Ending | None]]] = {}  # by run, the callers of `lease_end`
+        self._awaited: dict[UUID, list[asyncio.Future[Run | None]]] = {}  # by run, the callers of `lease_end`
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
         self._resuming: dict[UUID, bool] = {}  # trees whose paused runs are looked for, and whether to look again
         self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
@@ -137,15 +133,15 @@ class Driver:
                 if not waiting.done():
                     waiting.set_result(ending)
 
-    def lease_end(self, run_id: UUID) -> asyncio.Future[Ending | None]:
+    def lease_end(self, run_id: UUID) -> asyncio.Future[Run | None]:
         """Resolves when the next lease of the run in this process ends, with the run's end if it was that. Cancel it
         to stop waiting."""
-        future: asyncio.Future[Ending | None] = self.loop.create_future()
+        future: asyncio.Future[Run | None] = self.loop.create_future()
         self._awaited.setdefault(run_id, []).append(future)
         future.add_done_callback(partial(self._no_longer_awaited, run_id))
         return future
 
-    def _no_longer_awaited(self, run_id: UUID, future: asyncio.Future[Ending | None]) -> None:
+    def _no_longer_awaited(self, run_id: UUID, future: asyncio.Future[Run | None]) -> None:
         if (others := self._awaited.get(run_id)) is not None:
             others.remove(future)
             if not others:
@@ -276,7 +272,7 @@ class Driver:
             if alarm is not None:
                 alarm.cancel()
 
-    async def _settle(self, active: Active, outcome: Outcome) -> Ending | None:
+    async def _settle(self, active: Active, outcome: Outcome) -> Run | None:
         """Record how the lease ended, publish it, and release the lease. Returns the run's end, if it has ended."""
         effects, lease = active.effects, active.lease
         if outcome.status == Status.CANCELLED:  # the heartbeat does not read the reason
@@ -310,7 +306,7 @@ class Driver:
         await self._give_slot(active, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
-        return (settled.status, outcome.output, outcome.error) if settled.status in TERMINAL else None
+        return _ended(lease.run, settled.status, outcome) if settled.status in TERMINAL else None
 
     async def _flushed(self, effects: Effects, outcome: Outcome) -> Outcome:
         """Commit late results. Before a release all of them: another process may publish right after it."""
@@ -389,3 +385,8 @@ class Driver:
             return None
         remaining = (meta.deadline - active.effects.present()).total_seconds()
         return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
+
+
+def _ended(run: Run, status: Status, outcome: Outcome) -> Run:
+    run.status, run.output, run.error = status, outcome.output, outcome.error
+    return run

@@ -23,8 +23,8 @@ def run_sync(
     user: Any = None,
     timeout: float | timedelta | None = None,
     **options: Any,
-) -> str:
-    """Run `agent` on `input` and return its output. `options` are those of `submit`.
+) -> Any:
+    """Run `agent` on `input` and return its output, as `run.result()`. `options` are those of `submit`.
 
     This process executes the run if RAVI["ENGINE"] is "inline" or "manual" or no worker is alive. Otherwise the workers
     do.
@@ -49,7 +49,7 @@ def run_sync(
         if is_here:
             get_worker().hint(run.id)
     results.wait(run, timeout, look=_refuse_request)
-    return results.output_of(run.status, run.output, run.error)
+    return results.value_of(run)
 
 
 def _refuse_request(run: Run) -> None:

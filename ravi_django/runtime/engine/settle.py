@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic_core import to_json, to_jsonable_python
 
-from ravi_django.agents.react.result import ResultText
+from ravi_django.agents.react.result import ResultText, fitted
 from ravi_django.capabilities.llm.errors import redact
 from ravi_django.conf import conf
 from ravi_django.db import transaction
@@ -62,7 +62,7 @@ class Outcome:
     @classmethod
     def of_return(cls, ctx: Any, returned: Any) -> Outcome:
         value = ctx.output if ctx.replied and not isinstance(returned, ResultText) else returned
-        return cls(Status.COMPLETED, output=as_output(value))
+        return cls(Status.COMPLETED, output=as_output(value, ctx.meta.result_schema))
 
     @classmethod
     def of_cancel(cls, reason: str) -> Outcome:
@@ -345,12 +345,15 @@ def with_ways_out(error: dict[str, Any]) -> dict[str, Any]:
     return error if is_known else {**error, "message": f"{error['message']}. {WAYS_OUT}"}
 
 
-def as_output(value: Any) -> str:
-    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON. Raises NotJson."""
+def as_output(value: Any, schema: dict[str, Any] | None = None) -> str:
+    """A run's output: a string as it is, `{"text": …}` as its text, any other value as JSON; JSON of the `schema` that
+    the request asked for. Raises NotJson and ResultInvalidError."""
     try:
         output = storable(to_jsonable_python(value, fallback=plain))
     except Exception as error:
         raise NotJson(value, error) from error
+    if schema is not None:
+        return str(fitted(schema, value if isinstance(value, ResultText) else output))
     if value is None:
         return ""
     if isinstance(value, str):

@@ -6,7 +6,10 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from pydantic_core import from_json
+
 from ravi_django.agents.current import _task_ctx, _task_run_id, _task_threads, _task_turns
+from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.kernel import (
     Agent,
     AgentId,
@@ -41,7 +44,7 @@ class Story:
 
     def __init__(self, agent: Agent, effects: Effects, rounds: Rounds) -> None:
         self.effects = effects
-        self.meta = meta_of(effects.lease, effects, getattr(agent, "spawn_budget", None))
+        self.meta = meta_of(effects.lease, effects, agent)
         self.lost = False  # another worker has the lease
         self._agent, self._rounds = agent, rounds
         self._ctx = DurableContext(agent, effects, self.meta)
@@ -121,15 +124,18 @@ class Story:
             self.task.cancel()
 
 
-def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) -> RunMeta:
-    """The metadata of a run. Budgets are those of its tree; `allowed` is the spawn budget of its agent's code."""
+def meta_of(lease: Lease, effects: Effects, code: Agent) -> RunMeta:
+    """The metadata of a run. Budgets are those of its tree and, for spawning, of its agent's `code`."""
     run = lease.run
+    allowed: SpawnBudget | None = getattr(code, "spawn_budget", None)
+    context = getattr(code, "context", None)
+    stated = context.retention if isinstance(context, ContextConfig) else HistoryRetention.PERMANENT
     root = run.root or run
     budget = ExecutionBudget.model_validate(root.budget or {})
     limits = [run.deadline] if run.deadline else []
     if budget.deadline_s and run.started_at and run.parent_id is None:  # a child's row has the tree's
         limits.append(run.started_at + timedelta(seconds=budget.deadline_s))
-    agent = AgentId.parse(run.agent)
+    agent, keeps_turns = AgentId.parse(run.agent), run.parent_id is None or run.session.memory_of is not None
     return RunMeta(
         run_id=str(run.id),
         cancellation=effects.token,
@@ -141,13 +147,14 @@ def meta_of(lease: Lease, effects: Effects, allowed: SpawnBudget | None = None) 
             depth=run.depth,
             spawn_budget=slots.narrowed(slots.limit_of(root), slots.recorded(run.budget), allowed),
             execution_budget=budget,
-            retention=HistoryRetention.PERMANENT if run.parent_id is None else HistoryRetention.RUN,
+            retention=stated if keeps_turns else HistoryRetention.RUN,
             priority=Priority(run.priority),
         ),
         deadline=min(limits, default=None),
         trace_id=str(run.tree_id),
         tenant_id=run.tenant or None,
         metadata=run.metadata or {},
+        result_schema=from_json(run.result_schema) if run.result_schema else None,
     )
 
 
@@ -166,7 +173,7 @@ class Rounds:
         while True:
             batch = await self._next()
             ctx.given += batch
-            ctx.hops = hops_of(batch)
+            ctx.hops, ctx.caused = hops_of(batch), ""
             if self._number == 1:
                 row = self._effects.journal.system("@started")
                 ctx.hops = max(ctx.hops, self.hops if row is None else hops_in(row.result))

@@ -14,6 +14,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from datetime import timedelta
 from importlib.metadata import version
@@ -23,16 +24,16 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.kernel import Agent, AgentId, Message, NotFoundError
+from ravi_django.kernel import Agent, AgentId, Message, NotFoundError, StreamEvent
 from ravi_django.kernel.checks import listed, seconds_of
 from ravi_django.models import TERMINAL, Run, Status, uuid7
 from ravi_django.runtime.catalog import registry, specs
 from ravi_django.runtime.db import threads
 from ravi_django.runtime.engine import sweep
-from ravi_django.runtime.engine.drive import Ending
 from ravi_django.runtime.engine.engine import Engine
-from ravi_django.runtime.runs import background, hints
-from ravi_django.runtime.runs.results import output_of
+from ravi_django.runtime.lifecycle import endings
+from ravi_django.runtime.people import answers
+from ravi_django.runtime.runs import background, following, hints, results
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
@@ -89,7 +90,7 @@ class Worker:
         self.engine.draining = True
 
     def close(self, drain_s: float | None = None, timeout_s: float | None = None) -> None:
-        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread, at the latest after `timeout_s`."""
+        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread; at most `timeout_s`."""
         if not self._thread.is_alive():
             return
         if self._keeper is not None:
@@ -224,8 +225,32 @@ class Runtime:
         run, _ = await self.engine.database.call(submit_once, target, message, send=here, run_id=new_id, **options)
         return str(run.id)
 
-    async def result(self, run_id: str, timeout: float | timedelta | None = None) -> str:
-        """Wait for a run's end and return its output.
+    def events(self, run: Any, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
+        """The events of a run (its id or row) and those below it, as `run.aevents()`. Of TopicId("agent.stream", key)
+        the text of all runs of that agent, from now on."""
+        return following.aevents(run, after, user=user)
+
+    async def stream(self, target: Agent | AgentId | str, message: Any, **options: Any) -> AsyncGenerator[StreamEvent]:
+        """`submit`, then the events of the run: with `user=` those that this user may see."""
+        run_id = await self.submit(target, message, **options)
+        async with contextlib.aclosing(self.events(run_id, user=options.get("user"))) as found:
+            async for event in found:
+                yield event
+
+    async def answer(self, request: Any, text: str = "", *, action: str = "answer", **fields: Any) -> str:
+        """`ravi_django.answer` a request: its id, its row or its event. Returns the run's id."""
+        run_id = await answers.aanswer(request, action, text=text, **fields)
+        self.engine.hint(run_id)
+        return str(run_id)
+
+    async def cancel(self, run: Run | UUID | str, reason: str = "cancelled by the site's code") -> None:
+        """Cancel a run and those below it. Raises NotFoundError, and IllegalTransitionError when it has ended."""
+        row = await self.engine.database.call(following.find, run)
+        await self.engine.database.call(endings.cancel, row.id, reason)
+        self.engine.cancel_run(row.id)
+
+    async def result(self, run_id: str, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
+        """Wait for a run's end and return its output, as `Run.result` does.
 
         Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
         """
@@ -238,11 +263,11 @@ class Runtime:
             try:
                 if looks and (row := await self.engine.database.call(_end_of, key)) is None:
                     raise NotFoundError(f"there is no run {run_id}")
-                if row is not None and row[0] in (*TERMINAL, Status.BLOCKED):
-                    return output_of(*row)
+                if row is not None and row.status in (*TERMINAL, Status.BLOCKED):
+                    return await self.engine.database.call(results.value_of, row, result_type)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:
-                    raise TimeoutError(f"run {run_id} is {row and row[0]} after {limit:g} s")
+                    raise TimeoutError(f"run {run_id} is {row and row.status} after {limit:g} s")
                 await asyncio.wait([lease_end], timeout=max(0.0, min(left, LOOK_S)))
                 row = lease_end.result() if lease_end.done() else None
                 looks = row is None
@@ -250,5 +275,5 @@ class Runtime:
                 lease_end.cancel()
 
 
-def _end_of(run_id: UUID) -> Ending | None:
-    return Run.objects.filter(id=run_id).values_list("status", "output", "error").first()
+def _end_of(run_id: UUID) -> Run | None:
+    return Run.objects.filter(id=run_id).first()

@@ -76,6 +76,8 @@ class NewTurn:
     agent: str
     message: ChatMessage
     entry: UUID | None = None  # the row of the run's journal that holds the message's blocks
+    shared: bool = False  # the session's other agents read it
+    seen: int | None = None  # of a summary: the position up to which other agents' turns were read
 
     @property
     def content(self) -> list[dict[str, Any]] | None:
@@ -345,6 +347,8 @@ def write_turns(
             entry_id=turn.entry,
             name=turn.message.name or "",
             keeps=turn.keeps,
+            shared=turn.shared,
+            seen=turn.seen,
         )
         for place, turn in enumerate(turns)
     ]

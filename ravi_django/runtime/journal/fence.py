@@ -45,8 +45,8 @@ _ENTRY_VALUES = (
     "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
     "%s::jsonb, %s::int, %s::int, %s::int, %s::int, %s::numeric, %s::bigint, %s::float8"  # id, …, elapsed seconds
 )
-_TURN = "agent, role, content, entry_id, name, keeps"
-_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::uuid, %s::text, %s::int"
+_TURN = "agent, role, content, entry_id, name, keeps, shared, seen"
+_TURN_VALUES = "%s::text, %s::text, %s::jsonb, %s::uuid, %s::text, %s::int, %s::boolean, %s::bigint"
 MAX_ROWS = 50  # in one statement; more (thousands of notes between two effects) go through the ORM
 
 
@@ -185,6 +185,8 @@ def _bound(
                 None if turn.entry is None else str(turn.entry),
                 turn.message.name or "",
                 None if turn.keeps is None else str(turn.keeps),
+                "t" if turn.shared else "f",
+                None if turn.seen is None else str(turn.seen),
             ]
     if events:
         params += [now, *outbox.params(events)]

@@ -295,13 +295,16 @@ class Effects(Gate):
         elif entry.kind == "tool.call" and (call_id := (entry.request or {}).get("call_id")):
             self._results[call_id] = entry
 
-    def turn(self, session_id: UUID, agent: str, message: ChatMessage) -> NewTurn:
+    def turn(
+        self, session_id: UUID, agent: str, message: ChatMessage, *, shared: bool = False, seen: int | None = None
+    ) -> NewTurn:
         """A turn to write. It refers to the row that holds the same blocks, if one of this lease does."""
         blocks = message.to_json()["content"]
         entry = self._answer
         if message.role is Role.TOOL:
             entry = self._results.get(blocks[0].get("call_id", "")) if blocks else None
-        return NewTurn(session_id, agent, message, entry.id if entry and entry.blocks == blocks else None)
+        held = entry.id if entry and entry.blocks == blocks else None
+        return NewTurn(session_id, agent, message, held, shared, seen)
 
     def note(self, entry: Entry) -> None:
         self.notes.append(entry)
@@ -337,10 +340,10 @@ class Effects(Gate):
         self.facts = new
         self.poke()
 
-    def take_signal(self, name: str) -> tuple[int, Any] | None:
-        """Take the oldest unread signal of this name: no other wait gets it."""
+    def take_signal(self, *names: str) -> tuple[int, Any] | None:
+        """Take the oldest unread signal of one of these names: no other wait gets it."""
         for place, (signal_id, its_name, payload) in enumerate(self.facts.signals):
-            if its_name == name:
+            if its_name in names:
                 del self.facts.signals[place]
                 self._given.add(signal_id)
                 return signal_id, payload

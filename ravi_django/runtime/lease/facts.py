@@ -24,6 +24,9 @@ from ravi_django.runtime.journal.entries import COLUMNS, Recorded, internalize
 from ravi_django.runtime.journal.lease import Lease
 
 NOT_READ: Any = object()  # replaces a payload that `waits.payload_of` reads later
+PERSONS = "person:"  # begins the key of a signal that a person sent, not the site's own code
+REPLY = "human_reply:"  # prefix of signals that answer a question in place of a person
+PEOPLES = (REPLY, "hitl:")  # prefixes of signals that carry a person's answer
 PAYLOADS = 50  # of a run's unread signals that are read at once
 
 
@@ -32,7 +35,7 @@ class Facts:
     """Events of a run that are not in its journal yet."""
 
     wake_seq: int = 0  # the wake-ups that these facts include
-    # unread (id, name, payload), all, oldest first; the payload may be NOT_READ
+    # unread (id, name, payload), all, oldest first; the payload may be NOT_READ. See `of_person`
     signals: list[tuple[int, str, Any]] = field(default_factory=list)
     asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
     requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
@@ -70,14 +73,24 @@ def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
     return found
 
 
+def of_person(name: str) -> str:
+    """The name among the facts of an answer that a person sent as a signal. No stored name has a NUL."""
+    return f"\0{PERSONS}{name}"
+
+
+def _name(name: str, key: str) -> str:
+    return of_person(name) if key.startswith(PERSONS) and name.startswith(PEOPLES) else name
+
+
 def _unread_signals(run_id: UUID) -> list[tuple[int, str, Any]]:
     """All signals by name, and the first PAYLOADS payloads: a wait must find its signal behind thousands of others."""
     unread = Signal.objects.filter(run_id=run_id, consumed_at=None).order_by("id")
-    whole = list(unread.values_list("id", "name", "payload")[:PAYLOADS])
+    rows = list(unread.values_list("id", "name", "key", "payload")[:PAYLOADS])
+    whole = [(number, _name(name, key), payload) for number, name, key, payload in rows]
     if len(whole) < PAYLOADS:
         return whole
-    rest = unread.filter(id__gt=whole[-1][0]).values_list("id", "name")
-    return whole + [(number, name, NOT_READ) for number, name in rest]
+    rest = unread.filter(id__gt=whole[-1][0]).values_list("id", "name", "key")
+    return whole + [(number, _name(name, key), NOT_READ) for number, name, key in rest]
 
 
 _JSON = [place for place, name in enumerate(COLUMNS) if name in ("request", "digests", "result", "error")]

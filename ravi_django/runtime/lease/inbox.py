@@ -119,7 +119,7 @@ def _give(ctx: RunState, upto: int) -> list[Message]:
     effects.inbox_upto = max(after, upto) or None
     ctx.given += given
     if given:
-        ctx.hops = hops_of(given)
+        ctx.hops, ctx.caused = hops_of(given), ""
     return given
 
 

@@ -84,6 +84,16 @@ def current() -> Scope | None:
     return _scope.get()
 
 
+def of_middleware(prefix: str) -> str:
+    """The prefix of calls that function middlewares make, around a tool whose own calls have the `prefix`."""
+    return f"{prefix}m"
+
+
+def in_middleware() -> bool:
+    scope = _scope.get()
+    return scope is not None and scope.prefix.endswith("m")
+
+
 class entered:
     """Number the calls inside by this scope. With None, tasks made inside do not belong to the run."""
 

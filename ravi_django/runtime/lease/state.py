@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
@@ -27,6 +27,7 @@ from ravi_django.kernel import (
     HookEvent,
     InvalidInputError,
     Message,
+    Role,
     RunMeta,
     SpawnBudget,
 )
@@ -49,6 +50,7 @@ _OF_THE_CODE = (HookEvent.STEP_START, HookEvent.STEP_END, HookEvent.FLOW_START, 
 MAX_PATH = 450
 _BEHIND_PAUSE = re.compile(r"^~\d+\.")  # see `place_after` in `tools/running.py`
 OUTPUT = "chat.output"
+ALONE = "without_context"  # metadata of a run that was handed over: its agent reads its own turns alone
 
 
 class RunState:
@@ -73,18 +75,37 @@ class RunState:
         self.given: list[Message] = []  # messages that this generation's code was given
         self.heard = 0  # the run's `wake_seq` when `hear` looked last
         self.hops = 0  # publications behind the messages that the code was given last, see `lease/inbox.py`
+        self.caused = ""  # the id of a message, see `caused_by`; later messages end it
         self.answered: set[str] = set()  # ids of the given messages that have a reply
         self.message_ids: dict[str, str] = {}  # by the new id of a message that a replay makes: the id that was sent
         self.booted: dict[str, str] = {}  # by child run: the message that it was started with
+        self.following = asyncio.Lock()
+        self.followed: dict[str, tuple[int, int | None]] = {}  # by topic: see `follow` in `social/calls.py`
         self.deciding = asyncio.Lock()  # calls with a person's decision continue in the order of their rows
         self.pinned: dict[str, Any] = {}  # see `pins`
         self.pinning: dict[str, Any] = {}  # values that a task computes now
         self.turns_given = run.turn_from  # history turns that this lease's code has added
         self.turns_known = run.next_turn  # history turns of this run that are stored or pending
         self._unnumbered = 0  # turns that were added without `start`
+        self.told: set[bytes] = set()  # digests of the person's messages that this lease's code has shared
+        self.seen: dict[str, int] = {}  # by agent: the position up to which it has read the conversation
         self.outputs = Outputs(self)
         self.view_digest = ViewDigest()
         self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
+
+    @property
+    def conversation(self) -> str:
+        """The session of the tree's root: the `correlation_id` of messages that have none."""
+        run = self.effects.lease.run
+        return str((run.root or run).session_id)
+
+    @property
+    def cause(self) -> str | None:
+        """The id of the message that the code is at: that of `caused_by`, else the first one without a reply."""
+        if self.caused:
+            return self.caused
+        waiting = (message.id for message in self.given if message.id not in self.answered)
+        return next(waiting, self.given[-1].id if self.given else None)
 
     async def hook(self, event: HookEvent, **data: Any) -> None:
         """Call the agent's hooks, except for an event of a replay. Never raises."""
@@ -146,8 +167,16 @@ class RunState:
             raise InvalidInputError(f"the scopes here are nested too deep, or named too long: {path!r}", field="path")
         return path
 
-    def remember(self, agent_id: AgentId, session_id: str, messages: Sequence[ChatMessage], start: int | None) -> None:
+    def remember(
+        self,
+        agent_id: AgentId,
+        session_id: str,
+        messages: Sequence[ChatMessage],
+        start: int | None,
+        shared: Collection[int] = (),
+    ) -> None:
         """Store turns with the next commit. Turns of an earlier lease are recognized by their index in the run.
+        `shared`: the places of those messages that all agents of the session read.
 
         Without `start` they follow the turns that this run's code has added before. Turns with a `start` are numbered
         separately, and those without one come in between.
@@ -165,9 +194,13 @@ class RunState:
             first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
+        self.told |= {messages[place].digest for place in shared if messages[place].role is Role.USER}
         for place, message in enumerate(messages, first):
             if place >= self.turns_known:
-                self.effects.turns.append(self.effects.turn(UUID(str(session_id)), str(agent_id), message))
+                seen = None if keeps_of(message) is None else self.seen.get(str(agent_id))
+                is_told = place - first in shared
+                turn = self.effects.turn(UUID(str(session_id)), str(agent_id), message, shared=is_told, seen=seen)
+                self.effects.turns.append(turn)
                 self.turns_known += 1
 
     def turns_in(self, path: str) -> int:

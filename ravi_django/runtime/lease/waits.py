@@ -16,14 +16,12 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import Effects
-from ravi_django.runtime.lease.facts import NOT_READ
+from ravi_django.runtime.lease.facts import NOT_READ, PEOPLES, REPLY
 from ravi_django.runtime.lease.gate import Wait
 from ravi_django.runtime.lease.inbox import hops_told
 from ravi_django.runtime.lease.state import RunState
 
 MAX_NAME = 200  # characters of a signal's name
-REPLY = "human_reply:"  # prefix of signals that answer a question in place of a person
-PEOPLES = (REPLY, "hitl:")  # prefixes of signals that carry a person's answer
 
 
 async def sleep_until(ctx: RunState, when: datetime | timedelta | float) -> None:
@@ -47,7 +45,7 @@ async def sleep_until_signal(
     """Wait for a signal of this name, or take one that arrived before. Returns its payload, `{}` if it has none; None
     if `until` came first, or with `or_message` if there is a message that the code was not given."""
     check_name(name)
-    if name.startswith(PEOPLES):  # the run's owner may send it before the question, without `public_signals`
+    if name.startswith(PEOPLES) and not name.startswith(REPLY):
         raise InvalidInputError(f"{name!r} answers a question: await ctx.ask_human for it", field="name")
     if timeout is not None:
         if until is not None:

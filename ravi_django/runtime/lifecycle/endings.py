@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import F, Q
 
 from ravi_django.db import transaction
 from ravi_django.kernel import LeaseLostError
@@ -18,16 +18,16 @@ from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import IllegalTransitionError, InvalidInputError, PermanentError
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import ControlPayload, Message
-from ravi_django.models import TERMINAL, Ask, InboxMessage, JournalEntry, Run, Signal, Status, Turn
+from ravi_django.models import TERMINAL, Ask, InboxMessage, JournalEntry, Run, Session, Signal, Status, Turn
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal import fence, outbox
 from ravi_django.runtime.journal.append import store_big_values, write_row
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import RETENTION
-from ravi_django.runtime.lease.facts import CARRIED
+from ravi_django.runtime.lease.facts import CARRIED, PEOPLES
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import PEOPLES, check_name
+from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import pass_on, promote
@@ -231,12 +231,22 @@ def _end_with(
 ) -> list[UUID]:
     """End what needs the run: settle the asks of it, close its open requests, cancel its live children, and promote the
     next queued run of its session. Returns the runs to hint."""
+    if run.parent_id is not None:
+        _keep_or_drop_memory(run)
     return [
         *(settle_asks(run.id, status, output, error, held) if asked else ()),
         *(close_requests(run, held) if entangled else ()),
         *(cancel_children(run, ended_reason(run.id), held) if entangled else ()),
         *(promote(run) if run.status != Status.QUEUED else ()),
     ]
+
+
+def _keep_or_drop_memory(child: Run) -> None:
+    """Later children of the conversation read the turns of one that remembers. Nothing reads those of another."""
+    if child.session.memory_of is not None:
+        Session.objects.filter(id=child.session_id).update(ended_at=clock.now())
+    else:
+        Turn.objects.filter(Q(run=child.id) | Q(run=None), session=child.session_id).delete()
 
 
 def drop_turns(run_id: UUID) -> None:

@@ -28,6 +28,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import IllegalTransitionError
 from ravi_django.models import TERMINAL, Blob, Erasure, HumanRequest, JournalEntry, RaviFile, Run, Session, Turn
 from ravi_django.models.schedules import SESSION_GONE
+from ravi_django.models.session import NAMELESS
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal.entries import blob_value, internalize, names_of_bodies
 from ravi_django.runtime.lifecycle import endings, erasure_rows, personal, prune_rows
@@ -117,6 +118,8 @@ POLICIES = ("erase", "anonymize", "keep")
 
 def user_deleted(user: Any) -> None:
     """In the transaction that deletes the user, after the cancellation of their runs."""
+    if conf.ON_USER_DELETE != "erase":  # the sessions stay, and nobody could go on with them by name
+        Session.objects.filter(owner=user).update(**NAMELESS)
     if conf.ON_USER_DELETE == "keep":
         erasure_rows.let_go(str(user.pk))
     else:

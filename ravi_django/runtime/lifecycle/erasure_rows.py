@@ -24,7 +24,7 @@ from ravi_django.models.journal import Blob, JournalEntry
 from ravi_django.models.people import HumanRequest, StickyDecision
 from ravi_django.models.run import TERMINAL, Run
 from ravi_django.models.schedules import Schedule
-from ravi_django.models.session import Session
+from ravi_django.models.session import NAMELESS, Session
 from ravi_django.models.site import Erasure
 from ravi_django.models.social import Follow, Publication
 from ravi_django.models.sources import Source
@@ -68,7 +68,7 @@ def begin(user: Any, *, keeps: bool = False) -> Erasure:
         for model in (Schedule, Source):
             model.objects.filter(owner=user).update(enabled=False)
         follow_rows.delete_follows(Follow.objects.filter(owner=user))
-        Session.objects.filter(owner=user).update(erasure=erasure, owner=None)
+        Session.objects.filter(owner=user).update(erasure=erasure, owner=None, **NAMELESS)
         lock(user, [RaviFile])
         files.forget(RaviFile.objects.filter(owner=user))
     return erasure
@@ -99,7 +99,7 @@ def begin_session(session_id: UUID) -> Erasure:
             raise ConflictError(f"run {live[0]} of this session is {live[1]}: cancel it, or wait for its end")
         erasure: Erasure = clock.stamp(Erasure(keeps=True))
         erasure.save(force_insert=True)
-        Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None)
+        Session.objects.filter(id__in=ids).update(erasure=erasure, owner=None, **NAMELESS)
         return erasure
 
 

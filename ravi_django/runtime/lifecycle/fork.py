@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import reduce
 from itertools import islice
@@ -11,11 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
-from django.db.models import F, Max, Min, Q, QuerySet, Sum, TextField
+from django.db.models import Max, Min, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Coalesce
 
 from ravi_django import limits
-from ravi_django.db import Bytes, connection, lock_rows, transaction
+from ravi_django.db import Bytes, lock_rows, transaction
 from ravi_django.kernel import AgentId, ConflictError, InvalidInputError, Message
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.json_values import digest_of
@@ -27,12 +27,14 @@ from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
 from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.lease import history
 from ravi_django.runtime.lease.facts import CARRIED
+from ravi_django.runtime.lifecycle.copies import as_literal, copy_rows, copy_turns
 from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import message_of, owner_of, scope_of, title_of
-from ravi_django.runtime.runs.sessions import create_session
+from ravi_django.runtime.runs.sessions import create_session, take_name
 from ravi_django.runtime.runs.submit import first_of
 from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import board, slots
@@ -107,6 +109,7 @@ def write_fork(
     replay writes again. The new session keeps the files that these name. Raises as `fork` does, and RateLimitedError.
     """
     with transaction.atomic():
+        name = take_name(run_id) if message else ()  # before the user is locked, as in an erasure
         source = _lock(run_id)
         agent = specs.find(source.agent) if message else None  # its present version: there is no journal to replay
         if agent is None:
@@ -118,7 +121,10 @@ def write_fork(
         point = _point(source, after_seq) if agent is None else 0
         past = JournalEntry.objects.filter(run_id=source.id, seq__lte=point)
         end = _first_own_position(source, point)
-        _count_bytes(user, past, source, end)
+        turns = Turn.objects.filter(session_id=source.session_id, position__lt=end)
+        title = title_of(message) if message else source.session.title
+        remembered = history.remembered_at(source.session_id, _time_of(source, point))
+        _count_bytes(user, past, source, (turns, remembered))
         epoch = (past.aggregate(last=Max("epoch"))["last"] or 0) + 1
         now = present()
         new = Run(
@@ -127,10 +133,11 @@ def write_fork(
             agent_version=agent.version if agent else source.agent_version,
             owner_id=source.owner_id,
             tenant=source.tenant,
-            session=_copy_session(source, end, title_of(message) if message else source.session.title),
+            session=_copy_session(source, end, title, name, turns, remembered),
             status=Status.PENDING,
             priority=source.priority,
             metadata=source.metadata,
+            result_schema=source.result_schema,
             budget=_budget(source),
             deadline=source.deadline if source.deadline and source.deadline > now else None,
             release=source.release,
@@ -244,14 +251,13 @@ def _origins(source: Run, point: int) -> list[list[Any]]:
     return found
 
 
-def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int) -> None:
+def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, turns: Iterable[QuerySet[Turn]]) -> None:
     """Count what the fork copies. No more is read than the limit allows."""
     if (most := limits.limit("fork_bytes")) is None or user is None:
         return
-    turns = Turn.objects.filter(session_id=source.session_id, position__lt=end).order_by("position")
     messages = InboxMessage.objects.filter(run_id=source.id).order_by("id")
-    copied: list[tuple[Any, Sequence[str]]] = [(turns, ("content", "entry__result")), (messages, ("body",))]
-    copied.append((past.order_by("seq"), ("request", "result")))
+    copied: list[tuple[Any, Sequence[str]]] = [(rows, ("content", "entry__result")) for rows in turns]
+    copied += [(messages, ("body",)), (past.order_by("seq"), ("request", "result"))]
     total = 0
     for rows, columns in copied:
         size = reduce(add, (Coalesce(Bytes(column), 0) for column in columns))
@@ -262,29 +268,23 @@ def _count_bytes(user: Any, past: QuerySet[JournalEntry], source: Run, end: int)
     limits.count(user, "fork_bytes", total)
 
 
-def _copy_session(source: Run, end: int, title: str) -> Session:
-    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position."""
+def _copy_session(
+    source: Run, end: int, title: str, name: Sequence[str], past: QuerySet[Turn], remembered: QuerySet[Turn]
+) -> Session:
+    """Copy the conversation that the run could read, at the same positions: its reads are journaled by position. What
+    delegated agents remember of it becomes one child session."""
     new = Session(owner_id=source.owner_id, tenant=source.tenant, agent=source.agent, title=title, next_position=end)
+    new.name, new.owner_key = name or ("", "")
     if source.parent_id is None:
         new.family = source.session.family or source.session_id
     session = create_session(new)
-    past = Turn.objects.filter(session_id=source.session_id, position__lt=end)
-    other = {"id": None, "index": None, "entry_id": None, "session_id": _text(session.id)}
-    other["content"] = f"CASE WHEN entry_id IS NULL THEN content {_OF_CALL[postgres.in_use()]} END"
-    _copy(past, other, kind=F("entry__kind"), request=F("entry__request"), result=F("entry__result"))
+    copy_turns(past, session.id)
+    if remembered.exists():
+        child = Session(owner_id=source.owner_id, tenant=source.tenant, parent_session=session, memory_of=session.id)
+        child.ended_at = present()
+        order = "row_number() OVER (ORDER BY ended, session_id, position)"
+        copy_turns(remembered, create_session(child).id, position=order)
     return session
-
-
-# The blocks of a turn that refers to its call are those of `blocks_of`, by value: the source's journal may be deleted.
-_OF_CALL = (  # on SQLite and on PostgreSQL
-    """WHEN kind = 'llm.call' THEN json(json_extract(result, '$.content')) ELSE json_array(json_object(
-  'type', 'tool_result', 'call_id', json_extract(request, '$.call_id'),
-  'content', json(json_extract(result, '$.content')),
-  'is_error', json(iif(json_extract(result, '$.is_error'), 'true', 'false'))))""",
-    """WHEN kind = 'llm.call' THEN result -> 'content' ELSE jsonb_build_array(jsonb_build_object(
-  'type', 'tool_result', 'call_id', request -> 'call_id', 'content', result -> 'content',
-  'is_error', coalesce(result -> 'is_error', 'false')))""",
-)
 
 
 def _first_own_position(source: Run, point: int) -> int:
@@ -312,7 +312,7 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> Non
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
     came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
-    _copy(rows.filter(came), {"id": None, "run_id": _text(new.id)})
+    copy_rows(rows.filter(came), {"id": None, "run_id": as_literal(new.id)})
     copies = InboxMessage.objects.filter(run_id=new.id).order_by("id")
     to_itself = copies.filter(body__reply_to=str(source.id)).iterator(chunk_size=BATCH)
     while batch := list(islice(to_itself, BATCH)):
@@ -343,7 +343,7 @@ _SET = "json_set(result, '$.inbox_upto', {id})", "jsonb_set(result, '{{inbox_upt
 def _copy_journal(past: QuerySet[JournalEntry], source: Run, new: Run) -> None:
     """Copy the rows, with the new ids of messages."""
     on = postgres.in_use()
-    ids = {"old": _text(source.id), "new": _text(new.id)}
+    ids = {"old": as_literal(source.id), "new": as_literal(new.id)}
     in_result = _SET[on].format(id=_COPIED.format(upto=_READ[on], **ids))
     other = {
         "id": _IDS[on],
@@ -351,26 +351,7 @@ def _copy_journal(past: QuerySet[JournalEntry], source: Run, new: Run) -> None:
         "inbox_upto": f"CASE WHEN inbox_upto IS NOT NULL THEN {_COPIED.format(upto='inbox_upto', **ids)} END",
         "result": f"CASE WHEN path LIKE '@%%' AND {_READ[on]} > 0 THEN {in_result} ELSE result END",
     }
-    _copy(past, other)
-
-
-def _text(key: UUID) -> str:
-    """A run's id as a literal of the database."""
-    value = Run._meta.pk.get_db_prep_value(key, connection)
-    return f"'{value}'" + ("::uuid" if postgres.in_use() else "")
-
-
-def _copy(rows: QuerySet[Any], other: Mapping[str, str | None], **more: F) -> None:
-    """Copy rows inside the database, `other` columns from these SQL expressions, which may use the columns `more`.
-    None: the database sets it."""
-    columns = [field.column for field in rows.model._meta.local_concrete_fields]
-    past, parameters = rows.order_by().values(*columns, **more).query.sql_with_params()
-    copied = [column for column in columns if other.get(column, column)]
-    values = ", ".join(other.get(column) or column for column in copied)
-    statement = f"""INSERT INTO {rows.model._meta.db_table} ({", ".join(copied)})
-SELECT {values} FROM ({past}) AS past ORDER BY past.id"""  # noqa: S608 - of our own names
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+    copy_rows(past, other)
 
 
 def _copy_files(source: Run, new: Run) -> None:
@@ -387,9 +368,9 @@ def _copy_files(source: Run, new: Run) -> None:
 
 
 def _time_of(source: Run, point: int) -> datetime:
-    """When the last shared row was recorded; without one, when the run was created."""
+    """When the last shared row was recorded; without one, when the run began."""
     rows = JournalEntry.objects.filter(run_id=source.id, seq=point).values_list("finished_at", flat=True)
-    return rows.first() or source.created_at
+    return rows.first() or source.started_at or source.created_at
 
 
 def _sums(new: Run) -> dict[str, Any]:

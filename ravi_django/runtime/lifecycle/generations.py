@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db.models import F, Subquery
 from django.db.models.functions import Coalesce
 
+from ravi_django.agents.messages import HANDED, SHARED, TASK, message_to_chat
 from ravi_django.agents.tools.delegate import INHERITED
 from ravi_django.conf import conf
 from ravi_django.kernel.errors import InvalidInputError, KernelError, PermanentError
@@ -32,7 +33,7 @@ from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.facts import CARRIED, inbox_after
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
 from ravi_django.runtime.lease.inbox import read, told_of, trail_of
-from ravi_django.runtime.lease.state import RunState
+from ravi_django.runtime.lease.state import ALONE, RunState
 from ravi_django.runtime.lifecycle.endings import cancel_children
 from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs.sessions import active_root, lock_session, promote
@@ -44,7 +45,12 @@ Closing = Callable[[], Awaitable[None]]
 
 
 async def hand_over(
-    ctx: RunState, target: AgentId | str, task: Message | str | None, answers: Message | None, closing: Closing | None
+    ctx: RunState,
+    target: AgentId | str,
+    task: Message | str | None,
+    answers: Message | None,
+    closing: Closing | None,
+    context: bool = True,
 ) -> None:
     """End this agent's part of the run, see `RunContext.handoff`. Never returns."""
     agent_id, effects = messages.address_of(target), ctx.effects
@@ -65,6 +71,8 @@ async def hand_over(
     async with effects.performing():
         found, refusal = await messages.find(ctx, agent_id)
         metadata = _metadata(ctx, found, task)
+        metadata.pop(ALONE, None)
+        metadata |= {} if context else {ALONE: True}
         body = _body(ctx, agent_id, task, answered, path)
         missing = messages.misses_variables(found, metadata, "the task that it is handed")
         refusal = refusal or (messages.too_large(body) if task else None) or missing or await _too_often(ctx)
@@ -75,7 +83,7 @@ async def hand_over(
     if closing is not None:
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
-    given = [body, *(storable(m.model_dump(mode="json")) for m in left)]
+    given = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
     trail = trail_of(ctx.hops, len(given))
     handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, trail)
     await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
@@ -110,7 +118,8 @@ def _split(ctx: RunState, answers: Message | None) -> tuple[Message, list[Messag
 def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: Message, path: str) -> dict[str, Any]:
     """The task as the inbox holds it. It takes the id of the message that it answers, so that a reply finds the ask."""
     if task is None:
-        return dict(storable(answered.model_copy(update={"target": target}).model_dump(mode="json")))
+        handed = _as_handed(ctx, answered).model_copy(update={"target": target})
+        return dict(storable(handed.model_dump(mode="json")))
     if isinstance(task, Message):
         made, message_id = task, task.id
     else:
@@ -121,11 +130,18 @@ def _body(ctx: RunState, target: AgentId, task: Message | str | None, answered: 
         "target": target,
         "sender": answered.sender,
         "reply_to": answered.reply_to,
-        "correlation_id": answered.correlation_id or ctx.session_id,
+        "correlation_id": made.correlation_id or answered.correlation_id or ctx.conversation,
         "causation_id": answered.causation_id if answered.reply_to else answered.id,
-        "metadata": {**answered.metadata, **made.metadata},
+        "metadata": {**answered.metadata, **made.metadata, HANDED: TASK},
     }
     return dict(storable(made.model_copy(update=filled).model_dump(mode="json")))
+
+
+def _as_handed(ctx: RunState, message: Message) -> Message:
+    """Marked if the session has it as a shared turn."""
+    if message_to_chat(message).digest not in ctx.told:
+        return message
+    return message.model_copy(update={"metadata": {**message.metadata, HANDED: SHARED}})
 
 
 def _metadata(ctx: RunState, found: specs.Found, task: Message | str | None) -> dict[str, Any]:

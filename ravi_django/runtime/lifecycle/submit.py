@@ -21,18 +21,20 @@ from ravi_django.kernel import (
     InvalidInputError,
     Message,
     Priority,
+    TopicId,
 )
 from ravi_django.models import Run, Session, Status
 from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.runs import checks
 from ravi_django.runtime.runs.sessions import active_root
 from ravi_django.runtime.runs.submit import submit_once
+from ravi_django.runtime.social.publications import emit
 
 ON_BUSY = ("enqueue", "steer", "interrupt", "reject")
 
 
 def submit(
-    agent: Agent | AgentId | str,
+    agent: Agent | AgentId | TopicId | str,
     input: str | list[Any] | Message,
     *,
     session: Session | UUID | str | None = None,
@@ -44,6 +46,7 @@ def submit(
     deadline: datetime | str | None = None,
     start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    result_schema: Any = None,
     on_busy: str | None = None,
 ) -> Run:
     """Start a run of `agent` on `input` (text, content blocks, or a Message); returns its row at once.
@@ -51,11 +54,16 @@ def submit(
     An agent that is stored in the database takes its variables from `metadata={"variables": {…}}`.
 
     Inside the caller's transaction: rolled back with it, started after its commit. With an `idempotency_key`, scoped
-    to (user, agent), a repeat returns the first run. A `session` of the user continues that conversation; without one
-    a new session is made.
+    to (user, agent), a repeat returns the first run. A `session` continues that conversation of the user: its
+    row, its id, or a name of 1 to 200 characters, whose conversation is made at first use. A text that is a UUID is an
+    id. Without a session, a Message with a `correlation_id` means the conversation of that name, or the user's session
+    with that id; any other input begins a new conversation.
 
     With `start_at` (a time, a timedelta from now or seconds) the run is queued until then, and other messages of the
     conversation do not wait for it. A sweep starts it, after the run that is at work by then. `on_busy` has no effect.
+
+    `result_schema` asks for a typed result in this request alone, in place of the agent's own `result_model`: a
+    pydantic model, any type that pydantic reads, or a JSON schema. `run.result()` returns an instance of it.
 
     `on_busy` says what becomes of a message while the agent is at work in the session; None is RAVI["ON_BUSY"].
     "enqueue": its run waits for the end of the one at work. "steer": the run at work gets the message and is returned;
@@ -63,23 +71,32 @@ def submit(
     inside a transaction of the caller: the message waits then. "interrupt": it waits, and the run at work is cancelled.
     "reject": ThreadBusyError.
 
+    To a TopicId it publishes the message like `emit`, and returns the Publication. `user`, `tenant` and
+    `idempotency_key` are its only options.
+
     Raises AgentNotFoundError, SessionNotFoundError, InvalidInputError (with `field`), InputTooLargeError,
     IdempotencyMismatchError and ThreadBusyError; nothing is written then.
     """
-    run, _ = say(
-        agent,
-        input,
-        session=session,
-        user=user,
-        tenant=tenant,
-        idempotency_key=idempotency_key,
-        priority=priority,
-        budget=budget,
-        deadline=deadline,
-        start_at=start_at,
-        metadata=metadata,
-        on_busy=on_busy,
-    )
+    options: dict[str, Any] = {
+        "session": session,
+        "priority": priority,
+        "budget": budget,
+        "deadline": deadline,
+        "start_at": start_at,
+        "metadata": metadata,
+        "result_schema": result_schema,
+        "on_busy": on_busy,
+    }
+    if isinstance(agent, TopicId):
+        of_runs = [name for name, value in options.items() if value not in (None, "normal")]
+        if of_runs:
+            raise InvalidInputError(
+                f"{of_runs[0]} is an option of a run; a message to the topic {agent} starts none", field=of_runs[0]
+            )
+        message = checks.message_of(agent, input)
+        published: Any = emit(agent, message, user=user, tenant=tenant, id=idempotency_key)
+        return published  # type: ignore[no-any-return]
+    run, _ = say(agent, input, user=user, tenant=tenant, idempotency_key=idempotency_key, **options)
     return run
 
 
@@ -100,7 +117,8 @@ def say(
         raise InvalidInputError(f"on_busy is one of {', '.join(ON_BUSY)}, not {how!r}", field="on_busy")
     at_work: list[UUID] = []
     if how == "interrupt":  # read it first: a run that is promoted meanwhile is not meant
-        found = checks.session_of(session, checks.owner_of(options.get("user")))
+        owner, tenant = checks.owner_of(options.get("user")), checks.tenant_of(options.get("tenant", ""))
+        found = checks.conversation_of(checks.thread_in(session, input), owner, tenant)
         busy = active_root(Run(session=found, agent=str(checks.address_of(agent))))
         at_work = list(busy.values_list("id", flat=True)) if found else []
     run, is_new = submit_once(agent, input, session=session, on_busy=how, **options)

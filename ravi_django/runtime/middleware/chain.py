@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from django.utils.module_loading import import_string
@@ -115,6 +118,52 @@ def _answer(stop: MiddlewareTermination) -> ModelResponse:
     return ModelResponse.of([TextBlock(text=str(stop.result))], cost=0.0)
 
 
+_MAY = ("ask_human", "approve", "log", "now", "pin")
+_HARMLESS = ("auser", "check", "hook", "log_once")  # no calls of the run's code
+
+
+class _Limited:
+    """`context.ctx` of function middlewares: the run's context, whose calls are refused but for `_MAY` before the tool.
+    These are numbered below the tool's call, and a replay makes them again until the call has a result."""
+
+    def __init__(self, ctx: RunState, asks_at: str) -> None:
+        prefix = paths.of_middleware(asks_at)
+        self._ctx, self._scope = ctx, paths.Scope(prefix, branches=ctx.effects.branches)
+        self.is_over = False  # the tool was called
+        self.refused: InvalidInputError | None = None  # fails the run, whatever the middlewares make of it
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._ctx, name)
+        if name in _HARMLESS or not inspect.ismethod(value):
+            return value
+        name = value.__name__  # of ctx._log it is log
+
+        def call(*args: Any, **options: Any) -> Any:
+            if name not in _MAY or self.is_over:
+                self.refused = self.refused or _refused(name, sys._getframe(1))
+                raise self.refused
+            if inspect.iscoroutinefunction(value):
+                return self._within(value(*args, **options))
+            with paths.entered(self._scope):
+                return value(*args, **options)
+
+        return call
+
+    async def _within(self, called: Awaitable[Any]) -> Any:
+        with paths.entered(self._scope):
+            return await called
+
+
+def _refused(name: str, frame: FrameType) -> InvalidInputError:
+    place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    if name in _MAY:
+        way = f"ctx.{name} comes after call_next, where no replay would make it again: call it before"
+    else:
+        may = ", ".join(_MAY)
+        way = f"a function middleware cannot call ctx.{name}, only {may}: use an AgentMiddleware, or the tool's ctx"
+    return InvalidInputError(f"{place}: {way}", field="ctx")
+
+
 Perform = Callable[..., Awaitable[ToolExecutionResult]]
 
 
@@ -124,19 +173,22 @@ async def around_tool(
     ready: dict[str, Any],
     entry: Entry,
     *,
+    asks_at: str,
     prepare: Callable[[dict[str, Any]], dict[str, Any]],
     perform: Perform,
     to_result: Callable[[Any], ToolExecutionResult],
 ) -> ToolExecutionResult:
-    """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry)` makes it.
+    """One tool call through the function-level middlewares. `perform(ctx, tool, ready, entry)` makes it. `asks_at`: the
+    prefix of the tool's own calls.
 
     Once the tool has run, an exception of a middleware is an error result: it undoes nothing and leaves nothing
     uncertain. A transactional tool has committed before the middlewares see its result.
     """
     given = entry.request["arguments"]
     call_id = entry.request.get("call_id", "")
+    limited = _Limited(ctx, asks_at)
     context = FunctionContext(
-        cast(RunContext, ctx), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
+        cast(RunContext, limited), entry.path, tool, copy.deepcopy(given), call_id, attempt=entry.attempt
     )
     scope = paths.current()
     ended: Exception | ToolPaused | None = None  # raised by the call: no middleware may swallow it
@@ -152,7 +204,7 @@ async def around_tool(
                 context.result = ToolExecutionResult(content=[TextBlock(text=text)], is_error=True)
                 return
             entry.request = {**entry.request, "ran_with": context.arguments}
-        context.made = True
+        context.made = limited.is_over = True
         try:
             with paths.entered(scope):
                 context.result = await perform(ctx, tool, ready, entry)
@@ -169,27 +221,37 @@ async def around_tool(
         failure = None if result is not None else stop
     except (Exception, ToolPaused) as error:
         result, failure = None, error if isinstance(error, Exception) else None
-    if ended is None and not context.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
+    if limited.refused is not None:
+        result, failure = None, limited.refused
+    elif ended is None and not context.made and isinstance(failure, (*_RUNTIME_ERRORS, TransientError)):
         ended = failure
     if ended is not None:
         raise ended
-    if isinstance(failure, GuardrailError):  # recorded with the call, so that a replay ends at the same place
-        entry.error = _refusal(failure, happened=context.made and tool.promised_effect is not Effect.IDEMPOTENT)
-    return _no_result(ctx, tool, entry, context.made, failure) if result is None else result
+    fails = limited.refused is not None or isinstance(failure, GuardrailError)
+    return _no_result(ctx, tool, entry, context.made, failure, fails) if result is None else result
 
 
-def _refusal(error: GuardrailError, *, happened: bool) -> dict[str, Any]:
-    found = storable({"type": "GuardrailError", "message": message_of(error), "guardrail": error.guardrail})
+def _refusal(error: Exception, *, happened: bool) -> dict[str, Any]:
+    found = storable({"type": type(error).__name__, "message": message_of(error)})
+    if isinstance(error, GuardrailError):
+        found |= {"type": "GuardrailError", "guardrail": storable(error.guardrail)}
     return {**found, "happened": True} if happened else dict(found)  # then a retry of the run must not do it again
 
 
 def raise_refused(error: dict[str, Any] | None) -> None:
-    """Raise the GuardrailError that the row of a tool call has, if any."""
+    """Raise the error of a middleware that the row of a tool call has, if any."""
     if error is not None and error.get("type") == "GuardrailError":
         raise GuardrailError(error.get("message", ""), guardrail=error.get("guardrail", ""))
+    if error is not None and error.get("type") == "InvalidInputError":
+        raise InvalidInputError(error.get("message", ""), field="ctx")
 
 
-def _no_result(ctx: RunState, tool: Tool, entry: Entry, made: bool, failure: Exception | None) -> ToolExecutionResult:
+def _no_result(
+    ctx: RunState, tool: Tool, entry: Entry, made: bool, failure: Exception | None, fails: bool
+) -> ToolExecutionResult:
+    """`fails`: the failure is raised to the agent, and recorded with the call: a replay ends at the same place."""
+    if failure is not None and fails:
+        entry.error = _refusal(failure, happened=made and tool.promised_effect is not Effect.IDEMPOTENT)
     if failure is not None and not isinstance(failure, MiddlewareTermination | GuardrailError):
         failures.tool_failed(ctx.effects.lease.run, tool.name, failure, attempt=entry.attempt)
         entry.trace = failures.trace_of(failure)

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from ravi_django.agents.tools.schemas import TooMuchToCheck, check_schema, schema_errors
 from ravi_django.conf import conf
-from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, NotFoundError
+from ravi_django.kernel import ConflictError, InputTooLargeError, InvalidInputError, NotFoundError, RequestOpened
 from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.db.clock import present
@@ -204,7 +204,7 @@ def text_of(field: str, value: Any) -> str:
 
 
 def answer(
-    request: HumanRequest | UUID | str,
+    request: HumanRequest | RequestOpened | UUID | str,
     action: str = "answer",
     *,
     text: str = "",
@@ -217,7 +217,7 @@ def answer(
     by: Any = None,
     version: int | None = None,
 ) -> UUID:
-    """Answer a request; the first answer counts. Returns the run's id.
+    """Answer a request: its id, its row or its event. The first answer counts. Returns the run's id.
 
     Actions by kind of request:
     - a question, a tool's input: "answer" with `text`, or with `values` by key for several questions; "skip", "cancel"
@@ -320,9 +320,9 @@ def resolve(
     return answer(request, "resolve", outcome=outcome, result=result, reason=reason, by=by, version=version)
 
 
-def find(request: HumanRequest | UUID | str) -> HumanRequest:
+def find(request: HumanRequest | RequestOpened | UUID | str) -> HumanRequest:
     """The row as it is now. Raises NotFoundError."""
-    given = request.pk if isinstance(request, HumanRequest) else request
+    given = request.id if isinstance(request, HumanRequest | RequestOpened) else request
     try:
         found: HumanRequest | None = HumanRequest.objects.select_related("run", "answered_by").filter(id=given).first()
     except (DjangoValidationError, ValueError):

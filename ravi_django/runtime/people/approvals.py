@@ -24,6 +24,7 @@ from ravi_django.kernel.json_values import check_json, storable
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, is_too_deep
 from ravi_django.models import HumanRequest, StickyDecision
 from ravi_django.runtime.journal.entries import Entry, Recorded, as_recorded
+from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.gate import NotStanding, Stop
 from ravi_django.runtime.lease.state import RunState
@@ -226,7 +227,8 @@ async def _check_risk(ctx: RunState, row: Recorded, asked: Asked) -> None:
 async def _first(ctx: RunState, path: str, asked: Asked, to: Addressees) -> Kept:
     """The decision of a call that has no row yet."""
     tool = ctx.toolbox.get(asked.tool)
-    if tool is not None and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
+    is_counted = paths.in_middleware()  # the call has begun
+    if tool is not None and not is_counted and (refusal := ctx.effects.spent.refusal_to_ask(tool)) is not None:
         return _unasked(ctx, path, asked, refusal)
     with ctx.effects.spent.asking(asked.tool):
         return await _found(ctx, path, asked, tool, request_for(ctx, path, asked, to))

@@ -25,9 +25,10 @@ from ravi_django.kernel.json_values import storable
 from ravi_django.models import HumanRequest, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease.appender import Write
+from ravi_django.runtime.lease.facts import REPLY, of_person
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests, Wait
 from ravi_django.runtime.lease.state import RunState
-from ravi_django.runtime.lease.waits import REPLY, check_name, moment, payload_of
+from ravi_django.runtime.lease.waits import check_name, moment, payload_of
 from ravi_django.runtime.people import rights, rows as people_rows, site_rules
 from ravi_django.runtime.streams.frames import request_shown
 from ravi_django.runtime.streams.hidden import MARK, without_owner
@@ -348,7 +349,7 @@ async def _outcome(ctx: RunState, path: str, opened: dict[str, Any], signal: str
                 raise
         return answer
 
-    take = partial(effects.take_signal, signal) if signal else lambda: None
+    take = partial(effects.take_signal, signal, of_person(signal)) if signal else lambda: None
     return await outcome(effects, (path, 1), opened, record, take)
 
 

@@ -19,13 +19,13 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import TOP_UP
+from ravi_django.runtime.lease.facts import PERSONS
 from ravi_django.runtime.lease.gate import NotDue, TooManyRequests
 from ravi_django.runtime.people.records import log_entry, notify, record, record_all
 from ravi_django.runtime.people.standing import stick
 from ravi_django.runtime.runs.waking import require, touch
 from ravi_django.signals import request_answered, request_closed, request_opened
 
-PERSONS = "person:"  # begins the key of a signal that a person sent, not the site's own code
 _OF_RUN = ("status", "agent", "session_id", "root_id", "parent_id", "owner_id", "tenant")  # read for the records
 
 

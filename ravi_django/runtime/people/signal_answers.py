@@ -17,9 +17,9 @@ from ravi_django.kernel import IdempotencyMismatchError, InvalidInputError
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.lease.waits import PEOPLES, check_name
+from ravi_django.runtime.lease.facts import PEOPLES, PERSONS
+from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.people import answers
-from ravi_django.runtime.people.rows import PERSONS
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.checks import scope_of
 from ravi_django.runtime.runs.signals import Sent, send_signal, signal, wake

@@ -249,7 +249,7 @@ def _is_asked_again(journal: Journal, row: Recorded) -> bool:
 
 
 def _next(path: str) -> str:
-    place = _scope(path)
+    place = path.rstrip("0123456789")
     return f"{place}{int(path[len(place) :]) + 1}"
 
 

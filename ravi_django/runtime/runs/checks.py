@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from ravi_django.kernel import (
     Role,
     SessionNotFoundError,
     TextBlock,
+    TopicId,
 )
 from ravi_django.kernel.checks import check_seconds, check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
@@ -53,7 +55,7 @@ def address_of(agent: Agent | AgentId | str) -> AgentId:
     raise InvalidInputError(f"agent must be an address like type/key, not {agent!r}", field="agent")
 
 
-def message_of(agent_id: AgentId, input: Any) -> Message:
+def message_of(target: AgentId | TopicId, input: Any) -> Message:
     if isinstance(input, Message):
         check_size(input.model_dump(mode="json")["payload"])
         if isinstance(input.payload, ChatPayload):
@@ -81,7 +83,7 @@ def message_of(agent_id: AgentId, input: Any) -> Message:
         _check_media(blocks)
     else:
         raise InvalidInputError("input must be a non-empty string or a non-empty list of content blocks", field="input")
-    return Message(target=agent_id, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
+    return Message(target=target, payload=ChatPayload(message=ChatMessage(role=Role.USER, content=blocks)))
 
 
 def title_of(message: Message) -> str:
@@ -116,15 +118,64 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
         if owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk:
             raise SessionNotFoundError(given.id)
         return given
-    try:
-        wanted = UUID(str(given))
-    except ValueError:
-        raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session") from None
+    if (wanted := _uuid_of(given)) is None:
+        raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session")
+    return _by_id(wanted, owner)
+
+
+def _by_id(wanted: UUID, owner: Any) -> Session:
     rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
     found: Session | None = rows.filter(id=wanted).first()
     if found is None:
-        raise SessionNotFoundError(given)
+        raise SessionNotFoundError(wanted)
     return found
+
+
+class Thread(str):
+    """A client's own word for its conversation: the id of a session of the user, else a name."""
+
+
+def thread_in(session: Session | UUID | str | None, input: Any) -> Session | UUID | str | None:
+    """The conversation that a submit means: `session`, or the `correlation_id` of a Message."""
+    if session is None and isinstance(input, Message) and input.correlation_id:
+        return Thread(input.correlation_id)
+    return session
+
+
+def conversation_of(given: Session | UUID | str | None, owner: Any, tenant: str) -> Session | None:
+    """As `session_of`, and by name."""
+    return named(given, owner, tenant) if isinstance(given, str) else session_of(given, owner)
+
+
+def named(text: str, owner: Any, tenant: str) -> Session:
+    """The conversation with this name. A text that is a UUID is an id; a Thread only if it is the id of a session of
+    the owner. A conversation that does not exist is returned unstored."""
+    key = {"tenant": tenant, "owner_key": "" if owner is None else str(owner.pk), "name": str(check_name(text))}
+    found: Session | None = None
+    if (wanted := _uuid_of(text)) is not None and isinstance(text, Thread):
+        rows = Session.objects.filter(owner=None, erasure=None) if owner is None else Session.objects.for_user(owner)
+        found = rows.filter(id=wanted).first()
+    elif wanted is not None:
+        return _by_id(wanted, owner)
+    return found or Session.objects.filter(**key).first() or Session(owner=owner, **key)
+
+
+def check_name(value: Any, field: str = "session") -> str:
+    """The name of a conversation."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 200 or _CONTROL.search(value):
+        words = f"the name of a conversation has 1 to 200 characters without control characters; this is {value!r:.100}"
+        raise InvalidInputError(words, field=field)
+    return value
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def _uuid_of(value: Any) -> UUID | None:
+    try:
+        return UUID(str(value))
+    except ValueError:
+        return None
 
 
 def priority_of(value: str | Priority) -> Priority:

@@ -7,15 +7,21 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from django.db.models import Q
+from pydantic_core import to_json
 
+from ravi_django.agents.react.result import ResultRejected, ResultType
 from ravi_django.conf import conf
 from ravi_django.db import connection
-from ravi_django.kernel import RunFailedError
+from ravi_django.kernel import InvalidInputError, ResultInvalidError, RunFailedError
 from ravi_django.kernel.checks import check_span
+from ravi_django.kernel.json_values import check_json
 from ravi_django.models import HumanRequest, Run, Status
+from ravi_django.runtime.catalog import specs
 
+MAX_SCHEMA = 64 * 1024  # bytes
 LOOK_S = (0.1, 1.0)  # between two looks at the row: at first, and later
 
 
@@ -64,10 +70,23 @@ def refuse_to_wait(name: str, instead: str) -> None:
         raise RuntimeError(f"{name} would block the event loop: {instead}")
 
 
-def result(run: Run, timeout: float | timedelta | None = None) -> str:
-    """`wait`, then the run's output. Raises RunFailedError when it failed, was cancelled or is blocked."""
+def result(run: Run, result_type: Any = None, timeout: float | timedelta | None = None) -> Any:
+    """`wait`, then `value_of`."""
     wait(run, timeout)
-    return output_of(run.status, run.output, run.error)
+    return value_of(run, result_type)
+
+
+def value_of(run: Run, result_type: Any = None) -> Any:
+    """The output of a run that has ended: a text, or an instance of its type. Raises RunFailedError when it failed, was
+    cancelled or is blocked, and ResultInvalidError for an output that is not of the type."""
+    text = output_of(run.status, run.output, run.error)
+    kind = specs.result_type_of(run) if result_type is None else _typed(result_type)
+    try:
+        return text if kind is None else kind.load(text)
+    except ResultRejected as error:
+        raise ResultInvalidError(
+            f"the output of run {run.id} is not a valid {kind and kind.name}: {error}; read run.output"
+        ) from None
 
 
 def output_of(status: str, output: str | None, error: dict[str, object] | None) -> str:
@@ -75,3 +94,23 @@ def output_of(status: str, output: str | None, error: dict[str, object] | None) 
         return output or ""
     message, kind = ((error or {}).get(key, status) for key in ("message", "type"))
     raise RunFailedError(str(message), type=str(kind), status=str(status))
+
+
+def schema_of(result_type: Any) -> str:
+    """The JSON schema of a request's `result_schema`, for its run; "" for None. `value_of` knows the type then. Raises
+    InvalidInputError (field `result_schema`)."""
+    if result_type is None:
+        return ""
+    wanted = _typed(result_type)
+    text = to_json(check_json("result_schema", wanted.schema, MAX_SCHEMA)).decode()
+    _typed(wanted.schema)  # as a worker reads it
+    specs.remember_type(text, wanted)
+    return text
+
+
+def _typed(result_type: Any) -> ResultType:
+    try:
+        return result_type if isinstance(result_type, ResultType) else ResultType(result_type)
+    except InvalidInputError as error:
+        words = str(error).removeprefix("result_model ")
+        raise InvalidInputError(f"result_schema {words}", field="result_schema") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
 from ravi_django.models import ACTIVE, InboxMessage, JournalEntry, Run, Session, Status, uuid7
+from ravi_django.models.session import NAMELESS
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW
@@ -125,6 +127,23 @@ def _is_stored(row: Any) -> None:
 def create_session(session: Session) -> Session:
     clock.stamp(session).save(force_insert=True)
     return session
+
+
+def store_named(session: Session) -> Session:
+    """The stored conversation of this new name. Of several submits at once one makes it; the others wait for its
+    commit."""
+    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
+    stored: Session = Session.objects.get(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
+    return stored
+
+
+def take_name(run_id: UUID | str) -> Sequence[str]:
+    """Remove name and owner's key from the session of a root run, and return them; nothing if it has no name."""
+    rows = Session.objects.filter(runs__id=run_id).exclude(name="")
+    if (session := rows.select_for_update(of=("self",), no_key=True).first()) is None:
+        return ()
+    Session.objects.filter(id=session.id).update(**NAMELESS)
+    return session.name, session.owner_key
 
 
 def lock_session(run: Run) -> bool:

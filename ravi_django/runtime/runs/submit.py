@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError
 
-from ravi_django.db import connection
+from ravi_django.db import connection, transaction
 from ravi_django.kernel import (
     Agent,
     AgentId,
@@ -23,7 +25,7 @@ from ravi_django.kernel.json_values import digest_of
 from ravi_django.models import Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.files import files
-from ravi_django.runtime.runs import checks, hints, sessions
+from ravi_django.runtime.runs import checks, hints, results, sessions
 
 
 def submit_once(
@@ -39,6 +41,7 @@ def submit_once(
     deadline: datetime | str | None = None,
     start_at: datetime | timedelta | float | None = None,
     metadata: Mapping[str, Any] | None = None,
+    result_schema: Any = None,
     send: Any = None,
     run_id: UUID | None = None,
     said: Mapping[str, Any] | None = None,
@@ -54,17 +57,19 @@ def submit_once(
     agent_id = checks.address_of(agent)
     found_agent = find(agent_id) if idempotency_key is None else None  # a repeat gets its first run even so
     message = checks.message_of(agent_id, input)
-    owner = checks.owner_of(user)
-    found = checks.session_of(session, owner)
+    owner, tenant = checks.owner_of(user), checks.tenant_of(tenant)
+    session = checks.thread_in(session, input)
+    found = checks.conversation_of(session, owner, tenant)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
         owner=owner,
-        tenant=checks.tenant_of(tenant) or (found.tenant if found else ""),
+        tenant=tenant or (found.tenant if found else ""),
         priority=checks.priority_of(priority).value,
         budget=checks.budget_of(budget),
         deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
+        result_schema=results.schema_of(result_schema),
     )
     if (wake_at := checks.start_of(start_at)) is not None:
         run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
@@ -78,18 +83,18 @@ def submit_once(
     found_agent = found_agent or find(agent_id)
     found_agent.check_variables(run.metadata)
     run.agent_version = found_agent.version
-    session_row = found or _new_session(run, message)
-    run.session = session_row
-    if on_busy == "reject" and found and sessions.is_busy(run):
+    run.session = found or Session(owner=run.owner, tenant=run.tenant)
+    if is_new := run.session._state.adding:  # also one that the caller has made
+        run.session.agent, run.session.title = run.agent, run.session.title or checks.title_of(message)
+    if on_busy == "reject" and not is_new and sessions.is_busy(run):
         raise ThreadBusyError(f"{agent_id} is at work in this conversation: wait for its end, or stop it")
     # Inside a transaction of the caller a lock would hold up the run at work: then the message waits.
-    may_steer = on_busy == "steer" and found is not None and not connection.in_atomic_block
+    may_steer = on_busy == "steer" and not is_new and not connection.in_atomic_block
     if may_steer and (at_work := files.referring(used, sessions.steer, run, _boot(run, message))) is not None:
         hints.on_commit(at_work.id, send)
         return at_work, False
     try:
-        new = session_row if session_row._state.adding else None  # also one that the caller has made
-        files.referring(used, sessions.create_run, run, _boot(run, message), new, unlocked=True)
+        files.referring(used, _create, run, message)
     except IntegrityError:
         if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
@@ -105,8 +110,23 @@ def _promote(run: Run, send: Any) -> None:
         send(promoted)
 
 
-def _new_session(run: Run, message: Message) -> Session:
-    return Session(owner=run.owner, tenant=run.tenant, agent=run.agent, title=checks.title_of(message))
+def _create(run: Run, message: Message) -> Run:
+    """Write the run, and its session if that is new."""
+    with transaction.atomic() if run.session._state.adding and run.session.name else nullcontext():
+        if run.session._state.adding and run.session.name:  # another submit may make it at the same time
+            run.session = sessions.store_named(run.session)
+        new = run.session if run.session._state.adding else None
+        return sessions.create_run(run, _boot(run, message), new, unlocked=True)
+
+
+def named(name: str, user: Any, agent: str, tenant: str = "") -> str:
+    """The id of the user's conversation of this name, which is made at first use, or of the session with this id."""
+    found = checks.named(name, checks.owner_of(user), checks.tenant_of(tenant))
+    found.agent = found.agent or agent
+    return str((sessions.store_named(found) if found._state.adding else found).id)
+
+
+anamed = sync_to_async(named)
 
 
 def _boot(run: Run, message: Message) -> dict[str, Any]:
@@ -125,6 +145,7 @@ def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> 
         "deadline": run.deadline.isoformat() if run.deadline else None,
         "metadata": run.metadata,
         **({} if start_at is None else {"start_at": str(start_at)}),
+        **({"result_schema": run.result_schema} if run.result_schema else {}),
     }
     return digest_of(body)
 

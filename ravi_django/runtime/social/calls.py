@@ -20,6 +20,7 @@ from ravi_django.kernel import (
     ForbiddenError,
     InputTooLargeError,
     KernelError,
+    Message,
     PermanentError,
     TopicId,
 )
@@ -34,7 +35,14 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.checks import metadata_of
 from ravi_django.runtime.social import fan_out, follow_rows, publications
 from ravi_django.runtime.social.follows import MAX_EVERY_S, row_of, topic_of
-from ravi_django.runtime.social.publications import MAX_HOPS, checked_id, payload_for, publication_of, value_of
+from ravi_django.runtime.social.publications import (
+    MAX_HOPS,
+    checked_id,
+    message_for,
+    payload_for,
+    publication_of,
+    value_of,
+)
 from ravi_django.runtime.teams.messages import raise_recorded, refuse
 
 _CIRCLE = (
@@ -42,20 +50,43 @@ _CIRCLE = (
     "do the agents follow each other in a circle?"
 )
 
+_MAY_NOT_RUN = (
+    ', who may not run it: register it with access="authenticated", or give the user the permission ravi.run_agent'
+)
+
 
 async def follow(ctx: RunState, topic: TopicId | str, session: bool, every_s: int | timedelta) -> None:
-    effects, path, name = ctx.effects, ctx.path(), str(topic)
-    if (row := await effects.recall(path, "follow", name, None, None)) is not None:
-        raise_recorded(row)
-        return
+    """The path of the row is the topic, without a number: a replay need not follow again. So an agent's attribute may
+    say that it follows already. Only a refusal has a number, because the code may go on differently after it."""
     wanted = _own(ctx, topic_of(topic), session)
     every_s = wanted.every_s = check_whole("every_s", seconds_of(every_s), 0, MAX_EVERY_S)
+    place = _place(wanted.topic, session)
+    async with ctx.following:
+        changes, known = ctx.followed.get(place, (0, None))
+        if known is not None and known != every_s:
+            changes += 1
+        path = f"@follow.{changes}.{every_s}.{place}"
+        if known != every_s and ctx.effects.journal.system(path) is None:
+            await _follow(ctx, wanted, path)
+        ctx.followed[place] = changes, every_s
+
+
+def _place(topic: str, session: bool) -> str:
+    return f"{'session' if session else 'agent'}.{topic}"
+
+
+async def _follow(ctx: RunState, wanted: Follow, path: str) -> None:
+    effects, topic = ctx.effects, wanted.topic
+    refused = effects.journal.find(ctx.next_path())
+    if refused is not None and (refused.kind, refused.name) == ("follow", topic):
+        raise_recorded(await effects.recall(ctx.path(), "follow", topic, None, None) or refused)
     wanted.metadata = effects.lease.run.metadata
-    entry = Entry("follow", path, name, request={"session": bool(session), "every_s": every_s})
+    entry = Entry("follow", path, topic)
+    entry.request = {"session": wanted.session_id is not None, "every_s": wanted.every_s}
     async with effects.performing():
-        if (
-            refusal := await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
-        ) is not None:
+        refusal = await effects.database.call(_refusal, wanted.owner_id, ctx.agent_id, topic_of(topic))
+        if refusal is not None:
+            entry.path = ctx.path()
             await refuse(ctx, entry, refusal)
         await effects.record(entry, partial(follow_rows.follow, follow=wanted))
 
@@ -67,20 +98,28 @@ def _refusal(owner_id: Any, agent: AgentId, followed: TopicId | None = None) -> 
     owner = get_user_model()._default_manager.filter(pk=owner_id).first()
     if owner is None:
         return ForbiddenError(f"the run's owner, user {owner_id}, is no more")
+    if followed is None:
+        return None
     try:
-        if followed is not None:
-            access.check_follow(owner, specs.find(agent), followed)
-    except (ForbiddenError, AgentNotFoundError) as error:
+        found = specs.find(agent)
+    except AgentNotFoundError as error:
         return ForbiddenError(str(error))
+    try:
+        access.check_follow(owner, found, followed)
+    except (ForbiddenError, AgentNotFoundError):  # the agent runs: it need not be hidden from its user
+        words = f"{agent} may not follow {followed} for user {owner.get_username()!r}"
+        return ForbiddenError(words if access.may_run(owner, found) else words + _MAY_NOT_RUN)
     return None
 
 
 async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
+    own = _own(ctx, topic_of(topic), session)
+    place = _place(own.topic, session)
+    ctx.followed[place] = ctx.followed.get(place, (0, None))[0] + 1, None
     if (row := await effects.recall(path, "unfollow", name, None, None)) is not None:
         raise_recorded(row)
         return
-    own = _own(ctx, topic_of(topic), session)
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
     async with effects.performing():
         await effects.record(entry, partial(follow_rows.unfollow, follower=own.follower, topic=own.topic))
@@ -89,11 +128,17 @@ async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
 async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
     if (row := await effects.recall(path, "emit", name, None, None)) is not None:
+        if isinstance(data, Message):  # the replay has made it again, with another id
+            ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
         return
     run, place, hops = effects.lease.run, topic_of(topic), ctx.hops + 1
     seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
-    message_id = hashlib.sha256(seed.encode()).hexdigest()[:32] if id is None else checked_id(id)
+    key = None if id is None else checked_id(id)
+    message_id = key or hashlib.sha256(seed.encode()).hexdigest()[:32]
+    if isinstance(data, Message):
+        message_id = checked_id(ctx.message_ids.get(data.id, data.id))
+        data = data.model_copy(update={"id": message_id})
     value = from_json(encode(value_of(data)))
     entry = Entry("emit", path, name, request={"message": message_id})
     async with effects.performing():
@@ -105,7 +150,9 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
         if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
-        made = publication_of(place, payload, message_id, run.tenant, f"run:{run.id}", ctx.agent_id, hops)
+        cause = None if ctx.cause == message_id else ctx.cause
+        message = message_for(place, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
+        made = publication_of(message, run.tenant, f"run:{run.id}", hops, key)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
         await effects.record(entry, partial(publications.publish, publication=made))

@@ -13,18 +13,20 @@ from uuid import uuid4
 
 from django.db.models import Exists, OuterRef, QuerySet
 
+from ravi_django.agents.tools.delegate import LATE
 from ravi_django.conf import conf
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ControlPayload, IdempotencyMismatchError, InvalidInputError, Message, TopicId
-from ravi_django.kernel.json_values import check_json, digest_of, is_storable
+from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.json_values import check_json, digest_of, is_storable, storable
 from ravi_django.kernel.messages import PayloadBase
 from ravi_django.models import FeedItem, Follow, Publication, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease.inbox import noted
-from ravi_django.runtime.runs.checks import tenant_of
+from ravi_django.runtime.lease.inbox import HOPS, STEERS, noted
+from ravi_django.runtime.runs.checks import metadata_of, tenant_of
 from ravi_django.runtime.social import fan_out
 from ravi_django.runtime.social.follows import owner_of, topic_of
 from ravi_django.runtime.teams.messages import payload_of
@@ -33,24 +35,26 @@ MAX_ID = 200  # characters of a message id
 # Publications in a row, each emitted because of the one before. Agents that follow each other in a circle would publish
 # forever, and pay for it.
 MAX_HOPS = 8
+_NOT_PUBLISHED = (HOPS, STEERS, LATE)  # keys of a Message's metadata that the runtime itself sets
 
 
 def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "", id: str | None = None) -> Publication:
     """Publish `data` to the present followers of `topic` in the tenant; returns its row at once. Inside the caller's
     transaction: rolled back with it, delivered after its commit.
 
-    `data`: a text, or JSON; of a Message, its payload is published. At most RAVI["MAX_INPUT_BYTES"] bytes as JSON. With
-    an `id`, unique for the user and the topic, a repeated call publishes the message once.
+    `data`: a text, JSON, or a Message, which keeps its id, correlation, causation and metadata. At most
+    RAVI["MAX_INPUT_BYTES"] bytes as JSON. With an `id`, unique for the user and the topic, a repeated call publishes
+    the message once.
 
     Raises InvalidInputError (with `field`), InputTooLargeError, and IdempotencyMismatchError when the id has another
     message; nothing is written then.
     """
     place, owner = topic_of(topic), owner_of(user)
-    message_id = uuid4().hex if id is None else checked_id(id)
+    key = None if id is None else checked_id(id)
     value = check_json("data", value_of(data), conf.MAX_INPUT_BYTES)
-    payload = payload_for(data, value)
+    message = message_for(place, payload_for(data, value), data, key or uuid4().hex)
     publisher = "system" if owner is None else f"user:{owner.pk}"
-    made = publication_of(place, payload, message_id, tenant_of(tenant), publisher)
+    made = publication_of(message, tenant_of(tenant), publisher, key=key)
     made.owner = owner
     with transaction.atomic():
         row, new = create_publication(made)
@@ -59,26 +63,41 @@ def emit(topic: TopicId | str, data: Any, *, user: Any = None, tenant: str = "",
     return row
 
 
-def publication_of(
+def message_for(
     topic: TopicId,
     payload: PayloadBase,
+    data: Any,
     message_id: str,
-    tenant: str,
-    publisher: str,
     sender: AgentId | None = None,
-    hops: int = 0,
-) -> Publication:
-    """A publication that is not saved."""
-    own = uuid7()
+    correlation_id: str = "",
+    causation_id: str | None = None,
+) -> Message:
+    """The message that followers get. If `data` is a Message, its id, correlation, causation and metadata stay. Raises
+    InvalidInputError."""
+    own = data if isinstance(data, Message) else Message(id=message_id, target=topic, payload=payload)
+    return Message(
+        id=checked_id(own.id),
+        target=topic,
+        sender=sender,  # also for the limits of its user: nobody names another
+        payload=payload,
+        correlation_id=check_text("correlation_id", own.correlation_id or correlation_id, MAX_ID, least=0),
+        causation_id=own.causation_id or causation_id,
+        metadata={name: value for name, value in metadata_of(own.metadata).items() if name not in _NOT_PUBLISHED},
+    )
+
+
+def publication_of(message: Message, tenant: str, publisher: str, hops: int = 0, key: str | None = None) -> Publication:
+    """A publication that is not saved. `key` identifies it in place of the message's id."""
+    own, topic = uuid7(), str(message.target)
     note = {"publication": str(own), **noted(hops)}  # the message id is unique for its publisher only
-    message = Message(id=message_id, target=topic, sender=sender, payload=payload, metadata=note)
-    body = message.model_dump(mode="json")
+    message = message.model_copy(update={"metadata": {**message.metadata, **note}})
+    body = storable(message.model_dump(mode="json"))
     return Publication(
         id=own,
-        topic=str(topic),
+        topic=topic,
         tenant=tenant,
-        message_id=message_id,
-        scope=scope_of(str(topic), tenant, publisher, message_id),
+        message_id=message.id,
+        scope=scope_of(topic, tenant, publisher, key or message.id),
         digest=digest_of(body["payload"]),
         body=body,
     )

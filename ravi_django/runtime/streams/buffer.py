@@ -27,6 +27,7 @@ from ravi_django.models import Run, StreamFrame
 from ravi_django.runtime.streams.frames import Frame
 
 POLL_S = 5.0  # readers look again after this time: a hint may be lost
+LIVE_S = 30  # a topic has a reader for this time after one has asked for it
 REQUESTS = "requests"  # the topic of changed requests to people
 
 

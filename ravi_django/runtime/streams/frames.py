@@ -80,6 +80,8 @@ def in_utc(moment: datetime | None) -> str | None:
 
 
 OUTSIDE = ("run.paused", "run.unpaused")  # rows that the run's own worker did not write
+STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens
+TEXTS = ("text.delta", "reasoning.delta", "completion")  # its frames
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
 
 
@@ -93,6 +95,7 @@ class Source:
     parent: str | None
     depth: int
     epoch: int
+    parent_agent: str | None = None  # address of the parent
 
     @classmethod
     def of(cls, run: Run, epoch: int | None = None) -> Source:
@@ -103,6 +106,7 @@ class Source:
             parent=str(run.parent_id) if run.parent_id else None,
             depth=run.depth,
             epoch=run.lease_epoch if epoch is None else epoch,
+            parent_agent=run.parent.agent if run.parent else None,
         )
 
 
@@ -126,6 +130,7 @@ class Frame:
             "run": source.run,
             "agent": source.agent,
             "parent": source.parent,
+            "parent_agent": source.parent_agent,
             "depth": source.depth,
             "ts": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             **self.data,
@@ -241,12 +246,20 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
             return [("request", nameless(result))]
         case "request.closed" | "ask_human":
             return [_closed(result)]
-        case "log" if entry.name == CURATED:
-            return [_step(AgentStep.DONE, {"item": result})]
+        case "log" | "msg.sent":
+            return _reported(entry)
         case "approval" if "id" in result:  # else no person was asked
             return [_closed(result)]
         case _:
             return []
+
+
+def _reported(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    """What an agent's code itself says about its progress."""
+    if entry.kind == "log":
+        return [_step(AgentStep.DONE, {"item": entry.result or {}})] if entry.name == CURATED else []
+    said = (entry.result or {}).get("progress")
+    return [] if said is None else [_step(AgentStep(said["step"]), said["content"])]
 
 
 _UNANSWERED = {"expired": "expired", "signal": "cancelled"}  # by the recorded action of the answer

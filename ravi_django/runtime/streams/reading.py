@@ -20,7 +20,7 @@ from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import frames as framing, hidden
 from ravi_django.runtime.streams.buffer import POLL_S, get_buffer
-from ravi_django.runtime.streams.frames import Frame, Source, named, rest
+from ravi_django.runtime.streams.frames import STREAM, TEXTS, Frame, Source, named, rest
 
 T = TypeVar("T")
 
@@ -160,7 +160,8 @@ def durable_frames(tree: str, since: datetime | None = None) -> tuple[Run, list[
 
 def _newest_first(tree: str, since: datetime | None = None) -> tuple[Run, Iterator[Frame]]:
     root = Run.objects.get(id=tree)
-    sources = {run.id: Source.of(run) for run in (root, *Run.objects.filter(root_id=UUID(tree)))}
+    below = Run.objects.filter(root_id=UUID(tree)).select_related("parent")
+    sources = {run.id: Source.of(run) for run in (root, *below)}
     rows = JournalEntry.objects.filter(run_id__in=sources)
     if root.generation > 1:
         recent = JournalEntry.objects.filter(run_id=root.id, generation__gte=root.generation - 1)
@@ -184,10 +185,9 @@ def frames_of(rows: Sequence[JournalEntry], sources: dict[UUID, Source]) -> list
     return [frame for source, row in authors for frame in framing.durable(source, row, row.seq)]
 
 
-STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens, inside one run tree
 PROGRESS = "agent.progress"  # TopicId(PROGRESS, run id): the steps of the run's whole tree
 
-_TYPES = {STREAM: ("text.delta", "reasoning.delta", "completion"), PROGRESS: ("progress",)}
+_TYPES = {STREAM: TEXTS, PROGRESS: ("progress",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +267,23 @@ async def _read_together(tree: str, after: int, whole: bool) -> tuple[list[dict[
     if key not in _asked:
         _asked[key] = asyncio.create_task(read(), context=Context())  # not part of a run's code
     return await asyncio.shield(_asked[key])
+
+
+def on_this_thread(found: AsyncGenerator[T]) -> Iterator[T]:
+    """The items, on an event loop of their own: for a thread that has none."""
+
+    async def following() -> T:
+        return await anext(found)
+
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    yield runner.run(following())
+                except StopAsyncIteration:
+                    return
+        finally:
+            runner.run(found.aclose())
 
 
 async def with_pauses(found: AsyncIterator[T], every_s: float) -> AsyncGenerator[T | None]:

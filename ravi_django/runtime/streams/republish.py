@@ -117,7 +117,7 @@ def ended_with(run: Run, at: datetime) -> list[Frame]:
         rows = rows.filter(finished_at__gte=at - UNSENT)
     else:
         rows = rows.filter(finished_at__gte=at - CLOCKS, kind="run.cancelled", run__finished_at__isnull=False)
-    entries = list(rows.order_by("finished_at", "seq").select_related("run"))
+    entries = list(rows.order_by("finished_at", "seq").select_related("run__parent"))
     internalize(entries)
     sources: dict[UUID, Source] = {entry.run_id: Source.of(entry.run) for entry in entries}
     return frames_of(entries, sources)

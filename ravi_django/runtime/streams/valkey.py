@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from typing import Any
@@ -19,7 +19,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ravi_django.conf import conf
-from ravi_django.runtime.streams.buffer import POLL_S, Batch, Lost, MarkReached
+from ravi_django.kernel import AgentId, TopicId, stream_topic
+from ravi_django.runtime.streams.buffer import LIVE_S, POLL_S, Batch, Lost, MarkReached
+from ravi_django.runtime.streams.frames import TEXTS
 
 LINGER_S = 5.0  # a subscription connection stays open so long after its last reader
 RETRY_S = 0.5
@@ -33,7 +35,8 @@ log = logging.getLogger("ravi.streams")
 # before that; e:<run>: newest epoch seen; end: the root's epoch of its end; w:<writer>: how many frames it has sent.
 # These stay until the hash expires: an e: for each run of the tree, a w: for each process that has streamed for it.
 # ARGV: start ("fresh": from 0, "restart": from the mark, "go": must be there), mark, ttl, channel, writer, its frames
-# before this batch, its last number, server, generation, then run, epoch, key, body for each frame.
+# before this batch, its last number, server, generation, then run, epoch, key, body, topic for each frame. A topic is a
+# channel, and a key while it has a reader: a frame is published there once, as it is appended.
 # It is lost if one of the keys was evicted, if another server process began it (after a restart or a failover an older
 # state may be back), or if it has fewer frames of the writer than were sent. A restart of a stream that is not lost
 # appends nothing: another writer has restarted it. After its end only a later epoch of the root continues a stream:
@@ -52,7 +55,7 @@ if start == 'restart' then
   redis.call('DEL', unpack(KEYS))
   known, there, n, sent, ended = {}, 0, mark, 0, -1
 elseif lost and not (there == 0 and start == 'fresh') then return 'lost'
-elseif n + (#ARGV - 9) / 4 > mark then return {'mark', n} end
+elseif n + (#ARGV - 9) / 5 > mark then return {'mark', n} end
 if there == 0 then
   set('began', n, 'server', ARGV[8])
   redis.call('SADD', KEYS[3], '')
@@ -69,7 +72,7 @@ local before, out = n, {}
 local root = string.sub(ARGV[4], 7, -2)
 local had = math.max(0, sent - first)
 for k = 1, had do out[k] = 0 end
-for i = 10 + 4 * had, #ARGV, 4 do
+for i = 10 + 5 * had, #ARGV, 5 do
   local field, epoch, key = 'e:' .. ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local seen = tonumber(redis.call('HGET', KEYS[1], field) or '-1')
   if ARGV[i] == root and epoch > ended then ended = -1 end
@@ -84,6 +87,8 @@ for i = 10 + 4 * had, #ARGV, 4 do
     n = n + 1
     redis.call('XADD', KEYS[2], n .. '-0', 'f', ARGV[i + 3], 'k', key)
     out[#out + 1] = n
+    local topic = ARGV[i + 4]
+    if topic ~= '' and redis.call('EXISTS', topic) == 1 then redis.call('PUBLISH', topic, ARGV[i + 3]) end
     if key ~= '' then redis.call('SADD', KEYS[3], key) end
     if done then ended = epoch end
   end
@@ -136,6 +141,8 @@ class ValkeyBuffer:
                 args += [batch.writer, batch.first, batch.last, server, batch.generation]
                 for frame in batch.frames:
                     args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
+                    is_live = frame.type in TEXTS and batch.writer  # not one that is made again
+                    args.append(_channel(self.live(stream_topic(AgentId.parse(frame.source.agent)))) if is_live else "")
                 pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
             return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
@@ -187,12 +194,23 @@ class ValkeyBuffer:
             self._no_hint_before = time.monotonic() + HINT_REST_S
             log.warning("no hint sent: %s: %s", type(error).__name__, error, extra={"action": "hint.failed"})
 
-    def watch(self, topic: str, every_s: float = POLL_S) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+    def watch(
+        self, topic: str, every_s: float = POLL_S, take: Any = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """`take` is called with each hint; what is published in a live topic is the frame, a subscription an int."""
         loop = asyncio.get_running_loop()
         hub = self._hubs.get(loop)
         if hub is None:
             hub = self._hubs[loop] = _Hub(self._url)
-        return hub.watch(_channel(topic), every_s)
+        return hub.watch(_channel(topic), every_s, take)
+
+    def live(self, topic: TopicId) -> str:
+        """The live topic's name here: a server's channels are those of all its databases."""
+        return f"live:{self._client.get_connection_kwargs().get('db', 0)}:{topic}"
+
+    def ask_live(self, name: str) -> None:
+        """Have its frames published for LIVE_S."""
+        self._client.set(_channel(name), "", ex=LIVE_S)
 
 
 def _connected(connection: Any) -> None:
@@ -233,19 +251,25 @@ class _Hub:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._watchers: dict[str, set[Callable[[bytes | int], None]]] = {}
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watch(self, channel: str, every_s: float) -> AsyncIterator[AsyncIterator[None]]:
+    async def watch(self, channel: str, every_s: float, take: Any = None) -> AsyncIterator[AsyncIterator[None]]:
         event = asyncio.Event()
-        self._watchers.setdefault(channel, set()).add(event)
+
+        def notice(data: bytes | int) -> None:
+            if take is not None:
+                take(data)
+            event.set()
+
+        self._watchers.setdefault(channel, set()).add(notice)
         self._touch()
         try:
             yield self._hints(event, every_s)
         finally:
-            self._watchers[channel].discard(event)
+            self._watchers[channel].discard(notice)
             if not self._watchers[channel]:
                 del self._watchers[channel]
             self._touch()
@@ -321,5 +345,5 @@ class _Hub:
                 await asyncio.sleep(RETRY_S)
                 continue
             if message is not None:
-                for event in self._watchers.get(message["channel"].decode(), ()):
-                    event.set()
+                for notice in self._watchers.get(message["channel"].decode(), ()):
+                    notice(message["data"])

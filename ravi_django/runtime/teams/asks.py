@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ravi_django.agents.tools.delegate import DROP, LATE
+from ravi_django.agents.tools.delegate import DROP, LATE, check_memory
 from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelError, Message, NotFoundError, RunHandle
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import Ask, Run, uuid7
@@ -28,6 +28,7 @@ from ravi_django.runtime.teams.messages import (
     raise_recorded,
     refuse,
     run_id_of,
+    too_large,
 )
 from ravi_django.runtime.teams.spawn import spawn
 
@@ -35,10 +36,15 @@ Duration = float | timedelta | None
 
 
 async def ask(
-    ctx: RunState, target: RunHandle | AgentId, message: Message | str | None, timeout: Duration
+    ctx: RunState,
+    target: RunHandle | AgentId,
+    message: Message | str | None,
+    timeout: Duration,
+    memory: str = "none",
 ) -> AskOutcome:
     """Send a message to a run and wait for its reply, or its end; to an agent's address: to a new child. Without a
     message (`join`) wait for the end alone."""
+    check_memory(memory)
     begins: list[Opening] = []  # an ask that was written with its child
     if isinstance(target, AgentId):
         if message is None:
@@ -49,7 +55,7 @@ async def ask(
             begins.append(_opening(ctx, ctx.next_path(), child, boot, timeout, body))
             return begins[0].entry, begins[0].cell
 
-        target = await spawn(ctx, target, boot, asked=asked)
+        target = await spawn(ctx, target, boot, memory=memory, asked=asked)
         message = _same_message(ctx, boot, target)
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "ask", str(target.agent_id), None, None)
@@ -181,7 +187,8 @@ def _outcome(result: dict[str, Any], target: RunHandle) -> AskOutcome:
 
 
 async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | str) -> None:
-    """Deliver a message and continue. To an address: to the agent's active run in this session, or a new one."""
+    """Deliver a message and continue. To an address: to the agent's active run in this session, or a new one. Progress
+    for the run above is no message: it is a frame of the tree's stream."""
     effects, path = ctx.effects, ctx.path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
     row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
@@ -191,6 +198,12 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
     body = filled(ctx, agent_id, message, path)
     entry = Entry("msg.sent", path, str(agent_id), request={"message": body["id"]})
     async with effects.performing():
+        if body["payload"]["kind"] == "progress" and _is_above(ctx, target):
+            if (excess := too_large(body)) is not None:
+                await refuse(ctx, entry, excess)
+            entry.result = {"progress": body["payload"]["progress"]}
+            await effects.record(entry)
+            return
         if isinstance(target, RunHandle):
             target_id = run_id_of(target)
             if (refusal := await unreachable(ctx, target_id)) is not None:
@@ -216,6 +229,14 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
     effects.wake([target_id])
 
 
+def _is_above(ctx: RunState, target: AgentId | RunHandle) -> bool:
+    """Whether it is the run's parent, or a run that asked it."""
+    parent = ctx.effects.lease.run.parent
+    if not isinstance(target, RunHandle):
+        return parent is not None and str(target) == parent.agent
+    return target.run_id in {str(parent and parent.id), *(message.reply_to for message in ctx.given)}
+
+
 async def reply(ctx: RunState, message: Message, result: Any) -> None:
     """Answer the run that asked with this message."""
     effects, path = ctx.effects, ctx.path()
@@ -224,8 +245,8 @@ async def reply(ctx: RunState, message: Message, result: Any) -> None:
     asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
     asker_id = run_id_of(asker)
     value = storable(result)
-    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result)), path)
-    late["causation_id"] = message.id
+    links = {"correlation_id": message.correlation_id, "causation_id": message.id}
+    late = filled(ctx, asker.agent_id, Message(target=asker.agent_id, payload=payload_of(result), **links), path)
     write = partial(ask_rows.reply, asker_id=asker_id, message_id=message.id, result=value, late=late)
     async with effects.performing():
         await effects.record(Entry("ask.replied", path, message.id, result={"result": value}), write)

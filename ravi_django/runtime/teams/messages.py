@@ -131,7 +131,8 @@ def run_id_of(handle: RunHandle) -> UUID:
 def filled(
     ctx: RunState, target: AgentId, message: Message | str, path: str, *, control: bool = False
 ) -> dict[str, Any]:
-    """The message as an inbox holds it. Its id is the same on every replay; a reply to it goes to this run."""
+    """The message as an inbox holds it. Its id is the same on every replay; a reply to it goes to this run. Without a
+    correlation or causation of its own it gets the conversation of the tree, and the message that the code is at."""
     run = ctx.effects.lease.run
     if isinstance(message, Message) and isinstance(message.payload, ControlPayload) and not control:
         raise InvalidInputError("a control message is sent, not asked or booted with; use ctx.send", field="message")
@@ -144,7 +145,8 @@ def filled(
     more = {
         "id": message_id,
         "sender": made.sender or ctx.agent_id,
-        "correlation_id": made.correlation_id or ctx.session_id,
+        "correlation_id": made.correlation_id or ctx.conversation,
+        "causation_id": made.causation_id or (None if ctx.cause == message_id else ctx.cause),
         "reply_to": made.reply_to or ctx.run_id,
         "metadata": {name: value for name, value in made.metadata.items() if name != LATE},  # for the asker alone
     }

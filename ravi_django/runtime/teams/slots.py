@@ -98,6 +98,7 @@ def pause(run: Run, taker: Run) -> Paused:
     """Take the slot of a locked run for another. The caller notifies the run's worker, which gives it back at its next
     check."""
     taken_by = {"run": str(taker.id), "agent": taker.agent, "priority": Priority(taker.priority).name.lower()}
+    run.parent = Run.objects.only("agent").get(id=run.parent_id)  # its frame on the event loop needs it
     return Paused(run, _change(run, "paused", {"taken_by": taken_by}, paused_at=clock.now()))
 
 

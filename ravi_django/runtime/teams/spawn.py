@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from ravi_django.agents.tools.delegate import CONVERSATION, check_memory
 from ravi_django.conf import conf
 from ravi_django.kernel.contracts import RunHandle
 from ravi_django.kernel.errors import AgentNotFoundError, CancellationError, InvalidInputError, SpawnDeniedError
 from ravi_django.kernel.identity import AgentId
 from ravi_django.kernel.messages import Message
 from ravi_django.kernel.middleware import HookEvent
-from ravi_django.kernel.supervision import Priority, SpawnBudget
+from ravi_django.kernel.supervision import HistoryRetention, Priority, SpawnBudget
 from ravi_django.models import Ask, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, clock
@@ -42,6 +43,7 @@ async def spawn(
     target: AgentId,
     boot: Message | str | None,
     priority: Priority | None = None,
+    memory: str = "none",
     *,
     asked: Callable[[RunHandle, dict[str, Any]], tuple[Entry, Ask]] | None = None,
 ) -> RunHandle:
@@ -52,13 +54,15 @@ async def spawn(
     Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or full, and PermanentError
     when `boot` is larger than an input may be, or lacks a variable.
     """
-    agent_id, given = address_of(target), _checked(priority)
+    agent_id, given, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "child.spawned", str(agent_id), None, None)
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
     message = None if boot is None else filled(ctx, agent_id, boot, path)
     child_id, session_id = uuid7(), uuid7()
+    supervision = ctx.meta.supervision
+    retains = supervision is None or supervision.retention is HistoryRetention.PERMANENT
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
     gave_way: list[Paused] = []
@@ -80,6 +84,7 @@ async def spawn(
                 priority=given,
                 deadline=ctx.meta.deadline,
                 allowed=ctx.spawn_budget,
+                remembers=remembers and retains,
             )
             child.agent_version, child.metadata = found.version, metadata
             # Any process may have the child from the commit on.
@@ -135,12 +140,20 @@ def make_child(
     priority: Priority | None,
     deadline: datetime | None,
     allowed: SpawnBudget | None,
+    remembers: bool = False,
 ) -> Run:
     """The child's row, in a session of its own. Owner and tenant are its parent's, as are priority and deadline by
-    default. Below the root, `allowed` applies to all runs below the child too."""
+    default. Below the root, `allowed` applies to all runs below the child too. A child that `remembers` does so in the
+    conversation of the root run; below one that does not, none does."""
     parent = lease.run
+    conversation = parent.session_id if parent.parent_id is None else parent.session.memory_of
     session = Session(
-        id=session_id, owner_id=parent.owner_id, tenant=parent.tenant, agent=agent, parent_session_id=parent.session_id
+        id=session_id,
+        owner_id=parent.owner_id,
+        tenant=parent.tenant,
+        agent=agent,
+        parent_session_id=parent.session_id,
+        memory_of=conversation if remembers else None,
     )
     return Run(
         id=child_id,

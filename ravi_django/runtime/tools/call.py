@@ -35,6 +35,7 @@ from ravi_django.runtime.streams.frames import CLIP
 from ravi_django.runtime.tools import pauses, results
 from ravi_django.runtime.tools.promises import perform
 from ravi_django.runtime.tools.results import error as error_result, happened, is_small
+from ravi_django.runtime.tools.running import scope_below
 from ravi_django.runtime.tools.uncertain import decided
 
 
@@ -137,6 +138,7 @@ async def _made(
         tool,
         ready,
         entry,
+        asks_at=scope_below(entry.path, ctx.effects.paused.get(entry.path)).prefix,
         prepare=lambda changed: _ready(ctx, tool, changed, outcome),
         perform=performing,
         to_result=partial(happened, entry.name),
@@ -268,11 +270,13 @@ def described(finish: FinishAgentResult) -> dict[str, Any]:
     if task is not None and not isinstance(task, str | Message):
         raise InvalidInputError(f"task is a text or a Message, not {task!r}", field="task")
     body = task.model_dump(mode="json") if isinstance(task, Message) else task
-    return {"target": str(target), "task": storable(body)}
+    return {"target": str(target), "task": storable(body), **({} if finish.context else {"context": False})}
 
 
 def restored(finish: dict[str, Any]) -> FinishAgentResult:
     task = finish["task"]
     return FinishAgentResult(
-        AgentId.parse(finish["target"]), Message.model_validate(task) if isinstance(task, dict) else task
+        AgentId.parse(finish["target"]),
+        Message.model_validate(task) if isinstance(task, dict) else task,
+        finish.get("context", True),
     )

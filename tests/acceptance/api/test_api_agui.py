@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from ag_ui.core import Event, RunAgentInput
 from django.core.files.base import ContentFile
 from pydantic import TypeAdapter
+from rest_framework.authtoken.models import Token
 
 from ravi_django.api import sse
 from ravi_django.models import HumanRequest, Session, Turn, uuid7
@@ -91,16 +93,21 @@ def test_a_client_reconnects_in_mid_stream(agui: Client, worker: None) -> None:
     assert Session.objects.get().runs.count() == 1
 
 
-def test_two_calls_at_once_begin_one_thread(agui: Client, worker: None, user: Any, settings: Any) -> None:
-    thread = uuid7()
-
-    def tenant_of(_: Any) -> str:  # is asked after the look for the session: the other call comes in between
-        Session.objects.filter(id=thread).exists() or world.create_session(Session(id=thread, owner=user))
-        return ""
-
-    settings.RAVI = {**settings.RAVI, "TENANT_OF": tenant_of}
-
-    assert text_of(agui.run(AGENT, thread)) == "It is 42."
+def test_a_thread_is_a_name_of_its_user_and_nobody_can_forestall_it(
+    agui: Client, server: str, stranger: Any, worker: None
+) -> None:
+    other = Client(server, Token.objects.create(user=stranger).key)
+    with other.web:
+        first = other.run(AGENT, thread := uuid7())
+    theirs = Session.objects.get()
+    for word in (thread, theirs.id, "https://example.org/a page"):
+        with ThreadPoolExecutor(2) as pool:
+            runs = list(pool.map(lambda _: agui.run(AGENT, word), range(2)))
+        assert {event.thread_id for run in runs for event in (run[0], run[-1])} == {str(word)}
+        assert len({run[1].snapshot["session"] for run in runs} | {first[1].snapshot["session"]}) == 2
+    assert (Session.objects.count(), theirs.runs.count()) == (4, 1)
+    mine = Session.objects.get(name=str(thread), owner_key=str(Session.objects.latest("id").owner_id))
+    assert agui.run(AGENT, mine.id)[1].snapshot["session"] == str(mine.id)
 
 
 def test_interrupts_are_answered_by_resume(agui: Client, worker: None) -> None:
@@ -129,19 +136,18 @@ def test_a_run_that_fails_ends_with_its_error(agui: Client, worker: None) -> Non
     assert (last.type.value, last.code) == ("RUN_ERROR", "ModelError") and "no such model" in last.message
 
 
-def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client, stranger: Any, run: Any) -> None:
+def test_what_an_agent_has_of_its_own_is_refused_by_name(agui: Client) -> None:
     tools = [{"name": "f", "description": "", "parameters": {}}]
     system = [{"id": "s", "role": "system", "content": "x"}, *ASK]
     for body, status, field in (
         ({"tools": tools}, 400, "tools"),
         ({"messages": system}, 400, "messages.0.role"),
         ({"messages": [{**ASK[0], "content": "x" * 300_000}]}, 413, "input"),
-        ({"thread": "main"}, 400, "threadId"),
-        ({"thread": world.create_session(Session(owner=stranger)).id}, 404, "session"),
+        ({"thread": "n" * 201}, 400, "threadId"),
     ):
         response = agui.post(AGENT, **{"thread": uuid7(), **body})
         assert (response.status_code, response.json()["error"]["field"]) == (status, field), body
-    assert not HumanRequest.objects.exists() and Session.objects.count() == 2
+    assert not HumanRequest.objects.exists() and not Session.objects.exists()
 
 
 def test_a_part_names_an_uploaded_file(agui: Client, worker: None, client: Any, settings: Any, tmp_path: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.db.models.signals import post_init
@@ -394,7 +394,7 @@ def test_no_more_bodies_are_read_than_a_page_of_the_journal_shows(client, user, 
 
 @pytest.mark.django_db
 def test_forks_of_a_conversation_are_one_entry_and_versions_of_a_message(user: Any, root: Any, agent: str) -> None:
-    first = submit(AGENT, "first", user=user)
+    first = submit(AGENT, "first", user=user, session="t1")
     other = submit(AGENT, "other", user=user)
     client = client_of(user)
 
@@ -407,7 +407,7 @@ def test_forks_of_a_conversation_are_one_entry_and_versions_of_a_message(user: A
     submit(AGENT, "more", user=user, session=other.session_id)
 
     def listed(reader: Any = user, filters: str = "&mine=true") -> list[str]:
-        page = client_of(reader).get(f"/ravi/sessions/?ordering=-updated_at&newest_fork=true{filters}").json()
+        page = client_of(reader).get(f"/ravi/sessions/?ordering=-updated_at{filters}").json()
         return [one["id"] for one in page["results"]]
 
     def branches(session: Any) -> Any:
@@ -418,5 +418,34 @@ def test_forks_of_a_conversation_are_one_entry_and_versions_of_a_message(user: A
     assert listed() == [str(other.session_id), again["session"]]
     assert branches(first.session_id) == branches(again["session"]) == versions and branches(other.session_id) == []
     assert (listed(root), listed(root, "")) == ([], listed())
+    assert listed(filters="&name=t1") == [again["session"]] and len(listed(filters="&newest_fork=false")) == 4
+    Run.objects.update(status=Status.COMPLETED)
+    older = submit(AGENT, "in the older branch", user=user, session=first.session_id)
+    assert (listed()[0], listed(filters="&name=t1")) == (str(older.session_id), [again["session"]])
+    assert str(submit(AGENT, "more", user=user, session="t1").session_id) == again["session"] == listed()[0]
     Session.objects.filter(id=again["session"]).delete()
-    assert listed() == [str(other.session_id), edited["session"]]
+    assert listed() == [str(older.session_id), str(other.session_id)]
+
+
+@pytest.mark.django_db
+def test_a_conversation_has_a_name_of_its_user_and_tenant(user: Any, stranger: Any, agent: str, settings: Any) -> None:
+    def said(reader: Any, session: Any, **more: Any) -> Any:
+        body = {"agent": agent, "input": "hi", "session": session, **more}
+        return client_of(reader).post("/ravi/runs/", body, format="json")
+
+    first = said(user, "support", idempotency_key="k").json()["session"]
+
+    assert said(user, "support").json()["session"] == first != said(stranger, "support").json()["session"]
+    again = said(user, "support", idempotency_key="k")
+    assert (again.status_code, again.json()["session"]) == (200, first)
+    assert said(user, first.upper()).json()["session"] == first, "a UUID is an id"
+    for reader, absent in ((stranger, first), (user, str(uuid4()))):
+        assert said(reader, absent).status_code == 404
+    assert client_of(user).get(f"/ravi/sessions/{first}/").json()["name"] == "support"
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": lambda user: "acme"}
+    moved = said(user, "support").json()["session"]
+    assert (moved != first, Session.objects.get(id=moved).tenant, Run.objects.latest("id").tenant) == (
+        True,
+        "acme",
+        "acme",
+    )

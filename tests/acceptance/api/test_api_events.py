@@ -17,13 +17,16 @@ from rest_framework.authtoken.models import Token
 from rest_framework.test import APIClient
 
 from project.process import wait_until
+from ravi_django import register
 from ravi_django.api import sse
-from ravi_django.models import Run, Session, uuid7
-from ravi_django.testing import warm
+from ravi_django.kernel import AgentProgress, AgentStep, Message, ProgressPayload, RunHandle
+from ravi_django.models import InboxMessage, Run, Session, uuid7
+from ravi_django.testing import run_until_idle, warm
 from tests.acceptance.api.api_support import AGENT, RUNSERVER, drive, error_of
 from tests.acceptance.ws.live_site import serving
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
+from tests.support.runs import CodeAgent
 from tests.support.world import DatabaseThreads, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -312,6 +315,27 @@ def test_a_fault_behind_it_ends_the_stream_and_is_logged(web, run, monkeypatch, 
 
     assert follow(web, run) == []
     assert "its event stream failed" in caplog.text
+
+
+def test_progress_that_a_child_sends_to_its_parent_is_a_frame_and_no_message(user: Any, client: APIClient) -> None:
+    async def report(ctx: Any, inbox: Any) -> None:
+        parent = ctx.meta.supervision.parent_id
+        for target in (parent, RunHandle(inbox[0].reply_to, parent)):
+            progress = AgentProgress(step=AgentStep.THINKING, content={"to": type(target).__name__})
+            await ctx.send(target, Message(target=parent, payload=ProgressPayload(progress=progress)))
+
+    async def ask(ctx: Any, inbox: Any) -> None:
+        await ctx.ask("test/reporter", "go")
+
+    register(CodeAgent(report, key="reporter"))
+    run = submit(register(CodeAgent(ask, key="asker")), "go", user=user)
+    run_until_idle()
+    assert wait_until(lambda: world.events_page(run.id)[1], BOUND_S)
+
+    frames = client.get(address(run), headers=JSON).json()["results"]
+    reported = [(one["agent"], one["depth"], one["content"]) for one in frames if one.get("step") == "thinking"]
+    assert reported == [("test/reporter", 1, {"to": name}) for name in ("AgentId", "RunHandle")]
+    assert (Run.objects.count(), InboxMessage.objects.count()) == (2, 2)
 
 
 def test_one_agent_and_one_topic_of_a_tree(done: Run, client: APIClient, agent: str) -> None:

@@ -183,7 +183,7 @@ def test_errors_have_openais_form(ai: openai.OpenAI, worker: None, strange_clien
     fails(openai.BadRequestError, "messages", messages=[*ASK, {"role": "assistant", "content": "x"}])
     fails(openai.BadRequestError, "messages", messages=[{"role": "tool", "tool_call_id": "x", "content": "x"}])
     fails(openai.NotFoundError, "model", model="react/nobody")
-    fails(openai.NotFoundError, "metadata.session", metadata={"session": str(run.id)})
+    fails(openai.BadRequestError, "metadata.session", metadata={"session": "a\nb"})
     with pytest.raises(openai.AuthenticationError):
         ai.with_options(api_key="wrong").models.list()
     with pytest.raises(openai.NotFoundError, match="nothing at"):
@@ -361,10 +361,18 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
     answer = [{"role": "tool", "tool_call_id": call, "content": "approve"}]
     other = ai.with_options(api_key=Token.objects.create(user=stranger).key)
 
-    for metadata, kind in ((session_of(asked), openai.NotFoundError), ({}, openai.BadRequestError)):
-        with pytest.raises(kind):
+    for metadata in (session_of(asked), {}):
+        with pytest.raises(openai.BadRequestError):
             other.chat.completions.create(model="react/payer", messages=answer, metadata=metadata)
     assert HumanRequest.objects.filter(status="pending").count() == 2
+
+
+def test_a_client_names_its_conversation(ai: openai.OpenAI, worker: None) -> None:
+    for _ in range(2):
+        ai.chat.completions.create(model=AGENT, messages=ASK, metadata={"session": "case 7"})
+    ai.responses.create(model=AGENT, input="Again?", conversation="case 7")
+
+    assert (Session.objects.get().name, Run.objects.count()) == ("case 7", 3)
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

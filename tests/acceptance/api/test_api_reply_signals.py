@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from ravi_django import register
+from ravi_django import register, signal
 from ravi_django.agents import UserProxyAgent
 from ravi_django.models import HumanRequest, Run, Signal
-from ravi_django.testing import run_until_idle
+from ravi_django.testing import journal_of, run_until_idle
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
 from tests.support.patience import BOUND_S, seconds
@@ -85,17 +85,18 @@ def test_what_is_sent_before_the_question_answers_the_owners_own_alone(client: A
     assert run.output == ("Yes, I may." if isinstance(to, list) else None)
 
 
-def test_no_agent_waits_for_a_signal_that_its_owner_may_send_as_an_answer(client: APIClient, user: Any) -> None:
-    for name in ("human_reply:of-my-own", "hitl:nonsense"):
+def test_an_agent_that_waits_for_an_answer_gets_it_from_the_sites_code_alone(client: APIClient, user: Any) -> None:
+    async def story(ctx: Any, inbox: Any) -> Any:
+        await ctx._log("hitl.question", {"text": "Ready?"})
+        return await ctx.sleep_until_signal("human_reply:of-my-own")
 
-        async def story(ctx: Any, inbox: Any, name: str = name) -> Any:
-            return await ctx.sleep_until_signal(name)
+    run = submit(register(CodeAgent(story, key="api_waiter")), "hi", user=user)
+    assert send(client, run, "human_reply:of-my-own", {"by": "its owner"}).status_code == 202
+    assert output(run) is None
 
-        run = submit(register(CodeAgent(story, key="api_waiter")), "hi", user=user)
-        send(client, run, name, {"by": "the warehouse"})
-
-        assert output(run) is None, name
-        assert "ask_human" in Run.objects.get(id=run.id).error["message"]
+    signal(run, "human_reply:of-my-own", {"by": "the warehouse"})
+    assert output(run) == '{"by":"the warehouse"}'
+    assert "hitl.question" in [row.name for row in journal_of(run)]
 
 
 def test_a_bad_answer_names_its_field_and_an_ended_run_takes_none(client: APIClient, user: Any) -> None:

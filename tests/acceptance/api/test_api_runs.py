@@ -80,7 +80,7 @@ BLOCKS = [  # each with what is refused in it: no type, no text, or what models 
 BAD: dict[str, list[Any]] = {
     "agent": ["helper", "re act/x", 7, None, ["react/api-helper"]],
     "input": ["", " \n", [], None, 5, True, VALID, ["hi"], "a\0b", *([block] for block in BLOCKS)],
-    "session": ["nonsense", 12],
+    "session": ["a\nb", "n" * 201, 12],
     "idempotency_key": ["", 1, "k" * 201],
     "priority": ["urgent", 2, None, ["high"]],
     "budget": [5, [], *({"max_tokens": bad} for bad in ("5", True, 0)), {"max_cost_usd": -1}, {"max_toes": 1}],

@@ -49,7 +49,7 @@ STILL_S = 20.0  # of trouble after the last run has begun
 SAY_S = 10.0
 QUIET_S = seconds(20)  # what has not moved for so long, when there is no more trouble, does not move
 MANY_LINES = 400  # of journals are printed
-TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire", *PEOPLES)
+TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire", *(name for name in PEOPLES if name != "gated_inside"))
 PERSONS = 2  # processes of people who answer
 PLANTED = 0.08  # of the submitted runs are roots of planned trees
 SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes

@@ -21,12 +21,14 @@ def asks(tool: str, number: int, wish: str) -> Step:
 
 
 APPROVED = Story.of([asks("gated_once", 1, "approve")])
+INSIDE = Story.of([asks("gated_inside", 2, "approve"), asks("gated_inside", 3, "deny")])
 STORIES = {
     "question": Story.of([asks("ask_person", 1, "answer")]),
     "proxy": Story.of([asks("ask_proxy", 1, "answer")]),
     "idempotent": Story.of([asks("gated_idempotent", 1, "approve")]),
     "once": APPROVED,
     "transactional": Story.of([asks("gated_transactional", 1, "approve")]),
+    "inside": Story.of([Step("delegate", 1, {"task": INSIDE.text, "to": "react/inside"})]),
     "edit": Story.of([asks("gated_once", 1, "edit")]),
     "deny": Story.of([asks("gated_once", 1, "deny")]),
     "parallel": Story.of(

@@ -32,6 +32,7 @@ HAPPENED: dict[str, set[int]] = {
     "expire": set(),
     "parallel": {1, 3},
     "nested": {2},
+    "inside": {2},
 }
 
 CASES = [
@@ -43,6 +44,10 @@ CASES = [
     *(Case("proxy", point, caller=True) for point in WAKING),
     *(Case("proxy", point) for point in ("reply.after", "model_row.before:2")),
     *(Case(kind, point) for kind, points in ACTING.items() for point in points),
+    *(
+        Case("inside", point)
+        for point in ("request.after", "suspend.after", *ANSWERING, "claim.after:2", *ACTING["once"])
+    ),
     *(Case("edit", point) for point in ("answer.after", "claim.after:2", "started.after", "effect.after")),
     *(Case("deny", point) for point in ("answer.after", "record.before:2", "claim.after:2", "model_row.before:2")),
     # the first, second and third answer of four

@@ -15,6 +15,7 @@ GATED = {
     "gated_idempotent": "idempotent",
     "gated_once": "at_most_once",
     "gated_transactional": "transactional",
+    "gated_inside": "at_most_once",  # a middleware of `react/inside` asks
     "expiring": "at_most_once",  # nobody answers
     "escalating": "at_most_once",  # those who are asked first do not answer, the next ones do
 }

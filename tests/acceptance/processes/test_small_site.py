@@ -49,7 +49,7 @@ def calculating(body: Body) -> Reply:
 def test_the_minimal_agent_answers(model: ModelServer, environment: dict[str, str]) -> None:
     about = model.conversation("what is 12 * 7", script=calculating)
 
-    script = ["-m", "examples.minimal_agent", about.text]
+    script = ["-m", "examples.seeds.minimal_agent", about.text]
     done = forks.run(script, env=environment, capture_output=True, text=True, timeout=BOUND_S)
 
     assert (done.returncode, done.stdout) == (0, "It is 84.\n"), done.stderr

@@ -168,3 +168,13 @@ async def test_a_buffer_that_is_away_asks_for_another_try(run, demo, monkeypatch
 
     assert code == 1013
     assert '"unavailable"' in frames[0]["text"]
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_is_not_live(demo, settings) -> None:
+    for path in ("agent.progress/1", "agent.stream/bad key", "other/agent.progress/1"):
+        assert (await code_of(f"/ws/ravi/topics/{path}/", user=demo))[0] == 4400, path
+    assert (await code_of("/ws/ravi/topics/agent.stream/x/"))[0] == 4401
+
+    settings.RAVI = {**settings.RAVI, "ENGINE": "manual", "STREAM_URL": None}
+    assert await code_of("/ws/ravi/topics/agent.stream/x/", user=demo) == (4501, [])

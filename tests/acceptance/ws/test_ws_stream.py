@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from itertools import islice
@@ -18,6 +19,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from project.process import wait_until
+from ravi_django import register
+from ravi_django.agents import ReActAgent
+from ravi_django.kernel import ModelEvent, ModelResponse, TextBlock, TextDelta
 from ravi_django.models import Run
 from ravi_django.services import openings
 from tests.acceptance.ws.live_site import serving
@@ -62,6 +66,7 @@ def test_frames_come_live_and_end_with_1000(worker, server, paced, submitted, de
         "run": str(run.id),
         "agent": "react/paced",
         "parent": None,
+        "parent_agent": None,
         "depth": 0,
         "ts": "",
         "reason": "completed",
@@ -326,3 +331,42 @@ def cut(client: ClientConnection) -> None:
     """As a machine that dies: no closing handshake, the connection is reset."""
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.socket.close()
+
+
+class TickingModel:
+    """Says a word each 20 ms until it is stopped."""
+
+    name = "ticking"
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    async def stream(self, *args: Any) -> AsyncIterator[ModelEvent]:
+        while not self.is_over:
+            yield TextDelta(text="tick ")
+            await asyncio.sleep(0.02)
+        yield ModelResponse.of([TextBlock(text="tock")])
+
+
+def test_an_agents_topic_is_live_on_a_socket_and_as_events(worker, server, demo, stranger, ticket) -> None:
+    """Each of two users gets the text of their own run of one agent, without numbers."""
+    model = TickingModel()
+    address = str(register(ReActAgent("ticking", model=model), access="authenticated").id)
+    runs = {user: str(world.submit_once(address, "hi", user=user)[0].id) for user in (demo, stranger)}
+    headers = {"Authorization": f"Token {Token.objects.create(user=stranger).key}"}
+    web = f"{server.url}/ravi/topics/agent.stream/ticking/events/"
+    path = f"/ws/ravi/topics/agent.stream/ticking/?ticket={ticket(demo)}"
+    with (
+        server.connect(path) as client,
+        httpx.stream("GET", web, headers=headers, timeout=BOUND_S, trust_env=False) as response,
+    ):
+        heard = list(islice(frames_of(response.iter_lines()), 3))
+        seen = [json.loads(client.recv(timeout=BOUND_S)) for _ in range(3)]
+        client.send(json.dumps({"type": "cancel"}))
+        refused = read(client, until=lambda frame: frame["type"] == "error")[-1]
+        model.is_over = True
+
+    assert {frame["run"] for frame in heard} == {runs[stranger]}
+    assert {frame["run"] for frame in seen} == {runs[demo]}
+    assert not any("seq" in frame for frame in heard + seen)
+    assert refused["field"] == "type"

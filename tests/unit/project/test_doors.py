@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ravi_django import RunContext
 from tests.support import verbs
 
 TESTS = Path(__file__).parents[2]
@@ -50,6 +51,18 @@ def test_what_the_rule_finds() -> None:
         ("from ravi_django import __version__", False),
     ]:
         assert any(is_inside(name) for name in reached(ast.parse(program))) is inside, program
+
+
+def test_star_imports_have_the_names_of_higher_layers_too() -> None:
+    for module, name in (("ravi_django.agents", "Runtime"), ("ravi_django.agents.context", "DjangoHistoryProvider")):
+        names: dict[str, object] = {}
+        exec(f"from {module} import *", names)
+        assert name in names and "Any" not in names
+
+
+def test_the_glossary_names_methods_that_exist() -> None:
+    named = re.findall(r"`ctx\.(\w+)", (TESTS.parent / "docs/glossary.md").read_text())
+    assert named and [name for name in named if not hasattr(RunContext, name)] == []
 
 
 def test_every_verb_leads_to_something() -> None:

@@ -58,6 +58,45 @@ def the_child(run):
     return Run.objects.get(parent_id=run.id)
 
 
+def test_the_messages_of_a_tree_name_its_conversation_and_the_message_that_led_to_them():
+    seen = {}
+
+    def link(key, act=None):
+        async def story(ctx, inbox):
+            for message in inbox:
+                seen[key, message.text] = (message.correlation_id, message.causation_id, message.id, ctx.session_id)
+                if act is not None:
+                    await act(ctx)
+                await ctx.reply(message, "done")
+
+        register(CodeAgent(story, key=key))
+
+    async def passes_on(ctx):
+        await ctx.ask("test/third", "go")
+        await ctx.send("test/sent", "go")
+        own = Message(target=CHILD, payload=said("own").payload, correlation_id="mine", causation_id="c")
+        await ctx.ask("test/third", own)
+
+    link("third")
+    link("sent", lambda ctx: ctx.ask("test/third", "sent on"))
+    link("second", passes_on)
+
+    async def root(ctx, inbox):
+        await ctx.ask("test/second", "go")
+
+    code(root)
+    run = drive(make_run())
+    idle(run)
+
+    first, *_ = InboxMessage.objects.filter(run=run)
+    conversation = str(run.session_id)
+    of_second, of_sent = seen["second", "go"], seen["sent", "go"]
+    assert of_second[:2] == (conversation, first.message_id)
+    assert seen["third", "go"][:2] == of_sent[:2] == (conversation, of_second[2])
+    assert seen["third", "own"][:2] == ("mine", "c")
+    assert seen["third", "sent on"][:2] == (of_sent[3], of_sent[2]) == (of_second[3], of_sent[2])
+
+
 def outcome(answer):
     return {"kind": answer.kind, "result": answer.result}
 

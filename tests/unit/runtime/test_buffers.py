@@ -182,7 +182,7 @@ class TestValkeyBuffer(BufferContract):
                 await asyncio.sleep(0)  # it waits
             (hints,) = buffer._hubs[asyncio.get_running_loop()]._watchers.values()
             for hint in hints:
-                hint.set()
+                hint(b"")
             for _ in range(turns):
                 await asyncio.sleep(0)
             reader.cancel()

@@ -4,7 +4,21 @@ from typing import Any
 
 import pytest
 
-from ravi_django import ContextConfig, OrchestratorAgent, ReActAgent, SubAgentConfig, create_assistant_agent, register
+from ravi_django import (
+    AgentId,
+    ChatMessage,
+    ContextConfig,
+    OrchestratorAgent,
+    ReActAgent,
+    RunContext,
+    SubAgentConfig,
+    ToolUseBlock,
+    create_assistant_agent,
+    register,
+    signal,
+    tool,
+)
+from ravi_django.agents import current_meta
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Turn
 from ravi_django.testing import ScriptedModel
@@ -37,3 +51,36 @@ def test_teams_their_members_and_assistants_remember() -> None:
     assert prompts(team)[1] == prompts(member)[1] == ["one", "yes", "two"]
     with pytest.raises(InvalidInputError, match="ContextConfig"):
         ReActAgent("helper", model=team.model, context=ContextConfig(), retention="none")
+
+
+class Elsewhere:
+    agent_id = AgentId("react", "helper")
+
+    def __init__(self) -> None:
+        self.read: list[str | None] = []
+
+    async def get_prompt_window(self, session_id: str) -> list[ChatMessage]:
+        meta = current_meta()
+        assert meta is not None
+        self.read.append(meta.tenant_id)
+        return [ChatMessage.of("user", f"window {len(self.read)}")]
+
+
+@tool
+async def wait(ctx: RunContext) -> str:
+    """Wait."""
+    return str(await ctx.sleep_until_signal("go"))
+
+
+def test_a_window_of_ones_own_is_read_once_a_run_and_the_same_in_a_replay() -> None:
+    window, model = Elsewhere(), ScriptedModel([ToolUseBlock(tool_name="wait", arguments={}, call_id="c1"), "done"])
+    register(ReActAgent("helper", model=model, tools=[wait], context=window))
+    run = drive(make_run("react/helper", text="hi", tenant="acme"))
+    signal(run, "go", "now")
+
+    assert drive(run).output == "done"
+    assert (window.read, current_meta()) == (["acme"], None)
+    assert [[m.text for m in call.messages[:2]] for call in model.calls] == [["window 1", "hi"]] * 2
+    assert not Turn.objects.exists()
+    with pytest.raises(TypeError, match="get_prompt_window"):
+        ReActAgent("helper", model=model, context="acme")  # type: ignore[arg-type]

@@ -125,11 +125,17 @@ def test_a_full_tree_is_words_for_the_model():
 
 
 def test_a_bad_task_goes_back_to_the_model():
-    model, run = boss([handoff("writer", job="x"), handoff("writer", "c2"), "ok"], member(echoes))
+    model, run = boss([handoff("writer", task=" "), handoff("writer", "c2"), "ok"], member(echoes))
     assert idle(run).output == "ok"
     assert told(model) == {"c1": ('handoff_writer takes one argument: {"task": "…"}, a text', True)}
     assert told(model, 2) == {"c2": ("writer did for writer", False)}
     assert Run.objects.filter(parent=run).count() == 1
+
+
+def test_arguments_without_a_task_are_the_task():
+    model, run = boss([handoff("writer", query="look it up"), "ok"], member(echoes))
+    assert idle(run).output == "ok"
+    assert told(model) == {"c1": ('writer did {"query":"look it up"}', False)}
 
 
 def test_the_childs_priority_is_the_configured_one():

@@ -35,7 +35,7 @@ def test_a_wait_for_a_signal_ends_after_its_timeout(clock, minute):
         run_until_idle()
         run.refresh_from_db()
         assert run.status == status
-    assert (run.output, run.wait(timeout=MINUTE).result(MINUTE)) == ("None", "None")
+    assert (run.output, run.wait(timeout=MINUTE).result(timeout=MINUTE)) == ("None", "None")
 
 
 def test_two_ends_of_one_wait_are_refused(clock):

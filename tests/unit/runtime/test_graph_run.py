@@ -10,13 +10,14 @@ from ravi_django.kernel import (
     ChatMessage,
     ChatPayload,
     ControlPayload,
+    DataPayload,
     ForbiddenError,
     IdempotencyMismatchError,
     Message,
     PermanentError,
     TopicId,
 )
-from ravi_django.models import FeedItem, Follow, JournalEntry, Publication, Run, Status
+from ravi_django.models import FeedItem, Follow, InboxMessage, JournalEntry, Publication, Run, Status
 from tests.support import world
 from tests.support.cases import case, refused
 from tests.support.runs import code, drive, every_death, make_run, patch_append, take_over
@@ -24,6 +25,7 @@ from tests.support.runs import code, drive, every_death, make_run, patch_append,
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("hinted")]
 
 NEWS = TopicId("news", "sport")
+GOAL = DataPayload(data={"title": "goal"})
 KINDS = ["follow", "unfollow", "emit"]
 
 
@@ -238,6 +240,36 @@ def test_what_followers_are_given():
         assert kind == "data" or message.payload.message.role == "user"
 
 
+def test_a_message_to_a_topic_is_published_and_keeps_its_envelope(clock, ada):
+    async def story(ctx, inbox):
+        message = Message(target=NEWS, payload=GOAL, correlation_id="mine", metadata={"k": 1, "hops": 7})
+        await ctx.send(NEWS, message)
+        await ctx.send(NEWS, message)  # the same id: published once
+        await ctx.emit("news/other", "plain")
+
+    code(story)
+    for run, _death in every_death(clock, lambda drive: drive(make_run())):
+        assert run.status == Status.COMPLETED, run.error
+        own, plain = (Publication.objects.get(topic=topic).body for topic in (str(NEWS), "news/other"))
+        assert own["id"] == entries(run)[0].request["message"]
+        assert (own["correlation_id"], own["metadata"].pop("publication") != "") == ("mine", True)
+        assert (own["metadata"], own["sender"]) == ({"k": 1, "hops": 1}, "test/code")
+        assert plain["correlation_id"] == str(run.session_id)
+        assert plain["causation_id"] == InboxMessage.objects.get(run=run).message_id
+
+
+def test_the_sites_code_submits_to_a_topic(ada):
+    message = Message(target=NEWS, payload=GOAL, metadata={"k": 1, "hops": 7})
+    first = ravi_django.submit(NEWS, message, user=ada, tenant="acme", idempotency_key="goal")
+    again = ravi_django.submit(
+        NEWS, message.model_copy(update={"id": "x"}), user=ada, tenant="acme", idempotency_key="goal"
+    )
+    assert (again.id, first.tenant, first.owner, first.body["id"]) == (first.id, "acme", ada, message.id)
+    assert first.body["metadata"] == {"k": 1, "publication": str(first.id)}
+    with refused("session"):
+        ravi_django.submit(NEWS, message, session="x")
+
+
 def test_a_bare_type_is_its_default_source_and_a_namespace_is_kept():
     async def story(ctx, inbox):
         await ctx.follow("news")
@@ -277,6 +309,22 @@ def test_a_takeover_does_each_once(clock, hinted):
         kinds = JournalEntry.objects.filter(run=run, kind__in=KINDS, error__isnull=True).order_by("seq")
         assert list(kinds.values_list("kind", flat=True)) == ["follow", "follow", "emit", "unfollow"]
         hinted.clear()
+
+
+def test_an_agent_that_notes_on_itself_that_it_follows_is_not_blocked(clock):
+    async def story(ctx, inbox):
+        if not noted:
+            await ctx.follow(NEWS, every_s=30)
+            noted.append(True)
+        await ctx.follow(NEWS, every_s=60)
+        await ctx.unfollow(NEWS)
+        await ctx.follow(NEWS, every_s=30)
+
+    code(story)
+    noted = []
+    for run, _death in every_death(clock, lambda drive: drive(make_run())):
+        assert (run.status, Follow.objects.get().every_s) == (Status.COMPLETED, 30), run.error
+        noted.clear()
 
 
 @pytest.mark.parametrize("what", KINDS)
@@ -381,7 +429,7 @@ def test_a_replay_repeats_a_refusal_whatever_the_policy_says_by_then(clock, poli
 def test_a_run_whose_owner_is_deleted_is_not_the_systems_and_the_policy_is_asked_once(ada, policy):
     async def story(ctx, inbox):
         await ctx.follow(NEWS)
-        await ctx.follow(NEWS)
+        await ctx.follow("news/other")
         await ctx.emit(NEWS, "x")
         if inbox[0].payload.message.text == "deleted":
             await ctx.effects.database.call(type(ada).objects.filter(pk=ada.pk).delete)

@@ -81,7 +81,8 @@ def test_the_other_is_given_the_message_itself_or_the_task_under_the_callers_add
     itself, other = seen
     assert (itself.id, text_of(itself), itself.target) == (firsts[0]["id"], "the question", B)
     assert (itself.sender, itself.reply_to) == (None, None)
-    assert (text_of(other), other.target, other.metadata) == ("special", B, {"mine": 1})
+    assert (text_of(other), other.target) == ("special", B)
+    assert other.metadata == {"mine": 1, "handed_over": "task"}
     assert (other.id, other.causation_id) == (task.id, firsts[1]["id"])
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ravi_django import access, register, signal
+from ravi_django import register, signal
 from ravi_django.agents import PersonalFeedAgent
-from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, ForbiddenError, Message, ModelError
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, Message, ModelError
 from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
 from tests.support import world
@@ -103,19 +103,17 @@ def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeCloc
         assert not Signal.objects.filter(run=run, consumed_at=None).exists()
 
 
-def test_a_topic_that_it_may_not_follow_ends_nothing(monkeypatch: pytest.MonkeyPatch, ada: Any) -> None:
-    def refuse(user: Any, agent: Any, topic: Any) -> None:
-        if topic == TOPIC:
-            raise ForbiddenError("not this one")
-
-    monkeypatch.setattr(access, "check_follow", refuse)
-    reader(follow_topics=[TOPIC, "news/other"])
-
+def test_a_run_that_may_not_follow_fails_and_names_the_right(ada: Any) -> None:
+    agent = register(reader(), access="private", replace=True)
     run = begun(owner=ada)
+    assert run.status == Status.FAILED and run.error["type"] == "ForbiddenError"
+    for words in (f"{ADDRESS} may not follow {TOPIC} for user 'ada'", 'access="authenticated"', "ravi.run_agent"):
+        assert words in run.error["message"]
+    assert not Follow.objects.exists()
 
-    assert run.status == Status.SUSPENDED
-    assert logged(run, "feed.refused") == [{"topic": str(TOPIC), "error": "not this one"}]
-    assert Follow.objects.get().topic == "news/other"
+    register(agent, access="authenticated", replace=True)
+    assert begun(owner=ada).status == Status.SUSPENDED
+    assert Follow.objects.get().owner == ada
 
 
 @pytest.mark.parametrize("by", ["message", pytest.param("signal", marks=pytest.mark.full)])

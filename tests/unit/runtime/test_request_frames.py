@@ -15,7 +15,7 @@ from tests.support.world import Source, cancel, retry
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ENVELOPE = {"type", "seq", "ts", "parent", "depth"}
+ENVELOPE = {"type", "seq", "ts", "parent", "parent_agent", "depth"}
 OF_THE_ROW = {"may_answer", "actions", "answer", "not_before", "escalates_at"}  # each user's, or of a later moment
 
 

@@ -248,7 +248,7 @@ BAD = {
         "nul \x00",
         "half \ud800",
     ],
-    "session": ["not-a-uuid"],
+    "session": ["", "n" * 201, "a\nb", "nul \x00", "half \ud800", 7],
     "priority": ["urgent", 3],
     "budget": [{"max_turns": 0}, {"max_turn": 1}, "much"],
     "deadline": ["soon", "2030-13-01T00:00:00Z", 7],

@@ -1,22 +1,25 @@
 """Typed results through the durable runtime: whoever finishes the run, its output is the same and nothing is redone."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
-from ravi_django import register
+from ravi_django import errors, register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.capabilities.llm import warm
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import AgentId, ModelResponse, Role, TextBlock, ToolUseBlock
+from ravi_django.kernel import AgentId, FinishAgentResult, ModelResponse, Role, TextBlock, ToolUseBlock
 from ravi_django.models import JournalEntry, Run, Status, Turn
-from ravi_django.testing import journal_of
+from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
+from tests.support import world
 from tests.support.openai_server import Body, OpenAIServer, Reply
+from tests.support.patience import BOUND_S
 from tests.support.runs import code, drive, every_death, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -152,3 +155,93 @@ def test_a_result_is_asked_for_as_the_provider_can_and_tries_are_not_repeated(na
         assert shown["function"]["parameters"]["required"] == ["name", "people"]
         assert "response_format" not in bodies[0]
         assert bodies[1]["messages"][-1]["role"] == "tool"
+
+
+def even(order: int) -> int:
+    if order % 2:
+        raise ValueError("it is odd")
+    return order
+
+
+class Parcel(BaseModel):
+    weight: int = Field(ge=1)
+    order: Annotated[int, AfterValidator(even)]
+
+
+GOOD, ODD = '{"weight":1,"order":4}', '{"weight":1,"order":3}'
+
+
+def submitted(*args: Any, **options: Any) -> Run:
+    run = submit(*args, **options)
+    run_until_idle()
+    return run
+
+
+def test_a_result_is_an_instance_of_the_agents_model_and_json_where_the_model_is_unknown():
+    typed(Answers(TEXT))
+    run = submitted(AGENT, "which city?")
+    assert run.result() == City(name="Bern", people=140000)
+    with pytest.raises(errors.ResultInvalidError, match=rf"the output of run {run.id} is not a valid Parcel: weight: "):
+        run.result(Parcel)
+    world.unregister(AGENT)
+    assert run.result() == json.loads(TEXT)
+
+    typed(Answers(*["nothing"] * 9))
+    with pytest.raises(errors.RunFailedError, match="the model returned no valid City"):
+        submitted(AGENT, "and now?").result(Parcel)
+
+
+def test_a_request_asks_for_a_type_in_place_of_the_agents_own():
+    model = typed(Answers(TEXT, '{"weight":0,"order":3}', ODD)).model
+    run = submitted(AGENT, "which parcel?", result_schema=Parcel)
+
+    assert (run.wait().output, model.calls) == (ODD, [0, 1, 2]), "a worker checks the shape, not what is Python"
+    with pytest.raises(errors.ResultInvalidError, match="order: it is odd"):
+        run.result()
+    typed(Answers(GOOD))
+
+    async def here() -> Any:
+        async with world.Runtime() as rt:
+            return await rt.result(await rt.submit(AGENT, "now?", result_schema=Parcel), timeout=BOUND_S)
+
+    assert asyncio.run(here()) == Parcel(weight=1, order=4)
+    run = submitted(AGENT, "and now?", result_schema=Parcel)
+    assert list(json.loads(run.result_schema)["properties"]) == ["weight", "order"], "as the model is asked"
+    assert run.result() == Parcel(weight=1, order=4)
+    assert Run.objects.get(id=world.fork(run.id, 1).id).result_schema == run.result_schema
+    world.bodies_forget()  # as in another process
+    assert (run.result(), run.result(Parcel)) == (json.loads(GOOD), Parcel(weight=1, order=4))
+
+
+@pytest.mark.parametrize("answer", [GOOD, Parcel(weight=1, order=4), "four"])
+def test_a_request_binds_an_agent_of_own_code_and_the_last_of_several(answer):
+    async def late(ctx: Any, inbox: Any) -> Any:
+        return answer
+
+    code(late)
+    call = ToolUseBlock(tool_name="leave", arguments={}, call_id="c")
+    register(ReActAgent("front", model=ScriptedModel([call]), tools=[leave]))
+    for agent in ("test/code", "react/front"):
+        run = submitted(agent, "which parcel?", result_schema=Parcel).wait()
+        assert run.agent == "test/code"
+        if answer == "four":
+            assert run.error["message"].startswith("the request asks for a Parcel, and the agent's result is none: ")
+        else:
+            assert (run.output, run.result()) == (GOOD, Parcel(weight=1, order=4))
+
+
+def leave() -> Any:
+    """Hand over."""
+    return FinishAgentResult("test/code")
+
+
+def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
+    typed(Answers(GOOD))
+    first = submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
+    assert submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k").id == first.id
+    for other in (City, None):
+        with pytest.raises(errors.IdempotencyMismatchError):
+            submit(AGENT, "which parcel?", result_schema=other, idempotency_key="k")
+    for bad, words in ((5, "result_schema 5 cannot be used"), ({"a": "x" * 70_000}, "result_schema has 7.* bytes")):
+        with pytest.raises(errors.InvalidInputError, match=words):
+            submit(AGENT, "which parcel?", result_schema=bad)

@@ -203,7 +203,8 @@ def _lines(message: ChatMessage) -> Iterable[str]:
             yield f"tool {'error' if block.is_error else 'result'}: {block.text}"
         return
     if text := message.text:
-        yield f"{message.role.value}: {text}"
+        other = f" {message.name}" if message.name and message.role is Role.ASSISTANT else ""
+        yield f"{message.role.value}{other}: {text}"
     for call in message.content:
         if isinstance(call, ToolUseBlock):
             yield f"{message.role.value} calls {call.tool_name}: {to_json(call.arguments).decode()}"

@@ -36,6 +36,8 @@ class AskHumanTool(FunctionTool):
     The run suspends meanwhile. After the answer the tool is called again and finds its recorded question.
     """
 
+    waits = True
+
     def __init__(self, *, max_per_run: int = 3, answer_within: float | timedelta | None = None, to: Any = None) -> None:
         self.max_per_run = check_whole("max_per_run", max_per_run)
         self.answer_within = answer_within

@@ -31,7 +31,7 @@ export class Talks {
     this.current = current;
     this.family = family;
     const search = this.find.value.trim();
-    const filters = { ordering: "-updated_at", newest_fork: true, ...(!this.everyone?.checked && { mine: true }), ...(search && { search }) };
+    const filters = { ordering: "-updated_at", ...(!this.everyone?.checked && { mine: true }), ...(search && { search }) };
     return this.#load(`sessions/?${new URLSearchParams(filters)}`, true);
   }
 

@@ -28,9 +28,12 @@ from ravi_django.kernel import (
     AgentId,
     ChatMessage,
     ChatPayload,
+    FunctionContext,
+    FunctionMiddleware,
     GenerationOptions,
     Happened,
     Message,
+    MiddlewareTermination,
     NotHappened,
     Priority,
     Role,
@@ -183,6 +186,21 @@ async def escalating(number: int, wish: str, ctx: RunContext, amount: int = AMOU
     return done("escalating", number, amount)
 
 
+@tool(risk="safe", effect="at_most_once", timeout=3)
+async def gated_inside(number: int, wish: str, ctx: RunContext, amount: int = AMOUNT) -> str:
+    """Do it once, when a person approves whom a middleware asks."""
+    await _effect("gated_inside", number, ctx)
+    return done("gated_inside", number, amount)
+
+
+class AskInside(FunctionMiddleware):
+    async def process(self, context: FunctionContext, call_next: Any) -> None:
+        decision = await context.ctx.approve("gated_inside", context.arguments, to=f"group:{CLERKS}")
+        if not decision.allows:
+            raise MiddlewareTermination(result=f"denied: {decision.reason}")
+        await call_next()
+
+
 @tool(risk="safe", timeout=600)
 async def ask_proxy(number: int, wish: str, ctx: RunContext) -> str:
     """Have a person asked by the agent that stands for them."""
@@ -319,3 +337,4 @@ register(
         max_iterations=50,
     )
 )
+register(ReActAgent("inside", model=LabModel(), tools=[gated_inside], middleware=[AskInside()]))

@@ -4,11 +4,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from ravi_django import register, submit, tool
+from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory, close_clients
-from ravi_django.capabilities.llm.litellm_model import CALLBACK_LISTS
+from ravi_django.capabilities.llm.callbacks import LISTS
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RunMeta
+from ravi_django.kernel import ChatMessage, ChatModel, GenerationOptions, ModelEvent, RetryPolicy, RunMeta, StreamAlive
+from ravi_django.models import Run
+from ravi_django.testing import run_until_idle
 from tests.support.openai_server import OpenAIServer
+from tests.support.providers import Provider
 
 KEY = "sk-never-show-me-0123456789"
 
@@ -40,7 +45,7 @@ def events_of():
         if isinstance(messages, str):
             messages = [ChatMessage.of("user", messages)]
         stream = model.stream(messages, GenerationOptions(**options), RunMeta(run_id="r1"))
-        return [event async for event in stream]
+        return [event async for event in stream if not isinstance(event, StreamAlive)]
 
     return collect
 
@@ -49,7 +54,7 @@ def events_of():
 def site_callback(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A site that observes litellm; the answers that it was told of."""
     litellm = load_litellm()
-    for name in CALLBACK_LISTS:  # litellm moves entries from list to list: none may leak into other tests
+    for name in LISTS:  # litellm moves entries from list to list: none may leak into other tests
         monkeypatch.setattr(litellm, name, [])
     answers: list[str] = []
 
@@ -58,3 +63,26 @@ def site_callback(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     litellm.success_callback.append(on_success)
     return answers
+
+
+@tool
+def echo(text: str = "nothing") -> str:
+    """Say it again."""
+    return text
+
+
+@pytest.fixture
+def play(settings: Any):
+    """`play(provider, model)`: the run of an agent at this provider."""
+    settings.RAVI = {**settings.RAVI, "ENGINE": None}
+
+    def played(provider: Provider, model: str = "openai/gpt-x", **options: Any) -> Run:
+        base = provider.url if model.startswith("anthropic") else f"{provider.url}/v1"
+        client = LLMFactory(model, "a-key-of-the-test", api_base=base, retry=RetryPolicy(max_attempts=1)).build()
+        agent = register(ReActAgent("streams", model=client, tools=[echo], **options), replace=True)
+        run = submit(agent, "hi")
+        run_until_idle()
+        run.refresh_from_db()
+        return run
+
+    return played

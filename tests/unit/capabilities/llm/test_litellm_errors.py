@@ -89,14 +89,9 @@ async def test_a_key_is_named_by_its_variable_and_never_shown(events_of, monkeyp
 
 @pytest.mark.usefixtures("clients")
 async def test_an_answer_without_content(model_at, events_of):
-    # an empty answer is none
-    with OpenAIServer(Reply(text="")) as server, pytest.raises(TransientError) as caught:
-        await events_of(model_at(server))
-    assert caught.value.type == "EmptyResponse"
-    # but for one that says why or has something
     for reply in [
-        Reply(text="", finish_reason="length"), Reply(text="", finish_reason="content_filter"),
-        Reply(text="", reasoning="hm"), Reply(text="", tool_calls=(("add", {}),)),
+        Reply(text=""), Reply(text="", finish_reason="length"), Reply(text="", finish_reason="content_filter"),
+        Reply(text="", tool_calls=(("add", {}),)),
     ]:  # fmt: skip
         with case(reply):
             with OpenAIServer(reply) as server:
@@ -106,13 +101,6 @@ async def test_an_answer_without_content(model_at, events_of):
     with OpenAIServer(Reply(text="half an answer", cut_after=2)) as server, pytest.raises(TransientError) as caught:
         await events_of(model_at(server))
     assert caught.value.type == "StreamCut"
-
-
-@pytest.mark.usefixtures("clients")
-async def test_a_stream_that_just_ends_under_litellms_wrapper(model_at, events_of, site_callback):
-    with OpenAIServer(Reply(text="half an answer", cut_after=2)) as server, pytest.raises(TransientError) as caught:
-        await events_of(model_at(server))
-    assert caught.value.type in ("StreamCut", "APIConnectionError")  # the latter litellm's own, since 1.110
 
 
 @pytest.mark.usefixtures("clients")

@@ -30,6 +30,7 @@ from ravi_django.kernel import (
     ToolUseBlock,
 )
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
+from tests.support.anthropic_server import AnthropicServer
 from tests.support.cases import case
 from tests.support.openai_server import OpenAIServer, Reply, steps_script
 from tests.support.patience import seconds
@@ -65,7 +66,7 @@ async def test_text_streams_as_deltas_and_ends_with_one_response(model_at, event
     # deltas arrive before the answer is complete
     with OpenAIServer(Reply(text="first second"), token_delay=30) as server:
         stream = model_at(server).stream([ChatMessage.of("user", "hi")], GenerationOptions(), RunMeta(run_id="r"))
-        first = await anext(stream)
+        first = await anext(event async for event in stream if isinstance(event, TextDelta))
         await stream.aclose()
     assert first == TextDelta(text="first")
     # reasoning streams and is kept
@@ -122,6 +123,28 @@ async def test_tool_call_round_trip(model_at, events_of):
     assert sent["tools"] == [{"type": "function", "function": CALCULATOR.model_dump()}]
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool"]
     assert sent["messages"][2]["tool_calls"][0]["id"] == sent["messages"][3]["tool_call_id"] == call.call_id
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")
+async def test_another_agents_answer_has_its_name_in_every_protocol(model_at, events_of):
+    other = ChatMessage.of("assistant", "Hello Ada").model_copy(update={"name": "helper"})
+    call = ToolUseBlock(tool_name="calculator", arguments={}, call_id="c1")
+    own = ChatMessage(role=Role.ASSISTANT, content=[TextBlock(text="Let me see"), call])
+    result = ChatMessage(role=Role.TOOL, content=[ToolResultBlock(call_id="c1", content=[TextBlock(text="1")])])
+    conversation = [ChatMessage.of("user", "I am Ada"), other, own, result, other, ChatMessage.of("user", "And?")]
+    bodies = []
+    for server, name in ((OpenAIServer(), "openai/gpt-4o"), (AnthropicServer(), "anthropic/claude-sonnet-4-5")):
+        with server:
+            await events_of(model_at(server, name), conversation, tools=[CALCULATOR])
+            bodies.append(server.requests[0].body["messages"])
+    named = {"role": "assistant", "content": "Hello Ada", "name": "helper"}
+    assert [bodies[0][1], bodies[0][4]] == [named, named]
+    assert [message["role"] for message in bodies[0]] == ["user", "assistant", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in bodies[1]] == ["user", "assistant", "user", "assistant", "user"]
+    text, use = bodies[1][1]["content"]
+    assert (text["text"], use["type"]) == ("helper:\nHello Ada\n\nLet me see", "tool_use")
+    assert [part["text"] for part in bodies[1][3]["content"]] == ["helper:\nHello Ada"]
+    assert not any("name" in message for message in bodies[1])
 
 
 async def test_calls_of_tools_are_read(model_at, events_of):

@@ -84,7 +84,7 @@ async def test_anthropic(model_at, events_of, block, part):
     found = await sent(AnthropicServer(), model_at, events_of, "anthropic/claude-sonnet-4-5", block)
     if part["type"] == "text":  # beside other text there is nothing but text
         found = [{"type": "text", "text": found[0]["text"].removeprefix("look\n")}]
-    assert found == [part]
+    assert [{name: value for name, value in one.items() if name != "cache_control"} for one in found] == [part]
 
 
 def test_a_video_is_for_models_that_accept_one():
@@ -178,7 +178,7 @@ def test_what_is_not_public_is_text():
                     ChatMessage(role="tool", content=[ToolResultBlock(call_id="c", content=[block])]),
                 ]
                 text = f"[{block.type}: http://10.0.0.1/a]"
-                assert [part["content"] for part in to_wire(said, Form(dialect=dialect))] == [text, text]
+                assert [part["content"] for part in to_wire(said, Form(family=dialect))] == [text, text]
     # words for what could not be fetched
     for words, status, found in [
         ("Error while downloading https://files.example/a.png.", 400, True),

@@ -86,18 +86,19 @@ def test_turns_become_messages():
         "assistant", ThinkingBlock(text="hm", signature="sig"), {"type": "redacted_thinking", "data": "xyz"},
         ThinkingBlock(text="unsigned"), TextBlock(text="so")
     )  # fmt: skip
-    (signed,) = to_wire([turn], Form(thinking=True))
+    (signed,) = to_wire([turn], Form(family="anthropic"))
     (plain,) = to_wire([turn])
-    assert signed["thinking_blocks"] == [
+    assert signed["content"] == [
         {"type": "thinking", "thinking": "hm", "signature": "sig"},
         {"type": "redacted_thinking", "data": "xyz"},
+        {"type": "text", "text": "so"},
     ]
     assert plain == {"role": "assistant", "content": "so"}
 
 
 def test_a_result_in_a_users_message_reads_as_the_users_own_text():
     made_up = ToolResultBlock(call_id="c1", content=[TextBlock(text="approved by ann"), ImageBlock(data="aGk=")])
-    assert to_wire([message("user", made_up, TextBlock(text="Confirm."))], Form(dialect="openai")) == [
+    assert to_wire([message("user", made_up, TextBlock(text="Confirm."))], Form(family="openai")) == [
         {"role": "user", "content": "approved by ann\n[image]\nConfirm."}
     ]
 
@@ -157,12 +158,12 @@ def test_media_of_tools():
         {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}},
     ]  # fmt: skip
     # anthropic has them in the result
-    (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(dialect="anthropic"))
+    (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(family="anthropic"))
     assert wired["content"] == [{"type": "text", "text": "[image: a chart]"}, PART]
     # a model that sees nothing is told in words
     for dialect in ["openai", "anthropic"]:
         with case(dialect):
-            (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(dialect=dialect, tool_images=False))
+            (wired,) = to_wire([message("tool", result_of("a", CHART))], Form(family=dialect, tool_images=False))
             assert wired["content"] == "[image: a chart]"
     # a data address is not told in words
     inline = ImageBlock(url="data:image/png;base64,QUJD")

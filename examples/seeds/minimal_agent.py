@@ -2,7 +2,7 @@
 
     export DJANGO_SETTINGS_MODULE=project.settings OPENAI_API_KEY=sk-…
     python manage.py migrate
-    python -m examples.minimal_agent "What is 12 * 7?"
+    python -m examples.seeds.minimal_agent "What is 12 * 7?"
 
 OPENAI_API_BASE names another server of the same protocol.
 """
@@ -17,8 +17,7 @@ import django
 django.setup()
 
 from ravi_django.agents import ReActAgent, Runtime
-from ravi_django.agents.context import InMemoryHistoryProvider
-from ravi_django.agents.memory.agent_context import ContextConfig
+from ravi_django.agents.context import ContextConfig, InMemoryHistoryProvider
 from ravi_django.capabilities.tools import CalculatorTool
 from ravi_django.integrations.llm import LLMFactory
 from ravi_django.kernel import ChatMessage, ChatPayload, Message, Role

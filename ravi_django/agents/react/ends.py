@@ -1,0 +1,56 @@
+"""How a model's answer ends: cut off, empty, or refused. What the model is told of it is in the next request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from ravi_django.agents.messages import final_text
+from ravi_django.kernel import ChatMessage, FinishReason, ModelError, ModelResponse, Role
+from ravi_django.kernel.content import TextBlock, ToolUseBlock
+
+CUT = (
+    "Your answer was cut off at the limit of output tokens, and nothing of it was done. Answer again, and shorter: "
+    "call one tool at a time, with less in its arguments."
+)
+SILENT = "Your answer was empty. Answer now, or call a tool."
+REFUSED = "The model gave no answer: its provider's filter stopped it."
+
+_REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
+
+
+def said(messages: Sequence[ChatMessage]) -> str:
+    """What the model has said since the last message of a user, or ""."""
+    return final_text(list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))[::-1])
+
+
+def without_refused(response: ModelResponse) -> ModelResponse:
+    """A refusal as words: its calls are not made."""
+    if not is_refusal(response):
+        return response
+    content = [block for block in response.content if not isinstance(block, ToolUseBlock)]
+    if not response.text.strip():
+        content = [TextBlock(text=REFUSED)]
+    return response.model_copy(update={"message": response.message.model_copy(update={"content": content})})
+
+
+def is_refusal(response: ModelResponse) -> bool:
+    return response.finish_reason in _REFUSALS
+
+
+def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMessage | None:
+    """What the model is told in one more request; None if this is its answer. A cut answer without calls is one."""
+    calls, has_text = response.message.tool_calls, bool(response.text.strip())
+    if response.finish_reason == FinishReason.LENGTH and (calls or not has_text):
+        return ChatMessage.of(Role.USER, CUT)
+    if not calls and not has_text and not said(messages):
+        return ChatMessage.of(Role.USER, SILENT)
+    return None
+
+
+def error_of(response: ModelResponse) -> ModelError:
+    """For an answer that ends so a second time."""
+    if response.finish_reason == FinishReason.LENGTH:
+        words = "the model's answers are cut off at the limit of output tokens; raise max_tokens or ask for less"
+        return ModelError(words, type="AnswerCut")
+    return ModelError("the model's answers are empty; look at its instructions and tools", type="EmptyResponse")

@@ -1,0 +1,68 @@
+"""The event stream of an OpenAI-like server, read as servers really send it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+DONE: dict[str, Any] = {"done": True}
+ALIVE: dict[str, Any] = {}  # a comment, or another line without data: the server is at work
+_MAX_DOCUMENT = 32 * 1024 * 1024  # bytes of an answer that is one document
+
+
+async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of an `openai.AsyncStream` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
+    is one chunk. Raises `openai.APIError` for an error that is sent as data."""
+    document: list[str] | None = None
+    async for line in _lines(stream.response):
+        if document is not None or line.startswith("{"):
+            document = [*(document or ()), line]
+            if sum(map(len, document)) > _MAX_DOCUMENT:
+                raise ValueError(f"the answer is larger than {_MAX_DOCUMENT} bytes")
+            continue
+        name, _, data = line.partition(":")
+        data = data.removeprefix(" ")
+        if name != "data" or not data:
+            yield ALIVE
+        elif data.startswith("[DONE]"):
+            yield DONE
+        else:
+            yield _chunk(stream, data)
+    if document is not None:
+        chunk = _chunk(stream, "\n".join(document))
+        for choice in chunk.get("choices") or ():
+            choice["delta"] = choice.pop("message", None)
+        yield chunk
+        yield DONE
+
+
+async def _lines(response: Any) -> AsyncIterator[str]:
+    """Lines end with LF or CRLF alone: JSON may hold the other characters that Python takes for ends of lines."""
+    rest = b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def _chunk(stream: Any, data: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        raise _error(stream, f"the provider sent a piece that is not JSON: {data[:200]}", None) from None
+    if not isinstance(chunk, dict):
+        raise _error(stream, f"the provider sent a piece that is no object: {data[:200]}", None)
+    error = chunk if chunk.get("object") == "error" else chunk.get("error")
+    if error:
+        body = error if isinstance(error, Mapping) else {"message": str(error)}
+        raise _error(stream, str(body.get("message") or "the provider sent an error in its stream"), dict(body))
+    return chunk
+
+
+def _error(stream: Any, message: str, body: dict[str, Any] | None) -> Exception:
+    import openai
+
+    return openai.APIError(message, stream.response.request, body=body)

@@ -1,0 +1,203 @@
+"""Stand-ins of model providers on loopback: a real server that plays answers byte by byte, and refuses what a provider
+refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from typing import Any, Self
+
+Body = dict[str, Any]
+Line = str | float  # a piece of an event stream, or a pause in seconds
+Checker = Callable[[Body], str | None]  # why a provider refuses the request
+
+
+@dataclass(frozen=True)
+class Document:
+    """An answer that is one document."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+Answer = Sequence[Line] | Document
+
+
+class Provider:
+    """Plays `answers` in order; the last one repeats. A request that `checker` refuses gets a 400 with its words."""
+
+    def __init__(self, *answers: Answer, checker: Checker | None = None) -> None:
+        self.answers, self.checker = answers, checker
+        self.requests: list[Body] = []
+        self.refused: list[str] = []
+        self.times: list[float] = []  # of the requests
+
+    def __enter__(self) -> Self:
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *args: Any) -> None: ...
+
+            def do_POST(self) -> None:
+                provider._answer(self)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        self.requests.append(body)
+        self.times.append(time.monotonic())
+        answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
+        if self.checker is not None and (why := self.checker(body)):
+            self.refused.append(why)
+            answer = Document({"error": {"type": "invalid_request_error", "message": why}}, 400)
+        document = answer if isinstance(answer, Document) else None
+        handler.send_response(document.status if document else 200)
+        kind = "application/json" if document else "text/event-stream; charset=utf-8"
+        for name, value in {"Content-Type": kind, **(document.headers if document else {})}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        try:
+            for line in [json.dumps(document.body)] if document else answer:  # type: ignore[union-attr]
+                if isinstance(line, float):
+                    time.sleep(line)
+                else:
+                    handler.wfile.write(line.encode() + b"\n\n")
+                    handler.wfile.flush()
+        except OSError:  # the client has left
+            return
+
+
+def data(value: Any) -> str:
+    return f"data: {value if isinstance(value, str) else json.dumps(value)}"
+
+
+# ------------------------------------------------------------------------------------------------------ OpenAI's chat
+
+
+def chunk(delta: Any = None, reason: str | None = None, **fields: Any) -> str:
+    """A piece of an answer as OpenAI's servers send it."""
+    choices = [{"index": 0, "delta": delta or {}, "finish_reason": reason}]
+    return data({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": choices, **fields})
+
+
+def call_piece(index: int | None = 0, id: str | None = None, **function: Any) -> str:
+    """A piece of a call."""
+    named = {"index": index, "id": id, "type": "function", "function": function}
+    return chunk({"tool_calls": [{name: value for name, value in named.items() if value is not None}]})
+
+
+USAGE = chunk(choices=[], usage={"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15})
+DONE = data("[DONE]")
+
+
+def answer(*pieces: Line, reason: str | None = "stop") -> list[Line]:
+    return [*pieces, *([chunk(reason=reason)] if reason else []), USAGE, DONE]
+
+
+def says(text: str) -> list[Line]:
+    return answer(chunk({"role": "assistant", "content": text}))
+
+
+# ------------------------------------------------------------------------------------------------- Anthropic Messages
+
+
+def claude(*blocks: Body, reason: str = "end_turn") -> list[Line]:
+    """An answer of Claude: `text`, `thinking` with `signature`, `redacted_thinking` and `tool_use` blocks."""
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    lines = [
+        _event(
+            "message_start",
+            message={
+                "id": "msg",
+                "type": "message",
+                "role": "assistant",
+                "content": [],
+                "model": "claude",
+                "usage": usage,
+            },
+        )
+    ]
+    for index, block in enumerate(blocks):
+        empty, deltas = _pieces(block)
+        lines.append(_event("content_block_start", index=index, content_block=empty))
+        lines += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        lines.append(_event("content_block_stop", index=index))
+    lines.append(
+        _event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": 20})
+    )
+    return [*lines, _event("message_stop")]
+
+
+def _event(kind: str, **fields: Any) -> str:
+    return f"event: {kind}\n{data({'type': kind, **fields})}"
+
+
+def _pieces(block: Body) -> tuple[Body, list[Body]]:
+    match block["type"]:
+        case "text":
+            return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        case "thinking":
+            said = {"type": "thinking_delta", "thinking": block["thinking"]}
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            return {"type": "thinking", "thinking": "", "signature": ""}, [said, signed]
+        case "tool_use":
+            pieces = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+            return {**block, "input": {}}, pieces
+    return block, []
+
+
+def check_claude(said: Sequence[Body]) -> Checker:
+    """What Anthropic's documentation refuses: a turn of the assistant that is not one of `said` block by block, calls
+    without results in the next message, empty texts, roles that do not alternate."""
+
+    def check(request: Body) -> str | None:
+        turns = [{"role": "user", "content": []}, *request["messages"], {"role": "", "content": []}]
+        for (before, turn), (_, after) in pairwise(pairwise(turns)):
+            if before["role"] == turn["role"] and before["content"]:
+                return "messages: roles must alternate"
+            blocks = _blocks(turn)
+            if any(block["type"] == "text" and not block["text"].strip() for block in blocks):
+                return "messages: text content blocks must contain non-whitespace text"
+            calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+            results = [block["tool_use_id"] for block in _blocks(after) if block["type"] == "tool_result"]
+            if sorted(calls) != sorted(results):
+                return "messages: `tool_use` ids were found without `tool_result` blocks immediately after"
+            if any("thinking" in block["type"] for block in blocks) and blocks not in said:
+                return "messages: `thinking` or `redacted_thinking` blocks cannot be modified"
+        return None
+
+    return check
+
+
+def _blocks(turn: Body) -> list[Body]:
+    content = turn["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def marked(request: Body) -> list[tuple[str, str]]:
+    """Where a request to Claude has a mark for the cache, and how long it lives; refuses more than four."""
+    marks = [("tools", tool) for tool in request.get("tools", ())] + [("system", part) for part in request["system"]]
+    for turn in request["messages"]:
+        marks += [(block["type"], block) for block in _blocks(turn)]
+    found = [(place, part["cache_control"].get("ttl", "5m")) for place, part in marks if "cache_control" in part]
+    assert len(found) <= 4
+    return found

@@ -1,0 +1,88 @@
+"""Answers that are cut off, empty or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.support.cases import case
+from tests.support.providers import Provider, answer, call_piece, chunk, claude, says
+from tests.unit.capabilities.llm.test_stream_kinds import TEXT, echoed, use
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Parcel(BaseModel):
+    order: int
+
+
+def told(request: dict[str, Any]) -> str:
+    content = request["messages"][-1]["content"]
+    return str(content if isinstance(content, str) else content[-1]["text"])
+
+
+def test_a_cut_call_never_runs(play: Any) -> None:
+    whole, half = call_piece(0, "a", name="echo", arguments='{"text": "x"}'), '{"text": "hal'
+    for name, pieces in {
+        "no arguments": [call_piece(0, "a", name="echo", arguments="")],
+        "half": [call_piece(0, "a", name="echo", arguments=half)],
+        "the second": [whole, call_piece(1, "b", name="echo", arguments=half)],
+    }.items():
+        cut = answer(*pieces, reason="length")
+        with case(name), Provider(cut, answer(whole, reason="tool_calls"), says("done")) as provider:
+            run = play(provider)
+            assert (run.output, echoed(run), "cut off" in told(provider.requests[1])) == ("done", ["x"], True)
+            assert "cut off" not in str(provider.requests[2]), "the hint is in one request alone"
+        with case(name, "again"), Provider(cut) as provider:
+            run = play(provider)
+            assert (run.error["type"], echoed(run), len(provider.requests)) == ("AnswerCut", [], 2)
+
+
+def test_an_empty_answer_is_asked_for_once_more_and_paid(play: Any) -> None:
+    nothing = answer(chunk({"content": ""}))
+    for name, empty in {"empty": nothing, "thoughts": answer(chunk({"reasoning_content": "hm"}))}.items():
+        with case(name), Provider(empty, says("ok")) as provider:
+            run = play(provider)
+            assert (run.output, run.input_tokens) == ("ok", 20)
+            assert provider.requests[0]["messages"] != provider.requests[1]["messages"]
+        with case(name, "again"), Provider(empty) as provider:
+            run = play(provider)
+            assert (run.error["type"], len(provider.requests)) == ("EmptyResponse", 2)
+
+
+def test_claudes_empty_end_of_a_turn_ends_it_with_what_was_said(play: Any) -> None:
+    with Provider(claude(TEXT, use("a"), reason="tool_use"), claude()) as server:
+        run = play(server, "anthropic/claude-sonnet-4-5")
+    assert (run.output, len(server.requests)) == ("I look.", 2), run.error
+
+
+def test_a_refusal_is_the_answer(play: Any) -> None:
+    for name, refusal in {
+        "refusal": answer(chunk({"refusal": "I cannot help."})),
+        "filter": answer(chunk({"content": "I cannot help."}), reason="content_filter"),
+        "with a call": answer(
+            chunk({"content": "I cannot help."}), call_piece(0, "a", name="echo"), reason="content_filter"
+        ),
+    }.items():
+        with case(name), Provider(refusal) as provider:
+            run = play(provider)
+            assert (run.status, run.output, echoed(run)) == ("completed", "I cannot help.", [])
+        with case(name, "typed"), Provider(refusal) as provider:
+            run = play(provider, result_model=Parcel)
+            assert (run.error["type"], len(provider.requests)) == ("ResultInvalidError", 1)
+    with case("without words"), Provider(answer(reason="content_filter")) as provider:
+        assert "filter" in play(provider).output
+
+
+def test_a_typed_answer_is_read_wherever_the_model_puts_it(play: Any) -> None:
+    for text in (
+        '```json {"order": 3} ```',
+        '<think>\nIt is {"order": 4}?\n</think>\n\n{"order": 3}',
+        'Here it is:\n```\n{"order": 3}\n```\nAnything else?',
+        'The parcel is {"order": 3}.',
+    ):
+        with case(text), Provider(says(text)) as provider:
+            run = play(provider, result_model=Parcel)
+            assert (run.output, len(provider.requests)) == ('{"order":3}', 1), run.error

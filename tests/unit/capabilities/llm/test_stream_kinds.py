@@ -1,0 +1,172 @@
+"""Streams as servers really send them: an agent's run, through the real litellm, against a server on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ravi_django import register, submit
+from ravi_django.agents import ReActAgent
+from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.models import Run
+from ravi_django.testing import journal_of, run_until_idle
+from tests.support.cases import case
+from tests.support.providers import (
+    DONE,
+    USAGE,
+    Document,
+    Provider,
+    answer,
+    call_piece,
+    check_claude,
+    chunk,
+    claude,
+    data,
+    says,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def echoed(run: Run) -> list[str]:
+    return [entry.result["content"][0]["text"] for entry in journal_of(run) if entry.kind == "tool.call"]
+
+
+CALLS: dict[str, tuple[Sequence[str], list[str]]] = {
+    "another id in each piece": (
+        [call_piece(0, "c1", name="echo", arguments='{"text":'), call_piece(0, "c9", arguments='"x"}')],
+        ["x"],
+    ),
+    "another id and the name in each piece": (
+        [call_piece(0, "c1", name="echo", arguments='{"te'), call_piece(0, "c2", name="echo", arguments='xt":"x"}')],
+        ["x"],
+    ),
+    "all calls at index 0": (
+        [call_piece(0, id, name="echo", arguments=f'{{"text": "{id}"}}') for id in ("a", "b")],
+        ["a", "b"],
+    ),
+    "all calls at index 0 without ids": (
+        [call_piece(0, name="echo", arguments=f'{{"text": "{text}"}}') for text in ("a", "b")],
+        ["a", "b"],
+    ),
+    "one id for two calls": (
+        [call_piece(at, "c1", name="echo", arguments=f'{{"text": "{at}"}}') for at in (0, 1)],
+        ["0", "1"],
+    ),
+    "a call that goes on at another index": (
+        [
+            call_piece(0, "c1", name="echo", arguments='{"text": "a"}'),
+            call_piece(0, "c2", name="echo", arguments=""),
+            call_piece(1, arguments='{"text": "b"}'),
+        ],
+        ["a", "b"],
+    ),
+    "a name in pieces": (
+        [
+            call_piece(0, "c1", name="ec", arguments=""),
+            call_piece(0, name="ho"),
+            call_piece(0, arguments='{"text":"x"}'),
+        ],
+        ["x"],
+    ),
+    "arguments as an object": ([call_piece(0, "c1", name="echo", arguments={"text": "x"})], ["x"]),
+    "no index": (
+        [call_piece(None, "c1", name="echo", arguments='{"text"'), call_piece(None, arguments=':"x"}')],
+        ["x"],
+    ),
+    "no arguments": ([call_piece(0, "c1", name="echo"), call_piece(1, "c2", name="echo")], ["nothing", "nothing"]),
+}
+
+
+def test_calls_are_read_in_any_pieces(play: Any) -> None:
+    for name, (pieces, results) in CALLS.items():
+        with case(name), Provider(answer(*pieces, reason="tool_calls"), says("done")) as provider:
+            run = play(provider)
+            assert (sorted(echoed(run)), run.output, len(provider.requests)) == (results, "done", 2), run.error
+            sent = [turn for turn in provider.requests[1]["messages"] if turn["role"] in ("assistant", "tool")]
+            asked = [call["id"] for turn in sent for call in turn.get("tool_calls", ())]
+            assert asked == [turn["tool_call_id"] for turn in sent if turn["role"] == "tool"]
+            assert len(set(asked)) == len(results)
+
+
+TEXTS: dict[str, tuple[Sequence[Any], str]] = {
+    "parts": ([chunk({"content": [{"type": "text", "text": "h"}]}), chunk({"content": ["i"]}), *answer()], "hi"),
+    "no finish reason": ([chunk({"content": "hi"}), USAGE, DONE], "hi"),
+    "choices null": ([data({"choices": None}), data({"id": "x"}), *says("hi")], "hi"),
+    "halves of an emoji": ([chunk({"content": "a\ud83d"}), chunk({"content": "\ude00b"}), *answer()], "a😀b"),
+    "half an emoji at the end": ([chunk({"content": "a\ud83d"}), *answer()], "a"),
+    "a line separator": (
+        ['data: {"choices":[{"delta":{"content":"a\u2028b"},"finish_reason":"stop"}]}', DONE],
+        "a\u2028b",
+    ),
+    "a hundred equal pieces": ([*[chunk({"content": "-----"})] * 150, *answer()], "-" * 750),
+    "signs of life": ([": at work", 0.1, chunk({"content": ""}), 0.1, ": at work", *says("hi")], "hi"),
+}
+
+
+def test_texts_are_read_in_any_pieces(play: Any) -> None:
+    for name, (pieces, text) in TEXTS.items():
+        with case(name), Provider(pieces) as provider:
+            run = play(provider)
+            assert (run.output, len(provider.requests)) == (text, 1), run.error
+    document = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}}
+    with case("a document"), Provider(Document(document)) as provider:
+        run = play(provider)
+        assert (run.output, run.input_tokens) == ("hi", 3)
+
+
+def test_silence_counts_from_the_last_sign_of_life(play: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "MODEL_TIMEOUT_S": 4.0}
+    for name, sign in {"a comment": ": at work", "an empty piece": chunk({"content": ""})}.items():
+        with case(name), Provider([*[1.5, sign] * 4, *says("hi")]) as provider:
+            assert play(provider).output == "hi"
+
+
+def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
+    for error, kind in (
+        ({"error": {"message": "too long", "code": 400}}, "ModelError"),
+        ({"error": {"message": "no funds", "code": "402"}}, "ModelError"),
+        ({"object": "error", "message": "unknown model", "code": 404}, "ModelError"),
+        ({"error": {"message": "overloaded", "code": 503}}, "TransientError"),
+    ):
+        with case(error), Provider([chunk({"content": "h"}), data(error), DONE]) as provider:
+            model = LLMFactory("openai/gpt-x", "a-key-of-the-test", api_base=f"{provider.url}/v1").build()
+            agent = register(ReActAgent("streams", model=model), replace=True)
+            run = submit(agent, "hi")
+            run_until_idle()
+            run.refresh_from_db()
+            assert run.status == ("failed" if kind == "ModelError" else "pending"), run.error
+            assert len(provider.requests) == 1
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": f"signed {text}"}
+
+
+def use(id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "echo", "input": {"text": id}}
+
+
+REDACTED = {"type": "redacted_thinking", "data": "ENC"}
+TEXT = {"type": "text", "text": "I look."}
+
+
+def test_claude_gets_its_blocks_as_they_came(play: Any) -> None:
+    for said in (
+        [REDACTED, thought("1"), TEXT, thought("2"), use("a")],
+        [thought("1"), use("a"), thought("2"), use("b")],
+        [thought("1"), REDACTED, thought("2"), use("a"), use("b")],
+        [TEXT, use("a"), {"type": "text", "text": "And more."}, use("b")],
+        [{"type": "thinking", "thinking": "", "signature": "alone"}, use("a")],
+    ):
+        with (
+            case(said),
+            Provider(claude(*said, reason="tool_use"), claude(TEXT), checker=check_claude([said])) as server,
+        ):
+            run = play(server, "anthropic/claude-sonnet-4-5")
+            assert (run.output, server.refused, len(server.requests)) == ("I look.", [], 2), run.error
+            assert [block for block in server.requests[1]["messages"][1]["content"] if "text" not in block] == [
+                block for block in said if "text" not in block
+            ]
