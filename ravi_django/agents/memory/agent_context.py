@@ -64,6 +64,9 @@ class ContextConfig:
         self.pipeline: CompactionStrategy = (
             CompactionPipeline(SlidingWindowCompaction()) if pipeline is None else pipeline
         )
+        if retention not in list(HistoryRetention):
+            known = ", ".join(HistoryRetention)
+            raise InvalidInputError(f"retention must be one of {known}, not {retention!r}", field="retention")
         self.retention = HistoryRetention(retention)
         self.takes_history = False  # whether `register` of the agent sets `history` to the site's database
 

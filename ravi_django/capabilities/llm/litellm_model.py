@@ -138,6 +138,10 @@ class LiteLLMModel:
             return None
         return names.unknown(self.name) or (None if self._has_key else names.no_key(self.name, variables))
 
+    def doubt(self) -> str:
+        """What is odd about a name without a fault and without a price."""
+        return "" if self._api_base or _ROUTES & self.params.keys() or self.has_price() else names.doubt(self.name)
+
     def has_price(self) -> bool:
         """Whether the cost of a call is known. Does not import litellm."""
         return bool(self.prices or site_prices(self.name) or names.has_price(self.name))
