@@ -127,7 +127,7 @@ def _blocks(item: Any) -> list[ContentBlock]:
         case ToolResultBlock():
             return [block for inner in item.content for block in _blocks(inner)]
         case ToolUseBlock():
-            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden"})))]
+            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden", "origin"})))]
         case Block():
             return [_checked(item)]
     return [TextBlock(text=_text(item))]
