@@ -242,7 +242,8 @@ class LiteLLMModel:
         dialect = self._dialect
         if dialect is None and family == "openai" and not self.name.startswith("azure/"):  # its old versions have none
             is_routed = server or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
-            dialect = "responses" if not is_routed and knowledge.reasons(litellm, self._base_model) else "chat"
+            if not is_routed and knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self._base_model):
+                dialect = "responses"
         if dialect != "responses":
             return ""
         if family != "openai":
@@ -279,6 +280,9 @@ class LiteLLMModel:
             request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
         if form.endpoint:
             reasons = knowledge.reasons(litellm, self._base_model) is not False
+            if not knowledge.streams(litellm, self.name):  # litellm would ask for a document, and cut it into pieces
+                del request["stream"]
+                request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
             return to_responses(request, messages, form, reasons=reasons, summary=self._has_summary)
         request["messages"] = to_wire(messages, form)
         return cache.mark(request, options.cache_life) if form.family == "anthropic" else request

@@ -93,12 +93,15 @@ def test_reasoning_stays_where_it_was_over_two_turns(no_engine: None) -> None:
 async def test_a_summary_is_streamed_and_the_tokens_are_paid(events_of: Any, clients: None, site_callback: Any) -> None:
     with Provider(responses(rs("1", "I look.", "Twice."), msg("Hel\u00e9"))) as server:
         *deltas, answer = await events_of(model_at(server))
+        # litellm itself lets no model stream that it does not list.
+        *_, other = await events_of(model_at(server, "openai/of-another-maker"))
+        assert server.requests[-1]["stream"] is True
     assert "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)) == "I look.\n\nTwice."
     assert (answer.text, answer.finish_reason, answer.model) == ("Hel\u00e9", "stop", "gpt-5")
     usage = answer.usage
     assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens) == (100, 40, 20, 15)
     assert answer.cost == pytest.approx(60 * 1.25e-6 + 40 * 1.25e-7 + 20 * 1e-5)
-    assert site_callback == ["Hel\u00e9"]
+    assert (other.text, site_callback) == ("Hel\u00e9", ["Hel\u00e9"] * 2)
 
 
 @pytest.mark.asyncio
@@ -182,6 +185,7 @@ def test_which_models_are_called_by_responses(monkeypatch: pytest.MonkeyPatch) -
         ("gpt-5", {}, True),
         ("openai/o3", {}, True),
         ("gpt-4o", {}, False),
+        ("gpt-5-pro", {}, False),
         ("azure/gpt-5", {}, False),
         ("azure/gpt-5", {"dialect": "responses"}, True),
         ("gpt-5", {"dialect": "chat"}, False),
