@@ -55,9 +55,8 @@ class LiteLLMModel:
     override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
     model that litellm does not list. `base_model` names the model behind a name that does not say it, such as the ARN
     of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `cache_key`: tell OpenAI's cache which
-    requests are of one conversation; None: not at another `api_base`. `dialect`: "responses" is the call by which a
-    reasoning model of OpenAI gets its reasoning back, "chat" the other one; None: Responses for the models that reason,
-    at OpenAI's own address. `private_addresses`: also pass on URLs
+    requests are of one conversation; None: not at another `api_base`. `dialect`: "responses" or "chat"; None:
+    Responses for OpenAI's reasoning models at its own address. `private_addresses`: also pass on URLs
     of images and documents that are not https or are in a private network. Without it the model gets such a URL as
     text, because litellm itself fetches it for some providers. `params` are sent with every call; a call's options
     override them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are
@@ -209,8 +208,7 @@ class LiteLLMModel:
     def _again(
         self, error: Exception, build: Callable[..., Request], form: Form, messages: Sequence[ChatMessage]
     ) -> Request | None:
-        """The request without what the error is about: every later call would send it too. None if nothing is left
-        out."""
+        """The request without what the error is about: every later call would send it too. None: it has nothing."""
         before = build(form, messages)
         if is_fetch_error(error):
             again = build(replace(form, addresses="none"), messages)
@@ -247,11 +245,8 @@ class LiteLLMModel:
         if dialect != "responses":
             return ""
         if family != "openai":
-            raise InvalidInputError(
-                f'{self.name!r} has no dialect "responses"; name the model "openai/…" or "azure/…"', field="dialect"
-            )
-        known = f"{server} {self._api_key or os.environ.get('OPENAI_API_KEY')}"
-        return sha256(known.encode()).hexdigest()[:16]
+            raise InvalidInputError(f'"responses" is for "openai/…" and "azure/…", not {self.name!r}', field="dialect")
+        return sha256(f"{server} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
 
     def _request(
         self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta

@@ -13,22 +13,14 @@ from ravi_django.capabilities.llm import turns
 from ravi_django.capabilities.llm.collector import Call, Delta, ResponseCollector, Text, Thought
 from ravi_django.capabilities.llm.wire import Form, fresh, media_of, other_ids, part_of, readable, result_text
 from ravi_django.kernel.chat import ChatMessage, Role
-from ravi_django.kernel.content import (
-    AudioBlock,
-    ContentBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    VideoBlock,
-)
+from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.llm import FinishReason
 from ravi_django.kernel.messages import StreamAlive, ToolCallDelta
 
 Item = dict[str, Any]
 
-ENCRYPTED = "reasoning.encrypted_content"
 _MAX_ID = 64  # characters
-_OF_CHAT = ("messages", "stream_options", "max_tokens", "max_completion_tokens", "response_format", "verbosity")
+_OF_CHAT = ("stream_options", "max_tokens", "max_completion_tokens", "response_format", "verbosity", "reasoning_effort")
 
 
 def to_responses(
@@ -36,19 +28,16 @@ def to_responses(
 ) -> dict[str, Any]:
     """The request of a chat as that of `litellm.aresponses`. `reasons`: the model thinks; `summary`: ask for a summary
     of its thoughts."""
-    instructions, items = to_items(messages, form)
-    sent = {name: value for name, value in request.items() if name not in (*_OF_CHAT, "reasoning_effort")}
-    sent |= {"input": items, "store": False}  # the conversation is ours
-    if instructions:
-        sent["instructions"] = instructions
+    sent = {name: value for name, value in request.items() if name not in _OF_CHAT}
+    sent["instructions"], sent["input"] = to_items(messages, form)
+    sent["store"] = False  # the conversation is ours
     if (limit := request.get("max_tokens") or request.get("max_completion_tokens")) is not None:
         sent["max_output_tokens"] = limit
-    effort = request.get("reasoning_effort")
     if reasons:
-        sent["include"] = list(dict.fromkeys([*sent.get("include", ()), ENCRYPTED]))
-        chosen = effort if isinstance(effort, Mapping) else {"effort": effort} if effort else {}
-        if reasoning := ({"summary": "auto"} if summary else {}) | {**chosen, **sent.get("reasoning", {})}:
-            sent["reasoning"] = reasoning
+        sent["include"] = list({*sent.get("include", ()), "reasoning.encrypted_content"})
+        effort = request.get("reasoning_effort") or {}
+        chosen = effort if isinstance(effort, Mapping) else {"effort": effort}
+        sent["reasoning"] = ({"summary": "auto"} if summary else {}) | {**chosen, **sent.get("reasoning", {})}
     text = {"verbosity": request["verbosity"]} if "verbosity" in request else {}
     if schema := request.get("response_format"):
         text["format"] = {"type": schema["type"], **schema.get("json_schema", {})}
@@ -62,7 +51,7 @@ def to_responses(
     return sent
 
 
-def to_items(messages: Sequence[ChatMessage], form: Form) -> tuple[str, list[Item]]:
+def to_items(messages: Sequence[ChatMessage], form: Form) -> tuple[str | None, list[Item]]:
     """The instructions, and the items as new dicts. Each message is converted once and keeps the result."""
     instructions: list[str] = []
     items: list[Item] = []
@@ -80,7 +69,7 @@ def to_items(messages: Sequence[ChatMessage], form: Form) -> tuple[str, list[Ite
             if item["type"] == "function_call_output":
                 item["call_id"] = ids.get(item["call_id"]) or turns.id_for(form.family, item["call_id"])
             items.append(item)
-    return "\n\n".join(filter(None, instructions)), items
+    return "\n\n".join(instructions) or None, items
 
 
 def _convert(message: ChatMessage, form: Form) -> list[Item]:
@@ -88,14 +77,14 @@ def _convert(message: ChatMessage, form: Form) -> list[Item]:
         return _answer(message, form)
     if message.role is Role.SYSTEM:
         return [_message("developer", [{"type": "input_text", "text": message.text}])]
-    is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
-    results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
-    rest = [block for block in message.content if not (is_tool and isinstance(block, ToolResultBlock))]
     items: list[Item] = []
-    for result in results:
-        items.append({"type": "function_call_output", "call_id": result.call_id, "output": _output(result, form)})
-    if rest or not results:
-        parts = [_part(block, form) for block in rest]
+    parts: list[Item] = []
+    for block in message.content:
+        if message.role is Role.TOOL and isinstance(block, ToolResultBlock):
+            items.append({"type": "function_call_output", "call_id": block.call_id, "output": _output(block, form)})
+        else:
+            parts.append(_part(block, form))
+    if parts or not items:
         items.append(_message("user", [part for part in parts if part.get("text") != ""] or parts))
     return items
 
@@ -113,7 +102,7 @@ def _answer(message: ChatMessage, form: Form) -> list[Item]:
             items.append({"type": "function_call", **call})
         elif isinstance(block, ThinkingBlock):
             if is_ours and block.signature:
-                kept = {name: origin[name] for name in ("id", "summary") if name in origin}
+                kept = {name: origin[name] for name in ("id", "summary") if origin[name] is not None}
                 items.append({"type": "reasoning", **kept, "encrypted_content": block.signature})
         elif text := readable(block):
             text, name = f"{name}:\n{text}" if name else text, None  # items have no name of an agent
@@ -130,24 +119,20 @@ def _message(role: str, parts: Sequence[Item]) -> Item:
 def _output(result: ToolResultBlock, form: Form) -> str | list[Item]:
     text = result_text(result)
     media = media_of(result.content, form) if form.tool_images else []
-    if not media:
-        return text
-    return [*([{"type": "input_text", "text": text}] if text else []), *map(_as_input, media)]
+    return [{"type": "input_text", "text": text}, *map(_as_input, media)] if media else text
 
 
 def _part(block: ContentBlock, form: Form) -> Item:
-    if isinstance(block, AudioBlock | VideoBlock):
-        return {"type": "input_text", "text": readable(block)}
-    return _as_input(part_of(block, form))
+    chat = part_of(block, form)
+    return _as_input(chat if chat["type"] != "input_audio" else {"type": "text", "text": readable(block)})
 
 
 def _as_input(chat: Item) -> Item:
-    match chat["type"]:
-        case "image_url":
-            image = chat["image_url"]
-            return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
-        case "file":
-            return {"type": "input_file", **chat["file"]}
+    if chat["type"] == "file":
+        return {"type": "input_file", **chat["file"]}
+    if chat["type"] == "image_url":
+        image = {"detail": "auto", **chat["image_url"]}
+        return {"type": "input_image", "image_url": image["url"], "detail": image["detail"]}
     return {"type": "input_text", "text": chat["text"]}
 
 
@@ -215,8 +200,7 @@ class ItemCollector(ResponseCollector):
                 if not thought.text:
                     yield from self._add_thought(text)
                 thought.signature = item.get("encrypted_content") or None
-                kept = {"id": item["id"]} if item.get("id") else {}
-                thought.origin = {**(self._origin or {}), **kept, "summary": summary}
+                thought.origin = {**(self._origin or {}), "id": item.get("id"), "summary": summary}
             case Text(text=""):
                 for part in item.get("content") or ():
                     self._is_refused = self._is_refused or "refusal" in part
@@ -249,11 +233,9 @@ def _usage(usage: Any) -> dict[str, Any] | None:
     """The tokens under the names of a chat."""
     if not usage:
         return None
-    read, written = usage.get("input_tokens") or 0, usage.get("output_tokens") or 0
     return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": usage.get("input_tokens_details") or {},
-        "completion_tokens_details": usage.get("output_tokens_details") or {},
+        "prompt_tokens": usage.get("input_tokens"),
+        "completion_tokens": usage.get("output_tokens"),
+        "prompt_tokens_details": usage.get("input_tokens_details"),
+        "completion_tokens_details": usage.get("output_tokens_details"),
     }

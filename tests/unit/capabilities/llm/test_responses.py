@@ -193,7 +193,7 @@ def test_which_models_are_called_by_responses(monkeypatch: pytest.MonkeyPatch) -
         ("anthropic/claude-sonnet-4-5", {}, False),
     ):
         assert bool(LiteLLMModel(name, **options)._form_of(litellm).endpoint) is has_items, (name, options)
-    with pytest.raises(InvalidInputError, match="name the model"):
+    with pytest.raises(InvalidInputError, match="not 'mistral/):
         LiteLLMModel("mistral/mistral-large-latest", dialect="responses")._form_of(litellm)
     with pytest.raises(InvalidInputError, match="not 'items'"):
         LLMFactory("gpt-5", dialect="items").build()
