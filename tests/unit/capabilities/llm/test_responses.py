@@ -12,7 +12,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import InvalidInputError, ReasoningDelta, RetryPolicy, TransientError
+from ravi_django.kernel import ChatMessage, InvalidInputError, ReasoningDelta, RetryPolicy, TransientError
 from ravi_django.models import Run
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
@@ -166,6 +166,17 @@ def test_a_refused_signature_is_left_out_once(no_engine: None) -> None:
             run = ask(model_at(server, model), base_options={"reasoning_effort": "low"})
             assert (run.output, server.refused) == (output, [message]), run.error
             assert (len(server.requests), "thinking" in server.requests[2]) == (3, False)
+
+
+@pytest.mark.asyncio
+async def test_reasoning_that_led_to_nothing_is_not_sent(events_of: Any, clients: None) -> None:
+    cut = responses(rs("1"), status="incomplete", why="max_output_tokens")
+    with Provider(cut, responses(msg("done"))) as server:
+        *_, first = await events_of(model_at(server))
+        assert first.content[0].signature == "sealed-1"
+        user = ChatMessage.of("user", "hi")
+        await events_of(model_at(server), [user, first.message, user])
+    assert [item["type"] for item in server.requests[1]["input"]] == ["message", "message"]
 
 
 def test_a_typed_result_beside_tools(no_engine: None) -> None:
