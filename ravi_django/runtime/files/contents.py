@@ -72,18 +72,16 @@ def fitted(content: bytes, media_type: str, max_base64: int = MAX_BASE64) -> Con
     if kind_of(media_type) != "image":
         return Content(content, media_type)
     width, height = _pixels(content, media_type) or (0, 0)
-    if max(width, height) <= SIDE and _base64_length(content) <= max_base64:
+    if max(width, height) <= SIDE and len(content) * 4 // 3 <= max_base64:
         return Content(content, media_type)
     size = f"the image has {width} by {height} pixels and {len(content)} bytes"
     if width * height > MAX_PIXELS:
         raise InputTooLargeError(f"{size}; at most {MAX_PIXELS} pixels are decoded", field="file")
     try:
-        from PIL import Image as _  # noqa: F401
+        return _scaled(content, max_base64)
     except ImportError:
         most = f"at most {SIDE} pixels a side and {max_base64 * 3 // 4} bytes"
         raise InputTooLargeError(f"{size}; without ravi-django[files] {most}", field="file") from None
-    try:
-        return _scaled(content, max_base64)
     except Exception as error:
         raise InvalidInputError(f"{size}, and cannot be scaled: {error!s:.200}", field="file") from None
 
@@ -110,10 +108,6 @@ def fitted_block(block: ContentBlock, max_base64: int) -> ContentBlock:
     if scaled.content is not content:
         data = base64.b64encode(scaled.content).decode()
     return block.model_copy(update={"data": data, "url": None, "mime_type": scaled.type})
-
-
-def _base64_length(content: bytes) -> int:
-    return (len(content) + 2) // 3 * 4
 
 
 def _pages(content: bytes) -> int | None:
@@ -172,7 +166,7 @@ def _scaled(content: bytes, max_base64: int) -> Content:
             picture.thumbnail((side, side))
             for form in ("JPEG",) if image.format == "JPEG" else ("PNG", "JPEG"):
                 body = _saved(picture, form)
-                if _base64_length(body) <= max_base64:
+                if len(body) * 4 // 3 + 4 <= max_base64:
                     return Content(body, f"image/{form.lower()}")
     raise ValueError(f"it has more than {max_base64} characters as base64")
 

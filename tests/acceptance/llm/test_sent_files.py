@@ -32,17 +32,13 @@ pytestmark = [
 OK = claude({"type": "text", "text": "ok"})
 
 
-def noise(width: int, height: int, form: str) -> bytes:
-    """About 3 bytes a pixel as a PNG, 1 as a JPEG."""
+def picture(width: int, height: int, form: str = "JPEG", *, noise: bool = False) -> bytes:
+    """Noise has about 3 bytes a pixel as a PNG, 1 as a JPEG."""
     file = BytesIO()
-    image = Image.frombytes("RGB", (width, height), Random(1).randbytes(width * height * 3))
+    image = Image.new("RGB", (width, height), "red")
+    if noise:
+        image.frombytes(Random(1).randbytes(width * height * 3))
     image.save(file, form, quality=90, compress_level=0)
-    return file.getvalue()
-
-
-def plain(width: int, height: int, form: str = "JPEG") -> bytes:
-    file = BytesIO()
-    Image.new("RGB", (width, height), "red").save(file, form)
     return file.getvalue()
 
 
@@ -85,9 +81,9 @@ def claude_chat(web: Any, agent: Any, drive: Any) -> Callable[..., list[Body]]:
 @pytest.mark.parametrize(
     "turns",
     [
-        lambda: [[noise(2_000, 2_000, "PNG")], "hello"],  # 12 MB
-        lambda: [[noise(2_600, 2_600, "JPEG")]] * 7,  # 6 MB each
-        lambda: [[plain(4_000, 3_000)] * 20, [plain(4_000, 3_000)]],
+        lambda: [[picture(2_000, 2_000, "PNG", noise=True)], "hello"],  # 12 MB
+        lambda: [[picture(2_600, 2_600, "JPEG", noise=True)]] * 7,  # 6 MB each
+        lambda: [[picture(4_000, 3_000)] * 20, [picture(4_000, 3_000)]],
         lambda: [[pdf(60)], [pdf(60)], "hello"],
     ],
     ids=["big", "many", "wide", "pages"],
@@ -102,8 +98,8 @@ def test_files_of_any_size_are_accepted_in_each_later_request(claude_chat: Any, 
 
 def test_what_cannot_be_made_fit_is_refused_with_its_number(web: Any, monkeypatch: Any) -> None:
     bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 30_000, 30_000, 8, 2, 0, 0, 0)
-    images = [(plain(2_400, 20, form), plain(2_000, 20, form)) for form in ("PNG", "JPEG", "GIF", "WEBP")]
-    cut = noise(3_000, 100, "PNG")[:1_000]
+    images = [(picture(2_400, 20, form), picture(2_000, 20, form)) for form in ("PNG", "JPEG", "GIF", "WEBP")]
+    cut = picture(3_000, 100, "PNG", noise=True)[:1_000]
     for content, status, words in (
         (pdf(150), 413, "the document has 150 pages, and at most 100"),
         (bomb, 413, "the image has 30000 by 30000 pixels and 29 bytes; at most 50000000 pixels"),
@@ -121,30 +117,35 @@ def test_what_cannot_be_made_fit_is_refused_with_its_number(web: Any, monkeypatc
 
 
 def test_a_tools_image_is_scaled_or_named(monkeypatch: Any) -> None:
+    image = ImageBlock(
+        data=b64encode(picture(2_100, 1_000, "JPEG", noise=True)).decode(), mime_type="image/png", name="b.png"
+    )
+    blocks: list[Any] = []
+
     @tool
     def look() -> ImageBlock:
         """Look."""
-        return ImageBlock(data=b64encode(noise(2_100, 1_000, "JPEG")).decode(), mime_type="image/png", name="b.png")
+        return image
 
-    async def main(ctx: Any, inbox: Any) -> Any:
-        result = await ctx.tool("look")
-        return result.content[0].model_dump()
+    async def main(ctx: Any, inbox: Any) -> None:
+        blocks.extend((await ctx.tool("look")).content)
 
     code(main, tools=[look])
-    block = drive_run(make_run()).output
-    image = Image.open(BytesIO(b64decode(block["data"])))
-    assert (image.format, image.width <= 2_000, block["mime_type"]) == ("JPEG", True, "image/jpeg")
+    drive_run(make_run())
     monkeypatch.setitem(sys.modules, "PIL", None)
-    text = drive_run(make_run()).output["text"]
-    assert text.startswith("[image: b.png; not sent: the image has 2100 by 1000 pixels") and "[files]" in text
+    drive_run(make_run())
+    scaled, named = blocks
+    assert (scaled.mime_type, scaled.name, len(scaled.data) <= 750_000 * 4 // 3) == ("image/jpeg", "b.png", True)
+    assert b64decode(scaled.data).startswith(b"\xff\xd8")
+    assert named.text.startswith("[image: b.png; not sent: the image has 2100 by 1000 pixels")
 
 
 def test_a_refused_file_fails_neither_its_message_nor_a_later_one(claude_chat: Any) -> None:
     def checker(request: Body) -> str | None:
-        red = b64encode(plain(9, 9)).decode()
+        red = b64encode(picture(9, 9)).decode()
         return "messages.0.content.0: Could not process it" if red in str(request) else None
 
-    requests = claude_chat([plain(8, 8)], [plain(9, 9)], "hello", checker=checker, refused=1)
+    requests = claude_chat([picture(8, 8)], [picture(9, 9)], "hello", checker=checker, refused=1)
     assert [str(request).count("base64") for request in requests] == [1, 2, 1, 1]
     assert "[image: a.png; not sent: the model refused it]" in str(requests[-1])
 
