@@ -29,14 +29,9 @@ ADDRESS_BYTES = 5 * MB  # that it downloads from one address, at most: see capab
 _COPIES_OF_MEDIA, _COPIES_OF_TEXT = 5, 3
 
 
-def call_bytes() -> int:
-    """The bytes of media that a call sends, at most."""
-    return max(CALL_BYTES, CALL_ADDRESSES * ADDRESS_BYTES, max_bytes())
-
-
 def largest_call() -> int:
     """The bytes of this process that a call with the most media holds."""
-    return _COPIES_OF_MEDIA * call_bytes()
+    return _COPIES_OF_MEDIA * max(CALL_BYTES, CALL_ADDRESSES * ADDRESS_BYTES, max_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +117,9 @@ def remember(call: CallMedia, model: str) -> None:
                 row.refused_by = [*row.refused_by, model]
                 row.save(update_fields=["refused_by"])
                 continue
-            while len(_refused) >= _MOST_REFUSED:
-                _refused.pop(next(iter(_refused)), None)
-            _refused[model, key] = None
+            if len(_refused) >= 1_000:
+                _refused.clear()
+            _refused.add((model, key))
     except Exception:
         log.exception("what model %s refused is not stored", model, extra={"action": "files.unmarked"})
     finally:
@@ -163,8 +158,7 @@ def _reading(run: Run, read: Callable[[], Any]) -> Any:
 REFUSED = "the model refused it"
 _KINDS = {"image": "image", "document": "document|pdf", "audio": "audio", "video": "video"}
 _SIZE = re.compile("too (?:large|big)|exceed|size")
-_MOST_REFUSED = 1_000
-_refused: dict[tuple[str, str], None] = {}  # by this process: models, and media that they do not get again
+_refused: set[tuple[str, str]] = set()  # by this process: models, and media that they do not get again
 
 
 def _key(block: Media) -> str:
