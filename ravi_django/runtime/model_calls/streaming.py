@@ -56,14 +56,29 @@ async def stream(
         ctx.effects.outlet.progress(AgentStep.THINKING, about)
     size, has_media = ctx.view_digest.costs(messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
+    shown = _Shown(ctx.effects, path) if show else None
+    refusal: ModelError | None = None
     async with process_bytes.holding(call.held(size)):
-        return await _streamed(ctx, model, call, options, _Shown(ctx.effects, path) if show else None, moved)
+        while True:  # without the media that the model refuses: each later message would fail too
+            try:
+                response = await _streamed(ctx, model, call, options, shown, moved)
+                break
+            except ModelError as error:
+                refusal, smaller = refusal or error, media.without_refused(call, error)
+            if smaller is None:
+                raise refusal
+            call = smaller
+    if call.refused:
+        await ctx.effects.run_sync(media.remember, call, moved[-1]["to"] if moved else model.name)
+    return response
 
 
 async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
     fetches = getattr(model, "fetches_addresses", None)
     address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
-    call: media.CallMedia = await ctx.effects.run_sync(media.choose, messages, ctx.effects.lease.run, address_bytes)
+    call: media.CallMedia = await ctx.effects.run_sync(
+        media.choose, messages, ctx.effects.lease.run, model.name, address_bytes
+    )
     return call
 
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from itertools import pairwise
 from typing import Any, Self
 
@@ -191,6 +193,29 @@ def check_claude(said: Sequence[Body]) -> Checker:
 def _blocks(turn: Body) -> list[Body]:
     content = turn["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def check_claude_sizes(request: Body) -> str | None:
+    """What Anthropic's documentation refuses: an image of over 5 MB of base64, or of over 8,000 pixels a side (2,000
+    from the 21st image on), over 100 pages of PDF, a request of over 32 MB."""
+    from PIL import Image
+    from pypdf import PdfReader
+
+    images, pages = [], 0
+    for turn in request["messages"]:
+        for block in _blocks(turn):
+            source = block.get("source", {}).get("data", "")
+            if block["type"] == "document":
+                pages += len(PdfReader(BytesIO(b64decode(source))).pages)
+            elif block["type"] == "image" and len(source) > 5 * 1024 * 1024:
+                return f"messages.0.content.0.image.source.base64: image exceeds 5 MB maximum: {len(source)} bytes"
+            elif block["type"] == "image":
+                images.append(max(Image.open(BytesIO(b64decode(source))).size))
+    if images and max(images) > (8_000 if len(images) <= 20 else 2_000):
+        return "messages.0.content.0.image: At least one of the image dimensions exceed max allowed size"
+    if pages > 100:
+        return "messages.0.content.0.pdf.source.base64.data: A maximum of 100 PDF pages may be provided."
+    return "Request exceeds the maximum size" if len(json.dumps(request)) > 32 * 1024 * 1024 else None
 
 
 def marked(request: Body) -> list[tuple[str, str]]:
