@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ravi_django.kernel import ChatMessage, ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
 
-OURS = "ravi."  # prefix of the name of a user message that the library made
+OURS = "ravi."  # prefix of the name of a message that the library made
 POSITION = "position"  # key in the cache of a message: its position in the conversation
 CORRECTION = f"{OURS}correction"  # what is wrong with the answer before it
+
+STOPPED = f"{OURS}stopped"  # the shown part of an answer that a person has stopped
 
 
 def is_users(message: ChatMessage) -> bool:
