@@ -10,9 +10,10 @@ from rest_framework.test import APIClient
 from ravi_django import ReActAgent, register
 from ravi_django.kernel import ChatMessage, GenerationOptions, Role
 from ravi_django.kernel.llm import ModelResponse, ReasoningDelta, StreamRestart, TextDelta, ToolCallDelta
-from ravi_django.models import Run
+from ravi_django.models import Run, Status, Turn
 from tests.support import world
 from tests.support.patience import BOUND_S
+from tests.support.runs import drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,3 +65,13 @@ def test_go_on_goes_on_after_a_stop() -> None:
     assert [(row["role"], row["interrupted"]) for row in rows] == [
         ("user", False), ("assistant", True), ("user", False), ("assistant", False),
     ]  # fmt: skip
+
+
+def test_a_retry_after_a_deadline_answers_afresh() -> None:
+    model = Slow()
+    register(ReActAgent("teller", model=model), replace=True)
+    run = drive(make_run("react/teller", budget={"deadline_s": 1}))
+    assert (run.status, len(model.calls)) == (Status.FAILED, 1)
+    run = drive(world.retry(run.id))
+    assert (run.status, run.output) == (Status.COMPLETED, "there was a fox.")
+    assert [turn.blocks[0]["text"] for turn in Turn.objects.all()] == ["hi", "there was a fox."]
