@@ -111,8 +111,8 @@ class _Shown:
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
-        found = _task_shown.get()
-        self._texts: list[str] = [] if found is None else found  # of this attempt
+        shown = _task_shown.get()
+        self._texts: list[str] = [] if shown is None else shown  # of this attempt
         self._texts.clear()
 
     def take(self, event: ModelEvent) -> None:
