@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import fallback
 from ravi_django.capabilities.llm.loading import aload_litellm
@@ -125,11 +126,16 @@ class _Shown:
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
+        shown = _task_shown.get()
+        self._texts: list[str] = [] if shown is None else shown  # of this attempt
+        self._texts.clear()
 
     def take(self, event: ModelEvent) -> None:
         match event:
             case TextDelta() | ReasoningDelta():
                 self._has_text = True
+                if event.type == "text.delta":
+                    self._texts.append(event.text)
                 self._delta(event.type, event.text)
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
@@ -137,6 +143,7 @@ class _Shown:
             case StreamRestart():
                 self._restarts += 1
                 self._tools.clear()
+                self._texts.clear()
                 if self._has_text:  # remove the text of the failed attempt
                     self._has_text = False
                     self._delta("text.delta", "")
