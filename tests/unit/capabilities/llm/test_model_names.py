@@ -46,6 +46,9 @@ def test_a_name_that_only_a_rule_knows_is_doubted_unless_it_has_a_price():
     prices = {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6}
     for name, options in (("claude-sonnet-4-5", {}), ("openai/any", {}), ("claude-sonet-4-5", {"prices": prices})):
         assert LLMFactory(name, **options).build().doubt() == ""
+    arn = "bedrock/arn:aws:bedrock:us-east-1:1:application-inference-profile/a"
+    assert "Name it: base_model=" in LLMFactory(arn).build().doubt()
+    assert LLMFactory(arn, base_model="bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0").build().doubt() == ""
 
 
 def test_a_key_is_looked_for_in_the_variables_of_ten_providers():
