@@ -319,7 +319,8 @@ async def persist_turns(
     if cfg.stores is not None and new_turns:
         _dropped_by_the_runtime(cfg, agent_id, session_id)
         told: dict[str, Any] = {}
-        if getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
+        is_kept = cfg.retention is HistoryRetention.PERMANENT  # others must not read what the end of the run deletes
+        if is_kept and getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
             told["shared"] = _shown_in(new_turns) if shared is None else shared
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **told)
 

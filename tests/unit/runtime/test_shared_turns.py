@@ -147,8 +147,9 @@ def test_another_agent_reads_answers_and_nothing_else():
     run_of("other", "two", session)
     assert said(other.model) == ["one", f"helper_2_{'x' * 55}: answer", "two"]
     assert other.model.calls[0].messages[1].content == [TextBlock(text="answer")]
-    agent("silent", "not stored", context=memory(retention="none"))
-    run_of("silent", "three", session)
+    for retention in ("none", "run"):
+        agent(retention, call("wait"), context=memory(retention=retention), tools=[wait])
+        idle(make_run(f"react/{retention}", text="three", session=session))
     run_of("other", "four", session)
     assert said(other.model)[2:] == ["two", "mine", "four"], "an agent that keeps nothing shares nothing"
 
