@@ -110,7 +110,8 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
     if given is None:
         return None
     if isinstance(given, Session):
-        if owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk:
+        is_others = owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk
+        if is_others or given.parent_session_id is not None:
             raise SessionNotFoundError(given.id)
         return given
     if (wanted := _uuid_of(given)) is None:
@@ -120,7 +121,7 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
 
 def _by_id(wanted: UUID, owner: Any) -> Session:
     rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
-    found: Session | None = rows.filter(id=wanted).first()
+    found: Session | None = rows.filter(id=wanted, parent_session=None).first()  # a child's session is its own
     if found is None:
         raise SessionNotFoundError(wanted)
     return found
@@ -149,7 +150,7 @@ def named(text: str, owner: Any, tenant: str) -> Session:
     found: Session | None = None
     if (wanted := _uuid_of(text)) is not None and isinstance(text, Thread):
         rows = Session.objects.filter(owner=None, erasure=None) if owner is None else Session.objects.for_user(owner)
-        found = rows.filter(id=wanted).first()
+        found = rows.filter(id=wanted, parent_session=None).first()
     elif wanted is not None:
         return _by_id(wanted, owner)
     return found or Session.objects.filter(**key).first() or Session(owner=owner, **key)
