@@ -149,8 +149,8 @@ def named(text: str, owner: Any, tenant: str) -> Session:
     key = {"tenant": tenant, "owner_key": "" if owner is None else str(owner.pk), "name": str(check_name(text))}
     found: Session | None = None
     if (wanted := _uuid_of(text)) is not None and isinstance(text, Thread):
-        rows = Session.objects.filter(owner=None, erasure=None) if owner is None else Session.objects.for_user(owner)
-        found = rows.filter(id=wanted, parent_session=None).first()
+        rows = Session.objects.filter(owner=owner, erasure=None, parent_session=None)  # a superuser's own ones too
+        found = (rows.filter(tenant=tenant) if tenant else rows).filter(id=wanted).first()
     elif wanted is not None:
         return _by_id(wanted, owner)
     return found or Session.objects.filter(**key).first() or Session(owner=owner, **key)

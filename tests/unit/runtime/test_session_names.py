@@ -71,8 +71,11 @@ def test_the_correlation_of_a_message_of_a_program_selects_its_conversation(ann,
     assert say(linked("thread-7"), user=ann) == first
     assert say(linked(str(first)), user=ann) == first, "an id of the user's own"
     assert say(linked("thread-7"), user=ann, on_busy="interrupt") == first
-    others = [say(linked(str(first)), user=user) for user in (bob, None)]
-    assert len({first, *others}) == 3 and [say(linked(str(first)), user=user) for user in (bob, None)] == others
+    whose = [{"user": bob}, {}, {"user": ann, "tenant": "b"}, {"user": User.objects.create_superuser("root")}]
+    others = [say(linked(str(first)), **more) for more in whose]
+    assert len({first, *others}) == 5 and [say(linked(str(first)), **more) for more in whose] == others
+    theirs = say("one", tenant="a")
+    assert say(linked(str(theirs)), tenant="b") != theirs == say(linked(str(theirs)), tenant="a")
     assert say(linked("thread-7"), user=ann, session=say("x", user=ann)) != first, "session= counts"
 
 
