@@ -128,6 +128,25 @@ def test_a_name_goes_with_its_user_and_its_conversation(ann, bob, settings, how)
     assert set(left) <= {("", "")} and (how not in ("anonymize", "keep") or len(left) == 2)
 
 
+@pytest.mark.sqlite
+def test_an_edit_in_an_older_branch_takes_the_name_along(model, ann):
+    first = submit("react/talker", "one", session="n", user=ann)
+    run_until_idle()
+    for text in ("edited", "edited again"):
+        world.fork_once(first.id, input=text)
+        run_until_idle()
+
+    assert say("two", session="n", user=ann) == Session.objects.get(name="n").id
+    run_until_idle()
+    assert [message.text for message in model.calls[-1].messages] == ["edited again", "ok", "two"]
+
+
+def test_a_name_that_is_lost_before_its_conversation_is_read_is_made_again(monkeypatch):
+    make, tries = Session.objects.bulk_create, iter([1])  # the first insert meets a session that then loses the name
+    monkeypatch.setattr(Session.objects, "bulk_create", lambda rows, **o: next(tries, None) is None and make(rows, **o))
+    assert say("one", session="n") == Session.objects.get().id
+
+
 def steps(session_id):
     assert session_id == "s-1"
     return [{"kind": "user_message", "content": "I am Ada."}, {"kind": "assistant_message", "content": "Hi."}]
