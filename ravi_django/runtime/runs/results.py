@@ -58,8 +58,15 @@ def refuse_to_wait(name: str, instead: str) -> None:
 
 def result(run: Run, result_type: Any = None, timeout: float | timedelta | None = None) -> Any:
     """`wait`, then `value_of`."""
+    check_type(result_type)
     wait(run, timeout)
     return value_of(run, result_type)
+
+
+def check_type(result_type: Any) -> None:
+    if isinstance(result_type, int | float | timedelta):
+        words = f"result_type is a type, not {result_type!r}; pass timeout={result_type!r}"
+        raise InvalidInputError(words, field="result_type")
 
 
 def value_of(run: Run, result_type: Any = None) -> Any:

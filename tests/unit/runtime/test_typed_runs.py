@@ -235,6 +235,16 @@ def leave() -> Any:
     return FinishAgentResult("test/code")
 
 
+def test_a_number_is_no_type_but_a_timeout():
+    async def here() -> Any:
+        async with world.Runtime() as rt:
+            return await rt.result(str(world.uuid7()), 5)
+
+    for late in (Run().result, lambda number: asyncio.run(here())):
+        with pytest.raises(errors.InvalidInputError, match="result_type is a type, not 5; pass timeout=5"):
+            late(5)
+
+
 def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
     typed(Answers(GOOD))
     first = submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
