@@ -32,11 +32,13 @@ TRIES = 300  # without a frame between them
 def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
     key = run.id if isinstance(run, Run) else run
+    found: Run | None = None
     rows = Run.objects.for_user(user) if user is not None else Run.objects.all()
     with suppress(ValidationError):  # of a text that is no id
-        if (found := rows.filter(id=key).first()) is not None:
-            return found
-    raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
+        found = rows.filter(id=key).first()
+    if found is None:
+        raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
+    return found
 
 
 def _is_blocked(tree: UUID, after: int) -> bool:

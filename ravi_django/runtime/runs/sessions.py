@@ -133,7 +133,9 @@ def create_session(session: Session) -> Session:
 def store_named(session: Session) -> Session:
     """The stored conversation of this new name. Of several submits at once one makes it; the others wait for its
     commit."""
-    named = Session.objects.filter(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
+    named: QuerySet[Session] = Session.objects.filter(
+        tenant=session.tenant, owner_key=session.owner_key, name=session.name
+    )
     for _ in range(2):  # the one that was there may lose its name before it is read: then the name is free
         Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
         if (stored := named.first()) is not None:
