@@ -334,8 +334,9 @@ def result_schema_of(run: Run) -> dict[str, Any] | None:
 _asked: dict[UUID, ResultType] = {}  # by run: what requests of this process have asked for
 
 
-def remember_type(run_id: UUID, asked: ResultType) -> None:
-    _asked[run_id] = asked
+def remember_type(run_id: UUID, asked: ResultType | None) -> None:
+    if asked is not None:
+        _asked[run_id] = asked
     while len(_asked) > MOST:
         del _asked[next(iter(_asked))]
 

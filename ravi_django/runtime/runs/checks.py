@@ -114,7 +114,7 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
         if is_others or given.parent_session_id is not None:
             raise SessionNotFoundError(given.id)
         return given
-    if (wanted := _uuid_of(given)) is None:
+    if (wanted := uuid_of(given)) is None:
         raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session")
     return _by_id(wanted, owner)
 
@@ -148,7 +148,7 @@ def named(text: str, owner: Any, tenant: str) -> Session:
     the owner. A conversation that does not exist is returned unstored."""
     key = {"tenant": tenant, "owner_key": "" if owner is None else str(owner.pk), "name": str(check_name(text))}
     found: Session | None = None
-    if (wanted := _uuid_of(text)) is not None and isinstance(text, Thread):
+    if (wanted := uuid_of(text)) is not None and isinstance(text, Thread):
         rows = Session.objects.filter(owner=owner, erasure=None, parent_session=None)  # a superuser's own ones too
         found = (rows.filter(tenant=tenant) if tenant else rows).filter(id=wanted).first()
     elif wanted is not None:
@@ -167,7 +167,7 @@ def check_name(value: Any, field: str = "session") -> str:
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def _uuid_of(value: Any) -> UUID | None:
+def uuid_of(value: Any) -> UUID | None:
     try:
         return UUID(str(value))
     except ValueError:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
 import redis
-from django.core.exceptions import ValidationError
 from django.db import InterfaceError, OperationalError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError, StreamEvent, TopicId, event_of
 from ravi_django.models import Run, Status
 from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.runs.checks import uuid_of
 from ravi_django.runtime.runs.results import refuse_to_wait, wait
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.live import live
@@ -31,13 +31,10 @@ TRIES = 300  # without a frame between them
 
 def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
-    key = run.id if isinstance(run, Run) else run
-    found: Run | None = None
-    rows = Run.objects.for_user(user) if user is not None else Run.objects.all()
-    with suppress(ValidationError):  # of a text that is no id
-        found = rows.filter(id=key).first()
+    key = run.id if isinstance(run, Run) else uuid_of(run)
+    found: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
     if found is None:
-        raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
+        raise NotFoundError(f"there is no run {key or run}{' of this user' if user else ''}")
     return found
 
 
@@ -48,8 +45,7 @@ def _is_blocked(tree: UUID, after: int) -> bool:
 
 
 async def aevents(run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
-    """See `Run.events`; a topic is live. While the database or the buffer is away, it reads again. Ends also after the
-    error of a blocked run."""
+    """See `Run.events`; a topic is live. While the database or the buffer is away, it reads again."""
     tree: Any = None if isinstance(run, TopicId) else (await readers().call(find, run, user)).tree_id
     whole, tries = user is None or hidden.sees(user), 0
     while True:

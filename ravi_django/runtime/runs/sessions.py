@@ -130,17 +130,14 @@ def create_session(session: Session) -> Session:
     return session
 
 
-def store_named(session: Session) -> Session:
+def store_named(session: Session, again: bool = True) -> Session:
     """The stored conversation of this new name. Of several submits at once one makes it; the others wait for its
     commit."""
-    named: QuerySet[Session] = Session.objects.filter(
-        tenant=session.tenant, owner_key=session.owner_key, name=session.name
-    )
-    for _ in range(2):  # the one that was there may lose its name before it is read: then the name is free
-        Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
-        if (stored := named.first()) is not None:
-            break
-    return stored or named.get()
+    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
+    named: Any = Session.objects.filter(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
+    # An erasure may take the name from the one that was there before it is read: then the name is free.
+    stored: Session = (named.first() or store_named(session, again=False)) if again else named.get()
+    return stored
 
 
 def take_name(run_id: UUID | str) -> Sequence[str]:

@@ -101,8 +101,7 @@ def submit_once(
         if (first := first_of(run, wanted) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
         raise
-    if wanted is not None:
-        specs.remember_type(run.id, wanted)
+    specs.remember_type(run.id, wanted)
     hints.on_commit(run.id, send if run.status == "pending" else lambda _: _promote(run, send or hints.send))
     return run, True
 
@@ -164,6 +163,6 @@ def first_of(run: Run, wanted: ResultType | None = None) -> Run | None:
         raise IdempotencyMismatchError(
             f"this idempotency key belongs to run {first.id}, which was submitted with another body; use a new key"
         )
-    if first is not None and wanted is not None:
+    if first is not None:
         specs.remember_type(first.id, wanted)
     return first
