@@ -15,6 +15,7 @@ from ravi_django.agents.memory.compaction.summarization import SummarizationComp
 from ravi_django.kernel import (
     ChatMessage,
     FinishAgentResult,
+    InvalidInputError,
     RunContext,
     TextBlock,
     ThinkingBlock,
@@ -101,6 +102,18 @@ def test_a_message_that_is_passed_on_is_there_once(task, context, view):
     assert said(b.model) == view
     run_of("c", "three", session)
     assert said(c.model) == ["one", "a: first", "two", "b: taken", "three"]
+
+
+def test_an_orchestrator_hands_over_without_the_conversation():
+    b = ReActAgent("b", model=ScriptedModel("B"), context=memory())
+    sub = SubAgentConfig(b, handoff=True, context=False)
+    model = ScriptedModel(["first", call("handoff_b", task="do it")])
+    a = register(OrchestratorAgent("a", model=model, context=memory(), sub_agents=[sub]))
+    first = idle(submit(a, "one"))
+    idle(submit(a, "two", session=first.session))
+    assert said(b.model) == ["do it"]
+    with pytest.raises(InvalidInputError, match="context=False needs handoff=True"):
+        SubAgentConfig(b, context=False)
 
 
 def test_a_handoff_at_each_death_gives_the_other_one_view(clock):
