@@ -60,7 +60,7 @@ class SubAgentConfig:
         _ = self.address
         check_memory(self.memory)
         if not (self.context or self.handoff):
-            raise InvalidInputError("context=False needs handoff=True; another delegation reads none", field="context")
+            raise InvalidInputError("context=False needs handoff=True: a task shares no conversation", field="context")
 
     @property
     def ask_s(self) -> float:
