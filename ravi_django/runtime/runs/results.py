@@ -63,10 +63,9 @@ def result(run: Run, result_type: Any = None, timeout: float | timedelta | None 
     return value_of(run, result_type)
 
 
-def check_type(result_type: Any) -> None:
-    if isinstance(result_type, int | float | timedelta):
-        words = f"result_type is a type, not {result_type!r}; pass timeout={result_type!r}"
-        raise InvalidInputError(words, field="result_type")
+def check_type(kind: Any) -> None:
+    if isinstance(kind, int | float | timedelta):
+        raise InvalidInputError(f"result_type is a type, not {kind!r}; pass timeout={kind!r}", field="result_type")
 
 
 def value_of(run: Run, result_type: Any = None) -> Any:

@@ -133,9 +133,8 @@ def create_session(session: Session) -> Session:
 def store_named(session: Session, again: bool = True) -> Session:
     """The stored conversation of this new name. Of several submits at once one makes it; the others wait for its
     commit."""
-    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
+    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)  # one that is there may lose the name
     named: Any = Session.objects.filter(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
-    # An erasure may take the name from the one that was there before it is read: then the name is free.
     stored: Session = (named.first() or store_named(session, again=False)) if again else named.get()
     return stored
 

@@ -11,7 +11,6 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError
 
-from ravi_django.agents.react.result import ResultType
 from ravi_django.db import connection, transaction
 from ravi_django.kernel import (
     Agent,
@@ -153,7 +152,7 @@ def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> 
     return digest_of(body)
 
 
-def first_of(run: Run, wanted: ResultType | None = None) -> Run | None:
+def first_of(run: Run, wanted: Any = None) -> Run | None:
     """The run that has this run's key, if any; `wanted` is the type that its request asks for. Raises
     IdempotencyMismatchError when its request was another one."""
     if run.idempotency_scope is None:
