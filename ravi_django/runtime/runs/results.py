@@ -89,8 +89,7 @@ def output_of(status: str, output: str | None, error: dict[str, object] | None) 
 
 
 def schema_of(wanted: ResultType | None) -> str:
-    """The JSON schema of a request's `result_schema`, for its run; "" for None. Raises InvalidInputError (field
-    `result_schema`)."""
+    """The JSON schema of a request's `result_schema`, for its run; "" for None. Raises InvalidInputError."""
     if wanted is None:
         return ""
     text = to_json(check_json("result_schema", wanted.schema, MAX_SCHEMA)).decode()
