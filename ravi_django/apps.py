@@ -3,6 +3,7 @@ from django.core.signals import setting_changed
 from django.db import router
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_save
+from django.utils.autoreload import autoreload_started
 from django.utils.translation import gettext_lazy as _
 
 from ravi_django.db import Router
@@ -16,7 +17,7 @@ class RaviConfig(AppConfig):
 
     def ready(self) -> None:
         router.routers.insert(0, Router())
-        from ravi_django import agent_checks, checks, server_checks, tasks  # noqa: F401 - registered by the import
+        from ravi_django import checks, site_checks, tasks  # noqa: F401 - registered by the import
         from ravi_django.runtime import tools
         from ravi_django.runtime.catalog import registry
         from ravi_django.runtime.catalog.rows import check_fixture, sync_after_migrate
@@ -46,4 +47,5 @@ class RaviConfig(AppConfig):
             signal.connect(on_request, dispatch_uid="ravi.mail")
         registry.register_built_in(tools.built_in)
         registry.autodiscover()
+        autoreload_started.connect(registry.watch_modules, dispatch_uid="ravi.watch_agents")
         start_with_server()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.core.checks import CheckMessage, Error, Info, Warning, register
+from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections, router
 from django.urls import NoReverseMatch
 from django.utils.module_loading import import_string
@@ -29,10 +29,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "FAIR_BY": ("ravi.E033", "owner", "tenant", None),
     "ON_USER_DELETE": ("ravi.E032", "erase", "anonymize", "keep"),
 }
-_ABOVE_0 = (
-    *("MAX_RESULT_BYTES", "MAX_BLOB_BYTES", "MAX_TOOL_CALLS", "MAX_TOOL_S", "MAX_TOOL_BYTES", "TOOL_THREADS"),
-    *("RESERVE_TOKENS", "WAIT_S", "PROCESS_BYTES", "TOOL_LOST_S"),
-)
+_MAY_BE_0 = ("DRAIN_S", "PRIORITY_HEAD_START_S", "RETRY_BASE_S", "SOURCE_GAP_S", "STREAM_FLUSH_S", "MAX_DEPTH")
+_NUMBERS = {name for name, one in DEFAULTS.items() if type(one) in (int, float)} - {"EVENT_MAXLEN", "REQUEST_LINK_S"}
 
 
 def _wrong(name: str, hint: str, id: str, fault: str = "") -> CheckMessage:
@@ -93,8 +91,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     found += _each("MODELS", faults_of_models(conf.MODELS), hint, "ravi.E037")
     hint = 'DAILY_BUDGETS = {"user": {"max_tokens": 1000000}, "tenant": {"max_cost_usd": 50, "max_turns": 10000}}.'
     found += _each("DAILY_BUDGETS", faults_of_daily(conf.DAILY_BUDGETS), hint, "ravi.E011")
-    hint = "A number above 0, like the default."
-    found += [_wrong(name, hint, "ravi.E009") for name in _ABOVE_0 if not _is_above_0(getattr(conf, name))]
+    found += _numbers()
     hint = 'LIMITS = {"submit": 600, "sockets": None}: named limits change; None switches one off.'
     found += _each("LIMITS", limits.faults(conf.LIMITS), hint, "ravi.E030")
     hint = 'FILES = {"types": ["image/png", "application/pdf"], "max_mb": 20, "user_mb": 1024}: named values change.'
@@ -105,9 +102,18 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     hint = 'SOCKET_ORIGINS = ["https://app.example.com"]: scheme, host and port, unless it is the default port.'
     found += _each("SOCKET_ORIGINS", _origins(), hint, "ravi.E031")
     found += _people()
-    if conf.HEARTBEAT_S * 2 > conf.LEASE_S:
+    if not _numbers() and conf.HEARTBEAT_S * 2 > conf.LEASE_S:
         text = "RAVI['HEARTBEAT_S'] is more than half of LEASE_S: one late heartbeat would lose every lease."
         found.append(Error(text, hint="Keep HEARTBEAT_S at a third of LEASE_S.", id="ravi.E005"))
+    return found
+
+
+def _numbers() -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    for name in sorted(_NUMBERS):
+        value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
+        if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
+            found.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
     return found
 
 
@@ -143,56 +149,6 @@ def _people() -> list[CheckMessage]:
             found.append(_wrong(name, hint, "ravi.E013", why))
     if not isinstance(conf.FOUR_EYES, bool):
         found.append(_wrong("FOUR_EYES", "True or False.", "ravi.E014"))
-    return found
-
-
-@register("ravi")
-def check_access_policy(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """A policy that cannot be loaded refuses everything."""
-    from ravi_django import access
-    from ravi_django.runtime.catalog import registry
-
-    try:
-        is_default = type(access.policy()) is access.AccessPolicy
-    except Exception as error:
-        hint = 'ACCESS_POLICY = "mysite.access.Policy": a subclass of ravi_django.access.AccessPolicy.'
-        return [_wrong("ACCESS_POLICY", hint, "ravi.E016", f": {error}")]
-    known = registry.known_addresses()
-    if is_default and known and all(registry.access_of(address) == "private" for address in known):
-        text = "all agents are private: register(agent, access=…)"
-        hint = 'Over REST only users with ravi.run_agent run them. access="authenticated" allows every user.'
-        return [Info(text, hint=hint, id="ravi.I001")]
-    return []
-
-
-@register("ravi")
-def check_agents_modules(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Python imports the package, and ignores a module of the same name without a word."""
-    if conf.AGENTS_MODULE is None:
-        return []
-    paths = [Path(app.path) / str(conf.AGENTS_MODULE) for app in apps.get_app_configs()]
-    both = [path for path in paths if path.with_suffix(".py").exists() and (path / "__init__.py").exists()]
-    hint = "Move its agents to a module of the package, for example {0}/helper.py."
-    return [Warning(f"{path}.py is not imported: {path}/ is.", hint=hint.format(path), id="ravi.W009") for path in both]
-
-
-@register("ravi")
-def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Settings that ask owners to approve calls that they may not read: staff are asked instead."""
-    from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
-    from ravi_django.kernel import InvalidInputError, Risk
-    from ravi_django.runtime.catalog import registry
-    from ravi_django.runtime.people import site_rules
-
-    found: list[CheckMessage] = []
-    for tool in registry.known_tools():
-        try:
-            for kind in ("approval", "uncertain") if approvers_of(tool) is None else ("uncertain",):
-                for risk in Risk:
-                    refuse_owner(tool, site_rules.addressees(kind, tool.name, risk.value))
-        except InvalidInputError as error:
-            hint = 'RAVI["ADDRESSEES"] names the owner for this tool: name "staff" or another address.'
-            found.append(Error(f"{error}.", hint=hint, id="ravi.E017"))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 from django.conf import settings
@@ -182,6 +184,12 @@ conf = Conf()
 def in_tests() -> bool:
     """Whether Django's test runner or pytest-django has set up this process."""
     return hasattr(mail, "outbox")
+
+
+def is_runserver() -> bool:
+    """Whether this process serves pages by `manage.py runserver`, and is not the parent of its autoreload."""
+    reloads = os.environ.get("RUN_MAIN") != "true" and "--noreload" not in sys.argv
+    return sys.argv[1:2] == ["runserver"] and not reloads
 
 
 def broker_url() -> str:

@@ -24,6 +24,9 @@ _task_may_summarize: ContextVar[bool] = ContextVar("ravi_task_may_summarize", de
 # The open threads of this run's agents, by agent and session.
 _task_threads: ContextVar[dict[tuple[str, str], Any] | None] = ContextVar("ravi_task_threads", default=None)
 
+# The pieces of text that the present model call has shown: the agent keeps them if a person stops the run.
+_task_shown: ContextVar[list[str] | None] = ContextVar("ravi_task_shown", default=None)
+
 
 def current_meta() -> RunMeta | None:
     """The tenant, deadline, cancellation and place in the tree of the run around this code; None outside of runs. For

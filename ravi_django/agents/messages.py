@@ -64,7 +64,8 @@ def checked_model(model: ChatModel | str) -> Any:
         callable(getattr(model, "stream", None)) and not isinstance(model, type)
     ):
         return model
-    raise TypeError(f"model must be a model's name as 'gpt-4o-mini', or a ChatModel, not {model!r}")
+    fix = "; call its build()" if callable(getattr(model, "build", None)) else ""
+    raise TypeError(f"model must be a model's name as 'gpt-4o-mini', or a ChatModel, not {model!r}{fix}")
 
 
 def message_to_chat(msg: Message) -> ChatMessage:

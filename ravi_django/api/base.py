@@ -19,7 +19,7 @@ from django.utils.decorators import method_decorator
 from django.utils.module_loading import import_string
 from drf_spectacular.openapi import AutoSchema
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import APIException, AuthenticationFailed, NotFound, ParseError
+from rest_framework.exceptions import APIException, AuthenticationFailed, NotAuthenticated, NotFound, ParseError
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import BaseParser
@@ -57,6 +57,16 @@ def challenge(request: Any, used: list[Any]) -> str:
     header DRF would answer missing credentials with 403."""
     found = (authenticator.authenticate_header(request) for authenticator in used)
     return next(filter(None, found), 'Session realm="api"')
+
+
+def ways(request: Any, used: list[Any]) -> str:
+    """The message of a 401 without credentials: what this site accepts."""
+    schemes = [str(one.authenticate_header(request) or "").partition(" ")[0] for one in used]
+    found = [f"the header Authorization: {scheme} …" for scheme in dict.fromkeys(schemes) if scheme]
+    if any(isinstance(one, SessionAuthentication) for one in used):
+        found.append("the session cookie and X-CSRFToken of a page of this site")
+    add = "" if any(schemes) else "; for programs add rest_framework.authtoken to INSTALLED_APPS and make a token"
+    return f"no credentials: send {' or '.join(found)}{add}"
 
 
 def credential_of(request: Any) -> Credential:
@@ -205,7 +215,8 @@ class ApiView(APIView):
 
     def given(self, serializer: Any, body: Any = None) -> dict[str, Any]:
         """The validated body; null means absent."""
-        read = serializer(data=self.request.data if body is None else body)
+        context = {"user": self.request.user}
+        read = serializer(data=self.request.data if body is None else body, context=context)
         read.is_valid(raise_exception=True)
         return {name: value for name, value in read.validated_data.items() if value is not None}
 
@@ -213,6 +224,8 @@ class ApiView(APIView):
         return problems.respond
 
     def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, NotAuthenticated):
+            exc.detail = ways(self.request, self.get_authenticators())  # type: ignore[assignment]
         response: Response = super().handle_exception(exc)
         # An error is JSON, whatever the client accepts.
         self.request.accepted_renderer = JSONRenderer()

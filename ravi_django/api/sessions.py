@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from ravi_django import access
-from ravi_django.agents.memory.transcript import INTERRUPTED, OURS, interrupted
+from ravi_django.agents.memory.transcript import INTERRUPTED, OURS, STOPPED, interrupted
 from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import SessionFilters
 from ravi_django.api.openapi import documented
@@ -162,7 +163,8 @@ class SessionViewSet(ApiViewSet):
     def messages(self, request: Any, id: UUID) -> Response:
         """The messages, oldest first. A tool call without a result is followed by a result that says so."""
         turns = self.get_object().turns.filter(keeps=None).select_related("entry")
-        return self.page(turns.exclude(name__startswith=OURS), with_every_result)  # no summaries and corrections
+        hidden = Q(name__startswith=OURS) & ~Q(name=STOPPED)  # summaries and corrections
+        return self.page(turns.exclude(hidden), with_every_result)
 
     @documented(
         "sessions_say",

@@ -44,6 +44,14 @@ def check_seconds(field: str, value: Any, below: float = math.inf) -> float:
     return float(found)
 
 
+def check_span(field: str, value: Any) -> float:
+    """As `check_seconds`, but 0 and times that have passed are allowed."""
+    found = seconds_of(value)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise InvalidInputError(f"{field} is a number of seconds or a timedelta, not {value!r:.100}", field=field)
+    return float(found)
+
+
 LISTED = 20  # names in an error
 
 

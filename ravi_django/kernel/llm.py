@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
+from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import ContentBlock
 from ravi_django.kernel.errors import InvalidInputError, ModelError, TransientError
 from ravi_django.kernel.json_values import digest_of
@@ -50,10 +51,13 @@ class GenerationOptions(BaseModel):
 
     @classmethod
     def of(cls, options: GenerationOptions | dict[str, Any] | None) -> GenerationOptions | None:
-        """From a dict too. Raises TypeError, and pydantic's ValidationError for an unknown field."""
+        """From a dict too. Raises TypeError, InvalidInputError for an unknown field, and pydantic's ValidationError."""
         if options is None or isinstance(options, cls):
             return options
         if isinstance(options, dict):
+            for name in options.keys() - cls.model_fields.keys():
+                near = did_you_mean(name, cls.model_fields) or f"; pass it as extra={{{name!r}: …}}"
+                raise InvalidInputError(f"base_options has no field {name!r}{near}", field="base_options")
             return cls(**options)
         raise TypeError(f"base_options must be GenerationOptions or a dict of them, not {options!r}")
 

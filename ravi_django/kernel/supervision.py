@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ravi_django.kernel.errors import CancellationError
 from ravi_django.kernel.identity import AgentId
 
+DEADLINE = "deadline passed"  # the reason of a token whose deadline has passed
+
 
 class CancellationToken:
     """Poll it with `check()`, await it with `wait()`; it cascades to children. Safe to cancel from any thread.
@@ -32,7 +34,7 @@ class CancellationToken:
     def reason(self) -> str | None:
         """Why it was cancelled; None before that."""
         if self._reason is None and self.deadline is not None and self._clock() >= self.deadline:
-            self.cancel("deadline passed")
+            self.cancel(DEADLINE)
         return self._reason
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from django.conf import settings as site
+from django.contrib.auth.models import Group
 from django.core import checks
 from django.core.files.storage import FileSystemStorage
 from django.db.migrations.executor import MigrationExecutor
@@ -30,7 +31,7 @@ from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.streams.buffer import get_buffer
 from ravi_django.runtime.streams.valkey import ValkeyBuffer
-from ravi_django.server_checks import NOTES
+from ravi_django.site_checks import NOTES, asked
 
 SHOWN = 5  # sources or agents; the admin lists them all
 UNFINISHED = (Status.PENDING, Status.RUNNING, Status.SUSPENDED, Status.QUEUED)
@@ -188,6 +189,12 @@ def people() -> Iterator[Finding]:
         fix = "add the field, or name a group or a permission in RAVI['ADDRESSEES']"
         yield Finding("warning", f"people: {what}", fix)
 
+    named = {step.to: f"{place}, {tool}" for place, tool, _, to in asked() if to is not None for step in to.steps}
+    for group in sorted(to for to in named if to.startswith("group:") and _has_table(Group)):
+        if not Group.objects.filter(name=group[6:]).exists():
+            what = f"people: there is no {group}, which approves calls ({named[group]}): nobody can answer them"
+            yield Finding("warning", what, "make the group in the admin, or name another one")
+
 
 def agents() -> Iterator[Finding]:
     addresses = sorted(known_addresses())
@@ -256,6 +263,9 @@ def models() -> Iterator[Finding]:
             continue
         trial = ", which is only for trying out" if model.name == REHEARSAL else ""
         yield Finding("ok", f"model: {model.name}{trial}: {of}")
+        if doubt := getattr(model, "doubt", str)():
+            what, _, near = doubt.partition(". ")
+            yield Finding("warning", f"model: {what}: {of}", f"{near} Else add its price to RAVI['PRICES']".strip())
         if has_dollars and isinstance(model, LiteLLMModel) and not model.has_price():
             what = f"model: {model.name} has no price, so RAVI['DAILY_BUDGETS'] in dollars do not limit it: {of}"
             yield Finding("warning", what, "add it to RAVI['PRICES'], or limit max_tokens")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ravi_django.models import TERMINAL, Status
+
 CLIP = 600  # characters of a tool's arguments or result; the journal has all of it
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -92,7 +94,7 @@ class Transcript:
             case "tool_result":
                 mark = "✗" if about.get("is_error") else "←"
                 self._line(self._write, f"{mark} {about.get('tool')}: {_clip(str(about.get('text', '')))}")
-            case "error":
+            case "error" if frame.get("depth") or about.get("status") not in (*TERMINAL, Status.BLOCKED):
                 self._line(self._note, f"{about.get('status')}: {about.get('type')}: {about.get('message')}")
             case "handoff" | "paused":
                 details = "" if content is None else json.dumps(content, ensure_ascii=False)

@@ -1040,6 +1040,8 @@ class Migration(migrations.Migration):
                 ('size', models.BigIntegerField(help_text='Bytes')),
                 ('sha256', models.CharField(max_length=64)),
                 ('content', models.FileField(max_length=200, storage=ravi_django.models.files.storage, upload_to=ravi_django.models.files.path_of)),
+                ('pages', models.PositiveIntegerField(help_text='Of a PDF, if known', null=True)),
+                ('refused_by', models.JSONField(default=list, help_text='Names of the models that refused it: they get its name')),
                 ('unused_until', models.DateTimeField(help_text='Deleted then; empty once a run refers to it', null=True)),
                 ('owner', models.ForeignKey(blank=True, db_constraint=False, db_index=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('sessions', models.ManyToManyField(help_text="Conversations with the file in a run's input", related_name='files', to='ravi.session')),

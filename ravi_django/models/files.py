@@ -49,6 +49,8 @@ class RaviFile(Owned):
     sessions = models.ManyToManyField(
         Session, related_name="files", help_text="Conversations with the file in a run's input"
     )
+    pages = models.PositiveIntegerField(null=True, help_text="Of a PDF, if known")
+    refused_by = models.JSONField(default=list, help_text="Names of the models that refused it: they get its name")
     unused_until = models.DateTimeField(null=True, help_text="Deleted then; empty once a run refers to it")
 
     objects = FileQuerySet.as_manager()

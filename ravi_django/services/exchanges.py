@@ -28,7 +28,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.json_values import read_json
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
 from ravi_django.runtime.files import files
-from ravi_django.runtime.files.files import kind_of
+from ravi_django.runtime.files.contents import kind_of
 from ravi_django.runtime.lifecycle.submit import say
 from ravi_django.runtime.people import answers, site_rules
 from ravi_django.runtime.runs import checks

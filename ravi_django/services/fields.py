@@ -13,9 +13,11 @@ from pydantic import ValidationError as PydanticValidationError
 from rest_framework import ISO_8601, serializers
 from rest_framework.exceptions import ErrorDetail
 
+from ravi_django import access
 from ravi_django.kernel import AgentId, ExecutionBudget, InvalidInputError, Priority, TopicId
 from ravi_django.kernel.checks import did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS
+from ravi_django.runtime.catalog.registry import near_key
 
 MAX_UNKNOWN = 50  # unknown fields that an error names
 MAX_TEXTS = 1000  # of an answer, one for each question
@@ -97,7 +99,9 @@ class AgentField(serializers.Field[Any, Any, Any, Any]):
         try:
             return self.kind.parse(data)
         except InvalidInputError as error:
-            raise serializers.ValidationError(str(error)) from None
+            user = self.context.get("user") if self.kind is AgentId else None
+            near = near_key(data, access.agents_seen(user)) if user is not None else ""
+            raise serializers.ValidationError(f"{error}{near}") from None
 
 
 @extend_schema_field({"type": "string", "description": "type/source", "example": "news/sport"})

@@ -10,6 +10,7 @@ from django.db.models.functions import Left
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from ravi_django.agents.memory.transcript import STOPPED
 from ravi_django.conf import conf
 from ravi_django.models import BoardTask, InboxMessage, Phase, Run, Session, Status, Turn
 from ravi_django.runtime.catalog import specs
@@ -282,7 +283,11 @@ class TurnSerializer(Shown[Any]):
     role = serializers.ChoiceField(choices=["system", "user", "assistant", "tool"])
     content = serializers.ListField(child=serializers.DictField(), source="blocks", help_text="Content blocks")
     run = IdField(source="run_id", allow_null=True)
+    interrupted = serializers.SerializerMethodField(help_text="The part of an answer that was shown before a stop")
     created_at = TimeField()
+
+    def get_interrupted(self, turn: Turn) -> bool:
+        return turn.name == STOPPED
 
     def get_id(self, turn: Turn) -> UUID:
         """Derived from the turn's position in its session."""

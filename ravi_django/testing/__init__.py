@@ -10,16 +10,16 @@ _EXPORTS = {
     "journal_of": "ravi_django.testing.running",
     "registered": "ravi_django.testing.registering",
     "run_until_idle": "ravi_django.testing.running",
-    "scripted": "ravi_django.testing.scripted_model",
+    "scripted": "ravi_django.testing.registering",
 }
 
 __all__ = ["FakeClock", "ScriptedModel", "arun_until_idle", "journal_of", "registered", "run_until_idle", "scripted"]
 
 if TYPE_CHECKING:
     from ravi_django.testing.clock import FakeClock
-    from ravi_django.testing.registering import registered
+    from ravi_django.testing.registering import registered, scripted
     from ravi_django.testing.running import arun_until_idle, journal_of, run_until_idle
-    from ravi_django.testing.scripted_model import ScriptedModel, scripted
+    from ravi_django.testing.scripted_model import ScriptedModel
 
 
 def __getattr__(name: str) -> Any:

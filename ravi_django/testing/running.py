@@ -36,6 +36,8 @@ def run_until_idle(*, timeout: float | timedelta | None = 30.0) -> int:
     loop and the connections are kept for the next call, and closed before Django destroys the test database. Raises
     TimeoutError after `timeout` seconds, and RuntimeError inside a transaction and beside another engine.
     """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("run_until_idle() would block the event loop of an async test: await arun_until_idle()")
     _prepare()
     return warm.run(_until_idle(timeout))
 

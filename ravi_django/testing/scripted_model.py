@@ -1,22 +1,18 @@
-"""A model that answers from a script, and agents that use it."""
+"""A model that answers from a script."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ContextDecorator
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, Literal
 
 from ravi_django.kernel.chat import ChatMessage, Role, Usage
 from ravi_django.kernel.content import Block, ContentBlock, TextBlock, ToolUseBlock
-from ravi_django.kernel.errors import InvalidInputError
 from ravi_django.kernel.llm import GenerationOptions, ModelEvent, ModelResponse
 from ravi_django.kernel.messages import TextDelta
 from ravi_django.kernel.supervision import RunMeta
-from ravi_django.runtime.catalog import registry
 
 Say = str | ContentBlock | Sequence[ContentBlock] | ModelResponse | Exception
 ScriptItem = Say | Callable[[Sequence[ChatMessage], GenerationOptions], Say]
@@ -153,52 +149,3 @@ def _renumbered(block: ContentBlock, round_: int) -> ContentBlock:
     if isinstance(block, ToolUseBlock):
         return block.model_copy(update={"call_id": f"{block.call_id}_{round_ + 1}"})
     return block
-
-
-class scripted(ContextDecorator):
-    """Inside the `with` block the agent that code has registered under this address has a ScriptedModel.
-
-        with scripted("react/helper", ["It has left."]) as model:
-            ...
-        self.assertEqual(len(model.calls), 1)
-
-    Takes a ScriptedModel, or the arguments of one. It also decorates a test, sync or async, and the tests of a class.
-    Raises AgentNotFoundError for an unknown address, and InvalidInputError for an agent without a model.
-    """
-
-    def __init__(self, agent: Any, script: ScriptedModel | Sequence[ScriptItem] | str, **options: Any) -> None:
-        self._arguments = agent, script, options
-
-    def __enter__(self) -> ScriptedModel:
-        agent, script, options = self._arguments
-        self._agent: Any = registry.get_agent(getattr(agent, "id", agent))
-        if not hasattr(self._agent, "model"):
-            raise InvalidInputError(f"agent {self._agent.id} has no model: script the agents that it calls")
-        model, self._before = script, self._agent.model
-        if not isinstance(model, ScriptedModel):
-            model = ScriptedModel(model, **options)
-        registry.set_model(self._agent, model)
-        return model
-
-    def __exit__(self, *error: object) -> None:
-        registry.set_model(self._agent, self._before)
-
-    def _recreate_cm(self) -> scripted:
-        """For each call of a decorated function."""
-        agent, script, options = self._arguments
-        return scripted(agent, script, **options)
-
-    def __call__(self, test: Any) -> Any:
-        if isinstance(test, type):
-            for name in [name for name in dir(test) if name.startswith("test")]:
-                setattr(test, name, self(getattr(test, name)))
-            return test
-        if not inspect.iscoroutinefunction(test):
-            return super().__call__(test)
-
-        @wraps(test)
-        async def inside(*args: Any, **kwargs: Any) -> Any:
-            with self._recreate_cm():
-                return await test(*args, **kwargs)
-
-        return inside

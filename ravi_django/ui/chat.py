@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -46,15 +47,16 @@ class ChatView(Page):
         if id is not None and not Session.objects.for_user(user).filter(id=id).exists():
             return problem(request, 404, _("There is no such conversation."))
         mount = request.path[: request.path.rindex("ui/chat/")]
-        context = context_of(user, mount, session=id, chosen=request.GET.get("agent", ""))
+        context = context_of(request, mount, session=id, chosen=request.GET.get("agent", ""))
         context["layout"] = "ravi/ui/base.html"
         return render(request, "ravi/ui/chat.html", context)
 
 
 def context_of(
-    user: Any, mount: str, *, session: UUID | None = None, chosen: str = "", only: str = ""
+    request: HttpRequest, mount: str, *, session: UUID | None = None, chosen: str = "", only: str = ""
 ) -> dict[str, Any]:
     """What ravi/ui/chat.html needs beside its layout. `only` is the address of the single agent on offer."""
+    user: Any = request.user
     is_staff = has(user, "is_superuser") or has(user, "is_staff")
     talks = Session.objects.filter(owner=user, parent_session=None, erasure=None).exclude(agent="")
     chosen = chosen or talks.order_by("-updated_at").values_list("agent", flat=True).first() or ""
@@ -64,11 +66,22 @@ def context_of(
         "agents": agents_of(user, chosen, only),
         "inbox": inbox_url() if is_staff else "",
         "is_staff": is_staff,
+        "polled": _why_polled(request),
         "sees_all": has(user, "is_superuser"),
         "may_see_dashboard": is_staff and permits(user, "ravi.view_run"),
         "on_busy": conf.ON_BUSY,
         "words": script_words(),
     }
+
+
+def _why_polled(request: HttpRequest) -> str:
+    """What staff read where no socket opens. Nothing on a developer's WSGI server, which cannot have one."""
+    if isinstance(request, ASGIRequest):
+        return _(
+            "No websocket answers, so text arrives in pieces. Route ravi_django.routing.websocket_urlpatterns in the "
+            "site's asgi.py, and install a websocket library for the server: see the page Deploy of the documentation."
+        )
+    return "" if settings.DEBUG else _("This site has no ASGI process for live text, so it arrives in pieces.")
 
 
 class NoPageView(Page):
@@ -97,7 +110,7 @@ class PanelView(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         mount = request.path.removesuffix("ui/panel/")
-        context = context_of(request.user, mount, only=request.GET.get("agent", ""))
+        context = context_of(request, mount, only=request.GET.get("agent", ""))
         more = {"layout": "ravi/ui/part.html", "is_panel": True}
         return render(request, "ravi/ui/chat.html", {**context, **more})
 

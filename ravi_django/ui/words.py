@@ -73,10 +73,6 @@ WORDS = (
     _("Reasoning"),
     _("Handed over to %s."),
     _("You are offline. The answer continues. This page updates when you are online again."),
-    _(
-        "This site has no ASGI process for live text. The page asks for news every second. Serve the site with an ASGI "
-        "server."
-    ),
     _("The limit for this answer is used up."),
     _("There are too many requests at present. Try again later."),
     _("The time for this answer has run out."),
@@ -92,7 +88,7 @@ WORDS = (
     _("It did not: run it again"),
     _("Fail the run"),
     _("Reconnecting… The run continues."),
-    _("This server has no live connection. The page asks for news every second."),
+    _("This server has no live connection. The page asks for news repeatedly."),
     _("New rows: %s"),
     _("Answer complete"),
     _("Asks for approval: %s"),

@@ -127,6 +127,8 @@ def test_a_wrong_name_is_corrected_by_check_doctor_and_log(shop) -> None:
     assert "error    model: Unknown model 'gpt4o-mini': react/helper\n         fix: Did you mean" in (
         shop.manage("ravi_doctor").stdout
     )
+    asked = shop.manage("ravi_run", "react/helper", "Where is order 7?").stderr
+    assert asked.count(text) == 1 and "Traceback" not in asked
     shop.start("--noreload")
     assert wait_until(lambda: shop.logged(text), BOUND_S)
 

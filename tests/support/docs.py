@@ -136,7 +136,13 @@ class Reader:
         self.stop(name)
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, cwd=self.folder, env=self.env, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self.env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_as_in_a_terminal,
             )
         if name in ("runserver", "uvicorn"):
             assert wait_until(lambda: not port_is_free("127.0.0.1", self.port), BOUND_S), self.log(name).read_text()
@@ -160,6 +166,11 @@ class Reader:
         alive = [psutil.Process(process.pid) for process in self.processes.values()]
         tree = [one for top in alive for one in (top, *top.children(recursive=True))]
         return _ended_cpu_s() - self._ended_cpu_s + sum(sum(one.cpu_times()[:2]) for one in tree)
+
+
+def _as_in_a_terminal() -> None:
+    """A shell that runs the tests in the background has Ctrl-C ignored, and so would their processes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _ended_cpu_s() -> float:

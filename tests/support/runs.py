@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import isawaitable, iscoroutinefunction
 from threading import Barrier, Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,9 +42,19 @@ class CodeAgent:
         self, function: Callable[..., Awaitable[Any]], *, key: str = "code", model: Any = None, tools: Any = ()
     ) -> None:
         self.id = AgentId("test", key)
-        self.run = function
+        self.run = function if iscoroutinefunction(function) else _as_async(function)
         self.model = model
         self.tools = list(tools)
+
+
+def _as_async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Of a lambda, which `register` refuses."""
+
+    async def run(ctx: Any, inbox: Any) -> Any:
+        returned = function(ctx, inbox)
+        return await returned if isawaitable(returned) else returned
+
+    return run
 
 
 def code(function: Callable[..., Awaitable[Any]], *, model: Any = None, tools: Any = ()) -> CodeAgent:

@@ -58,6 +58,7 @@ runtime.engine.health: ANSWER_S Check check_all event_bus health_events=events L
     health_worker=worker
 runtime.engine.heartbeat: Heartbeat
 runtime.engine.rehearse: live_runs rehearse
+runtime.engine.server: server_begun=_begun start_when_ready=_start_when_ready
 runtime.engine.settle: journal_block=block requeue suspend settle_write=write
 runtime.engine.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
     sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_model_sources=saves sweeper_sweep=sweep
@@ -146,8 +147,8 @@ runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
 runtime.tools.call: QUICK_S
 runtime.runs.waking: touching_lock=lock touch
-runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers processes_swept=swept worker_swept=swept
-    worker_gone worker_seen
+runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers workers_is_running=is_running
+    processes_swept=swept worker_swept=swept worker_gone worker_seen
 runtime.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due
     read_due schedules_record=record schedules_seen=recorded
 runtime.schedules.schedules: schedules_disable=disable schedules_enable=enable schedules_keep=save_checked next_ticks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from ravi_django.agents.budget import ExecutionTracker
@@ -19,6 +20,7 @@ from ravi_django.agents.memory.compaction.strategy import CompactionPipeline, Co
 from ravi_django.agents.memory.compaction.windows import SlidingWindowCompaction
 from ravi_django.agents.memory.history import Address, HistoryProvider
 from ravi_django.agents.memory.transcript import (
+    POSITION,
     Transcript,
     as_shown,
     close_dangling,
@@ -46,7 +48,7 @@ class ContextConfig:
     """The memory of an agent. One object serves all its runs.
 
     history: stores turns; None keeps nothing.
-    pipeline: shortens the model's view of them; None is a sliding window of 100 messages.
+    pipeline: shortens the model's view of them; None is a window of the newest 100 to 150 messages.
     retention: "permanent" keeps turns with the session, "run" drops them when the run ends, "none" stores nothing.
     """
 
@@ -64,6 +66,9 @@ class ContextConfig:
         self.pipeline: CompactionStrategy = (
             CompactionPipeline(SlidingWindowCompaction()) if pipeline is None else pipeline
         )
+        if retention not in list(HistoryRetention):
+            known = ", ".join(HistoryRetention)
+            raise InvalidInputError(f"retention must be one of {known}, not {retention!r}", field="retention")
         self.retention = HistoryRetention(retention)
         self.takes_history = False  # whether `register` of the agent sets `history` to the site's database
 
@@ -289,6 +294,12 @@ async def _read(history: HistoryProvider, agent_id: Address, session_id: str, re
         page = await history.get(agent_id, session_id, limit=reach, offset=len(turns))
         last = next((index for index in range(len(page) - 1, -1, -1) if is_users(page[index])), 0)
         turns = page[last:] + turns
+    if len(turns) >= reach:
+        count, pin = partial(history.count, agent_id, session_id), getattr(_task_ctx.get(), "pin", None)
+        # recorded: a count in a replay may include turns of this run
+        end = await (count() if pin is None else pin(f"turns.{session_id}.{agent_id}"[:200], count))
+        for position, turn in enumerate(reversed(turns), 1):
+            turn._wire[POSITION] = end - position
     return turns
 
 

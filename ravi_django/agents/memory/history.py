@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from ravi_django.agents.current import _task_run_id
-from ravi_django.agents.memory.transcript import close_dangling, is_users, keeps_of
+from ravi_django.agents.memory.transcript import POSITION, close_dangling, is_users, keeps_of
 from ravi_django.kernel import AgentId, ChatMessage, Role
 
 Address = AgentId | str
@@ -173,6 +173,8 @@ def page_among(messages: Sequence[ChatMessage], limit: int | None, offset: int) 
 def window_among(messages: Sequence[ChatMessage], limit: int | None) -> list[ChatMessage]:
     """`window_of` a whole conversation with its summaries."""
     start = 0 if limit is None else max(0, len(messages) - limit)
+    for position, message in enumerate(messages):
+        message._wire.setdefault(POSITION, position)
 
     def older() -> tuple[ChatMessage | None, ChatMessage | None]:
         past = messages[:start][::-1]

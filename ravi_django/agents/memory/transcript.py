@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ravi_django.kernel import ChatMessage, ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
 
-OURS = "ravi."  # prefix of the name of a user message that the library made
+OURS = "ravi."  # prefix of the name of a message that the library made
+POSITION = "position"  # key in the cache of a message: its position in the conversation
 CORRECTION = f"{OURS}correction"  # what is wrong with the answer before it
+
+STOPPED = f"{OURS}stopped"  # the shown part of an answer that a person has stopped
 
 
 def is_users(message: ChatMessage) -> bool:
@@ -33,6 +36,7 @@ class Transcript(list[ChatMessage]):
         self.spoken: list[int] = []  # indexes of the messages without tool calls and results
         self.summary: int | None = None  # index of the last one
         self.counted: dict[str, tuple[int, int]] = {}  # by counter: (messages counted, their tokens)
+        self._position = -1  # of the last message
         self._mapped: dict[str, Transcript] = {}
         for message in messages:
             self.append(message)
@@ -42,6 +46,8 @@ class Transcript(list[ChatMessage]):
             self.users.append(len(self))
         elif keeps_of(message) is not None:
             self.summary = len(self)
+        if self._position >= 0 or message.role is not Role.SYSTEM:  # instructions have no position
+            self._position = message._wire.setdefault(POSITION, self._position + 1)
         if message.role is not Role.TOOL and not makes_calls(message):
             self.spoken.append(len(self))
         super().append(message)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Never
 
 from ravi_django.agents.budget import ExecutionTracker
-from ravi_django.agents.current import _task_run_id, _task_threads, enter_agent, enter_message
+from ravi_django.agents.current import _task_run_id, _task_shown, _task_threads, enter_agent, enter_message
 from ravi_django.agents.memory.agent_context import ContextConfig, Thread, drop_turns
+from ravi_django.agents.memory.transcript import STOPPED
 from ravi_django.agents.messages import (
     Instructions,
     checked_model,
@@ -42,9 +44,16 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_whole, did_you_mean
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.contracts import RunContext
-from ravi_django.kernel.errors import BudgetExhaustedError, InvalidInputError, LeaseLostError, ResultInvalidError
+from ravi_django.kernel.errors import (
+    BudgetExhaustedError,
+    CancellationError,
+    InvalidInputError,
+    LeaseLostError,
+    ResultInvalidError,
+)
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
 from ravi_django.kernel.messages import Message, ToolExecutionResult
+from ravi_django.kernel.supervision import DEADLINE
 
 
 @dataclass(slots=True)
@@ -237,7 +246,7 @@ class ReActAgent:
         hints: list[ChatMessage] = []
         while True:
             view = await self.context.view(thread, run.tracker)
-            response = await run.ctx.llm([*view, *hints], options=options)
+            response = await self._answered(run, thread, [*view, *hints], options)
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             response = ends.without_refused(response)
@@ -247,6 +256,24 @@ class ReActAgent:
             if hints:
                 raise ends.error_of(response)
             hints.append(hint)
+
+    async def _answered(
+        self, run: _Run, thread: Thread, view: Sequence[ChatMessage], options: GenerationOptions
+    ) -> ModelResponse:
+        """Store the text that was shown if a person stops the run in mid-answer. Not at a deadline: a retry of that run
+        asks the model again."""
+        shown: list[str] = []
+        outer = _task_shown.set(shown)
+        try:
+            return await run.ctx.llm(view, options=options)
+        except (asyncio.CancelledError, CancellationError):
+            text = "".join(shown)
+            if text.strip() and run.ctx.meta.cancellation.reason not in (None, DEADLINE):
+                turn = ChatMessage(role=Role.ASSISTANT, name=STOPPED, content=[TextBlock(text=text)])
+                await self.context.add(thread, turn)
+            raise
+        finally:
+            _task_shown.reset(outer)
 
     async def _hear(self, run: _Run, thread: Thread) -> None:
         """Messages that have come meanwhile steer the rest of the work."""

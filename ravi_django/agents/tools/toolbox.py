@@ -13,12 +13,17 @@ from ravi_django.kernel import Agent, InvalidInputError, Risk, Tool, ToolRegistr
 
 
 class Toolbox:
-    """A ToolRegistry: tools by name in the order of `add`. The last tool of a name replaces the others."""
+    """A ToolRegistry: tools by name in the order of `add`, which replaces an earlier tool of the name."""
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
+        """Raises InvalidInputError if two different tools have one name, and as `add`."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
+            before = dict(self._tools)
             self.add(tool)
+            name, last = next(reversed(self._tools.items()))
+            if before.get(name, last) is not last and not isinstance(last, HandoffTool):  # an agent may be named again
+                raise InvalidInputError(f"two tools have the name {name}; rename one of them", field="tools")
 
     @classmethod
     def of(cls, tools: ToolRegistry | Iterable[Any] | None) -> ToolRegistry:

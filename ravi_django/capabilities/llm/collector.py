@@ -29,22 +29,24 @@ _HALF = re.compile("[\ud800-\udbff]$")
 
 
 @dataclass(slots=True)
-class _Text:
+class Text:
     text: str = ""
 
 
 @dataclass(slots=True)
-class _Thought:
+class Thought:
     text: str = ""
     signature: str | None = None
+    origin: dict[str, Any] | None = None  # None: that of the answer
 
 
 @dataclass(slots=True)
-class _Call:
+class Call:
     id: str = ""
     name: str = ""
     arguments: str = ""
     index: int = 0  # among the calls of the answer
+    item: str = ""  # its other id, in OpenAI's Responses
 
     @property
     def is_whole(self) -> bool:
@@ -64,11 +66,11 @@ class ResponseCollector:
         self.is_done = False  # the server said so
         self.model = ""
         self._origin = {"family": family} if family else None
-        self._parts: list[_Text | _Thought | _Call | dict[str, Any]] = []
+        self._parts: list[Text | Thought | Call | dict[str, Any]] = []
         self._is_refused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
-        self._call_at: dict[int, _Call] = {}  # by the stream's index: the call of the next pieces
-        self._call_of: dict[str, _Call] = {}  # by the provider's id
+        self._call_at: dict[int, Call] = {}  # by the stream's index: the call of the next pieces
+        self._call_of: dict[str, Call] = {}  # by the provider's id
 
     def add(self, chunk: Any) -> Iterator[Delta]:
         """The deltas of a chunk, or that the model is at work."""
@@ -113,20 +115,25 @@ class ResponseCollector:
             return FinishReason.REFUSAL
         return self.finish_reason or (FinishReason.CALLS if self.has_calls else FinishReason.STOP)
 
-    def _block(self, part: _Text | _Thought | _Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
+    def _block(self, part: Text | Thought | Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
         match part:
-            case _Text(text=text):
+            case Text(text=text):
                 return TextBlock(text=whole(text)) if text else None
-            case _Thought(text=text, signature=signature):
-                return ThinkingBlock(text=whole(text), signature=signature, origin=signature and self._origin)
-            case _Call():
+            case Thought(text=text, signature=signature):
+                origin = signature and (part.origin or self._origin)
+                return (
+                    ThinkingBlock(text=whole(text), signature=signature, origin=origin) if text or signature else None
+                )
+            case Call():
                 return self._call_block(part, taken)
         return UnknownBlock.model_validate({**part, "origin": self._origin})
 
-    def _call_block(self, call: _Call, taken: set[str]) -> ToolUseBlock:
+    def _call_block(self, call: Call, taken: set[str]) -> ToolUseBlock:
         call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
         taken.add(call_id)
         kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        if call.item:
+            kept["item"] = call.item
         if call.arguments != arguments_text(arguments):
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
@@ -134,13 +141,13 @@ class ResponseCollector:
 
     @property
     def has_calls(self) -> bool:
-        return any(isinstance(part, _Call) for part in self._parts)
+        return any(isinstance(part, Call) for part in self._parts)
 
     @property
     def output_text(self) -> str:
         """All output of the model, to count its tokens."""
-        calls = (f"{part.name} {part.arguments}" for part in self._parts if isinstance(part, _Call))
-        return " ".join([*(part.text for part in self._parts if isinstance(part, _Text | _Thought)), *calls])
+        calls = (f"{part.name} {part.arguments}" for part in self._parts if isinstance(part, Call))
+        return " ".join([*(part.text for part in self._parts if isinstance(part, Text | Thought)), *calls])
 
     def _add_delta(self, delta: Any) -> Iterator[Delta]:
         yield from self._add_thought(_get(delta, "reasoning_content") or _get(delta, "reasoning"))
@@ -172,7 +179,7 @@ class ResponseCollector:
         text = whole(self._half + text)
         self._half = text[-1] if _HALF.search(text) else ""
         if text := text.removesuffix(self._half):
-            self._last(_Text).text += text
+            self._last(Text).text += text
             yield TextDelta(text=text)
 
     def _add_thought(self, text: Any) -> Iterator[Delta]:
@@ -194,11 +201,11 @@ class ResponseCollector:
             self._parts.append(part := {"type": "reasoning_details", "details": []})
         part["details"] += [dict(detail) for detail in details if isinstance(detail, dict)]
 
-    def _thought(self) -> _Thought:
+    def _thought(self) -> Thought:
         # A signature ends a thought.
-        thought: _Thought = self._last(_Thought)
+        thought: Thought = self._last(Thought)
         if thought.signature is not None:
-            self._parts.append(thought := _Thought())
+            self._parts.append(thought := Thought())
         return thought
 
     def _last(self, kind: Any) -> Any:
@@ -220,10 +227,10 @@ class ResponseCollector:
         call.arguments += arguments
         return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=arguments)
 
-    def _call_for(self, id: str, index: Any, name: str) -> _Call:
+    def _call_for(self, id: str, index: Any, name: str) -> Call:
         """The call that a piece belongs to: that of its id, else of its index, else the last one. A name begins a call
         once the call before it is whole, or has another id and no arguments yet."""
-        last = next((part for part in reversed(self._parts) if isinstance(part, _Call)), None)
+        last = next((part for part in reversed(self._parts) if isinstance(part, Call)), None)
         call = self._call_of.get(id) or (last if index is None else self._call_at.get(index))
         if call is not None and name:
             is_other = id not in ("", call.id) and bool(call.id) and not call.arguments
@@ -233,7 +240,7 @@ class ResponseCollector:
         elif call is None and not name:
             call = last
         if call is None:
-            call = _Call(index=sum(isinstance(part, _Call) for part in self._parts))
+            call = Call(index=sum(isinstance(part, Call) for part in self._parts))
             self._parts.append(call)
         if index is not None:
             self._call_at[index] = call
@@ -250,7 +257,7 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def _id_of(call: _Call, taken: set[str]) -> str:
+def _id_of(call: Call, taken: set[str]) -> str:
     """The call's id in the conversation: the provider's if it is short and of plain letters. A taken one gets a suffix
     `_2`, `_3`, …"""
     plain = call.id if _ID.fullmatch(call.id) else f"call_{sha256(call.id.encode(errors='replace')).hexdigest()[:24]}"

@@ -35,6 +35,7 @@ _NOT_FETCHED = re.compile(  # messages of OpenAI, Anthropic and Google
     r"|cannot fetch content from the provided url|url_unreachable|could not (?:download|fetch)",
     re.IGNORECASE,
 )
+_REASONING = re.compile(r"encrypted|reasoning|signature|thought|thinking", re.IGNORECASE)
 _NO_KEY = re.compile(  # messages of the clients of OpenAI, Anthropic, Google and Amazon
     r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
 )
@@ -77,6 +78,11 @@ def is_fetch_error(error: Exception) -> bool:
     if "ImageFetchError" in {cls.__name__ for cls in type(error).__mro__}:  # litellm's own
         return True
     return _status_of(error) == 400 and _NOT_FETCHED.search(message_of(error)) is not None
+
+
+def is_reasoning_error(error: Exception) -> bool:
+    """Whether the provider refused the reasoning that it gets back."""
+    return _status_of(error) == 400 and _REASONING.search(message_of(error)) is not None
 
 
 def _is_transient(error: Exception, status: int | None) -> bool:

@@ -26,8 +26,8 @@ class LLMFactory:
 
     `defaults` are sent with every call (`temperature=0.2`), except these: `api_base` (URL of the server), `timeout`
     (seconds, default 120), `prices` (dollars per token: `{"input_cost_per_token": …, "output_cost_per_token": …}`;
-    they override `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), and for the rehearsal model `delay`
-    (seconds per word). The key has no repr and is not pickled, stored or logged.
+    they override `RAVI["PRICES"]` and litellm's list), `context_window` (tokens), `dialect` (see LiteLLMModel), and for
+    the rehearsal model `delay` (seconds per word). The key has no repr and is not pickled, stored or logged.
 
     Raises InvalidInputError if `model` is empty, a fallback is invalid, or a default looks like another one misspelt.
     Other names are options of the provider.
@@ -108,6 +108,7 @@ _OPTIONS = (
         "base_model",
         "context_window",
         "delay",
+        "dialect",
         "extra_body",
         "extra_headers",
         "frequency_penalty",
@@ -125,7 +126,7 @@ def _check_names(defaults: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"LLMFactory has no option {name!r}{near}", field=name)
 
 
-_OF_ONE_SERVER = frozenset({"api_base", "base_model", "cache_key", "prices", "context_window"})
+_OF_ONE_SERVER = frozenset({"api_base", "base_model", "cache_key", "dialect", "prices", "context_window"})
 
 
 def model_from_env(environ: Mapping[str, str] | None = None, **defaults: Any) -> ChatModel:

@@ -74,6 +74,18 @@ def family(litellm: Any, model: str) -> str:
     return {"azure": "openai", "vertex_ai": "gemini", "vertex_ai_beta": "gemini"}.get(provider) or str(provider)
 
 
+def reasons(litellm: Any, model: str) -> bool | None:
+    """Whether the model thinks before it answers; None if litellm does not list it."""
+    entry = listed(litellm, model)
+    return bool(entry.get("supports_reasoning")) if entry else None
+
+
+def streams(litellm: Any, model: str) -> bool:
+    """Whether litellm lets this model of OpenAI stream its Responses."""
+    entry = listed(litellm, model)
+    return bool(entry) and entry.get("supports_native_streaming") is not False
+
+
 def fetches_addresses(litellm: Any, model: str) -> bool:
     """Whether litellm may download what a message names by its URL, into this process. It passes images to most
     providers, and downloads documents for all but these."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal
 
-from ravi_django.capabilities.llm import cache, callbacks, knowledge, life, names, sse
+from ravi_django.capabilities.llm import cache, callbacks, knowledge, life, names, sse, turns
 from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, missing_key, translate_error
+from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, is_reasoning_error, missing_key, translate_error
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.capabilities.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
+from ravi_django.capabilities.llm.responses import ItemCollector, to_responses
 from ravi_django.capabilities.llm.wire import Addresses, Form, to_wire, tools_to_wire
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.checks import check_seconds
@@ -29,6 +32,8 @@ from ravi_django.kernel.secrets import holds_secret, is_secret, secret_values
 from ravi_django.kernel.supervision import RunMeta
 
 DEFAULT_TIMEOUT_S = 120.0
+Dialect = Literal["chat", "responses"]
+Request = dict[str, Any]
 
 # Sent with every request. litellm's own retries would hide attempts from the journal and multiply the runtime's.
 _FIXED = {
@@ -50,7 +55,8 @@ class LiteLLMModel:
     override the site's and litellm's list. `retry` is the policy for failed calls. `context_window` is in tokens, for a
     model that litellm does not list. `base_model` names the model behind a name that does not say it, such as the ARN
     of an inference profile: "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0". `cache_key`: tell OpenAI's cache which
-    requests are of one conversation; None: not at another `api_base`. `private_addresses`: also pass on URLs
+    requests are of one conversation; None: not at another `api_base`. `dialect`: "responses" or "chat"; None:
+    Responses for OpenAI's reasoning models at its own address. `private_addresses`: also pass on URLs
     of images and documents that are not https or are in a private network. Without it the model gets such a URL as
     text, because litellm itself fetches it for some providers. `params` are sent with every call; a call's options
     override them. Those that hold keys (`aws_secret_access_key`, an `Authorization` among `extra_headers`) are
@@ -70,6 +76,7 @@ class LiteLLMModel:
         private_addresses: bool = False,
         base_model: str | None = None,
         cache_key: bool | None = None,
+        dialect: Dialect | None = None,
         **params: Any,
     ) -> None:
         self.name = name
@@ -87,6 +94,10 @@ class LiteLLMModel:
         self._addresses: Addresses = "all" if private_addresses else "public"
         self._base_model = base_model or name
         self._has_cache_key = api_base is None if cache_key is None else cache_key
+        if dialect not in (None, "chat", "responses"):
+            raise InvalidInputError(f'dialect is "responses", "chat" or None, not {dialect!r}', field="dialect")
+        self._dialect = dialect
+        self._has_summary = True  # of thoughts; False once the provider has refused to write one
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -108,7 +119,8 @@ class LiteLLMModel:
         if not is_imported() and (fault := self.fault()) is not None:
             raise fault.as_error()
         litellm = await aload_litellm()
-        collector = ResponseCollector(self._form_of(litellm).family)
+        form = self._form_of(litellm)
+        collector = ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family)
         failure: KernelError | None = None
         try:
             async with self._open(litellm, messages, options, meta) as stream:
@@ -137,6 +149,13 @@ class LiteLLMModel:
         if self._api_base or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ:
             return None
         return names.unknown(self.name) or (None if self._has_key else names.no_key(self.name, variables))
+
+    def doubt(self) -> str:
+        """What is odd about a name without a fault and without a price."""
+        if "arn:" in self.name and self._base_model == self.name:
+            words = "does not say which model it is, so its reasoning is not sent back and its cache is not used"
+            return f"the model {self.name!r} {words}. Name it: base_model='bedrock/anthropic.claude-…'"
+        return "" if self._api_base or _ROUTES & self.params.keys() or self.has_price() else names.doubt(self.name)
 
     def has_price(self) -> bool:
         """Whether the cost of a call is known. Does not import litellm."""
@@ -178,35 +197,67 @@ class LiteLLMModel:
     async def _open(
         self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
-        request = self._request(litellm, messages, options, meta)
+        form = self._form_of(litellm)
+        call = litellm.aresponses if form.endpoint else litellm.acompletion
+        build = partial(self._request, litellm, options=options, meta=meta)
         try:
-            stream = await litellm.acompletion(**request)
+            stream = await call(**build(form, messages))
         except Exception as error:
-            if not is_fetch_error(error):
+            again = self._again(error, build, form, messages)
+            if again is None:
                 raise
-            # The URL stays in the conversation: every later call would fail too.
-            without = to_wire(messages, replace(self._form_of(litellm), addresses="none"))
-            if without == to_wire(messages, self._form_of(litellm)):
-                raise
-            stream = await litellm.acompletion(**{**request, "messages": without})
+            stream = await call(**again)
         try:
             yield stream
         finally:
             await stream.aclose()
 
+    def _again(
+        self, error: Exception, build: Callable[..., Request], form: Form, messages: Sequence[ChatMessage]
+    ) -> Request | None:
+        """The request without what the error is about: every later call would send it too. None: it has nothing."""
+        before = build(form, messages)
+        if is_fetch_error(error):
+            again = build(replace(form, addresses="none"), messages)
+        elif is_reasoning_error(error):
+            if "summar" in str(error):  # some accounts have to be verified for it
+                self._has_summary = False
+            again = build(form, [turns.unsigned(message) for message in messages])
+            if form.family == "anthropic" and again != before:  # a turn without thoughts cannot go on with them
+                again = {key: value for key, value in again.items() if key not in ("thinking", "reasoning_effort")}
+        else:
+            return None
+        return again if again != before else None
+
     def _form_of(self, litellm: Any) -> Form:
         if self._form is None:
+            family = knowledge.family(litellm, self._base_model)
             self._form = Form(
-                family=knowledge.family(litellm, self._base_model),
+                family=family,
+                endpoint=self._endpoint(litellm, family),
                 addresses=self._addresses,
                 video=knowledge.accepts_video(litellm, self.name),
                 tool_images=knowledge.accepts_images(litellm, self.name),
             )
         return self._form
 
+    def _endpoint(self, litellm: Any, family: str) -> str:
+        """A digest of server and key, for a model that is called by Responses; else empty."""
+        server = self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
+        dialect = self._dialect
+        if dialect is None and family == "openai" and not self.name.startswith("azure/"):  # its old versions have none
+            is_routed = server or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
+            if not is_routed and knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self._base_model):
+                dialect = "responses"
+        if dialect != "responses":
+            return ""
+        if family != "openai":
+            raise InvalidInputError(f'"responses" is for "openai/…" and "azure/…", not {self.name!r}', field="dialect")
+        return sha256(f"{server} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
+
     def _request(
-        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
-    ) -> dict[str, Any]:
+        self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+    ) -> Request:
         chosen = {
             "temperature": options.temperature,
             "top_p": options.top_p,
@@ -215,8 +266,7 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
-        form = self._form_of(litellm)
-        request = {
+        request: Request = {
             **self.params,
             **self._secret_params,
             **{key: value for key, value in chosen.items() if value is not None},
@@ -224,16 +274,20 @@ class LiteLLMModel:
             **tools_to_wire(options),
             **_FIXED,
             "model": self.name,
-            "messages": to_wire(messages, form),
             "timeout": self.timeout,
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
-        if form.family == "anthropic":
-            return cache.mark(request, options.cache_life)
         if self._has_cache_key and form.family == "openai" and meta.supervision is not None:
             request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
-        return request
+        if form.endpoint:
+            reasons = knowledge.reasons(litellm, self._base_model) is not False
+            if not knowledge.streams(litellm, self.name):  # litellm would ask for a document, and cut it into pieces
+                del request["stream"]
+                request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
+            return to_responses(request, messages, form, reasons=reasons, summary=self._has_summary)
+        request["messages"] = to_wire(messages, form)
+        return cache.mark(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
         prices = self.prices or site_prices(self.name, collector.model)
@@ -288,6 +342,8 @@ def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
     source = getattr(stream, "completion_stream", None)
     if isinstance(source, openai.AsyncStream):
         return sse.chunks(source), True
+    if hasattr(stream, "stream_iterator"):  # of Responses
+        return sse.chunks(stream), True
     return life.chunks(stream), False
 
 

@@ -50,17 +50,39 @@ class Fault(NamedTuple):
 
 
 def unknown(name: str) -> Fault | None:
-    """The fault of a name without a provider that litellm does not know."""
+    """The fault of a name that litellm does not know, or whose provider is one that it knows, misspelt."""
     models, rules = _listed()
     litellm = sys.modules.get("litellm")  # the site may have given it more names
-    if "/" in name or not models or any(name in getattr(litellm, of, ()) for of in ("model_cost", "model_alias_map")):
+    known = (models, *(getattr(litellm, of, ()) for of in ("model_cost", "model_alias_map")))
+    if not models or any(name in names for names in known):
         return None
-    if name in models or f"vertex_ai/{name}" in models or _KNOWN_PARTS.search(name) or _by_rule(name, rules):
+    if "/" in name:
+        return _misspelt(name, getattr(litellm, "provider_list", ()))
+    if f"vertex_ai/{name}" in models or _KNOWN_PARTS.search(name) or _by_rule(name, rules):
         return None
     close = [full for full in models if full.endswith(f"/{name}")]
     close = close or get_close_matches(name.lower(), [*models, REHEARSAL], 1)
     fix = f"Did you mean {close[0]!r}?" if close else f"write its provider before it, for example 'openai/{name}'"
     return Fault(f"Unknown model {name!r}", fix, "UnknownModelError")
+
+
+def _misspelt(name: str, more: Collection[str]) -> Fault | None:
+    provider, _, model = name.partition("/")
+    known = {*KEYS, *more, *(row[0] for row in _listed()[0].values())}
+    close = None if provider in known else get_close_matches(provider, known, 1, 0.8)
+    if not close:
+        return None
+    fix = f"Did you mean '{close[0]}/{model}'?"
+    return Fault(f"Unknown provider {provider!r} of the model {name!r}", fix, "UnknownModelError")
+
+
+def doubt(name: str) -> str:
+    """What is odd about a name that only a rule for new names knows: it may be a new model or a typo."""
+    models, rules = _listed()
+    if "/" in name or name in models or not _by_rule(name, rules):
+        return ""
+    close = get_close_matches(name, models, 1)
+    return f"the model {name!r} is not in litellm's price list" + (f". Did you mean {close[0]!r}?" if close else "")
 
 
 def no_key(name: str, variables: Collection[str] | None = None) -> Fault | None:

@@ -55,7 +55,9 @@ def _chunk(stream: Any, data: str) -> dict[str, Any]:
         raise _error(stream, f"the provider sent a piece that is not JSON: {data[:200]}", None) from None
     if not isinstance(chunk, dict):
         raise _error(stream, f"the provider sent a piece that is no object: {data[:200]}", None)
-    error = chunk if chunk.get("object") == "error" else chunk.get("error")
+    error = chunk.get("error") or (chunk["response"].get("error") if isinstance(chunk.get("response"), dict) else None)
+    if "error" in (chunk.get("object"), chunk.get("type")):
+        error = error or chunk
     if error:
         body = error if isinstance(error, Mapping) else {"message": str(error)}
         raise _error(stream, str(body.get("message") or "the provider sent an error in its stream"), dict(body))

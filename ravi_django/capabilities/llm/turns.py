@@ -19,6 +19,8 @@ Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
+SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
+
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_OF_MISTRAL = re.compile(r"[A-Za-z0-9]{9}")
@@ -32,6 +34,16 @@ def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -
     if family == "mistral":
         return call_id if _ID_OF_MISTRAL.fullmatch(call_id) else digest[:9]
     return call_id if _ID.fullmatch(call_id) else f"call_{digest[:24]}"
+
+
+def unsigned(message: ChatMessage) -> ChatMessage:
+    """The message without what a model has signed, for a provider that refuses it."""
+    content = [
+        block.model_copy(update={"origin": None}) if isinstance(block, ToolUseBlock) else block
+        for block in message.content
+        if not (getattr(block, "signature", None) or getattr(block, "type", "") in SIGNED)
+    ]
+    return message.model_copy(update={"content": content})
 
 
 def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMessage]:
@@ -104,10 +116,14 @@ def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[st
 
 
 def _call(block: ToolUseBlock, family: str) -> dict[str, Any]:
+    call_id = id_for(family, block.call_id, block.origin)
+    return {"id": call_id, "type": "function", "function": function(block, family)}
+
+
+def function(block: ToolUseBlock, family: str) -> dict[str, str]:
+    """The name and the arguments of a call; its own family gets their text as it came."""
     origin = block.origin if block.origin and block.origin.get("family") == family else {}
-    arguments = origin.get("arguments") or arguments_text(block.arguments)
-    function = {"name": _tool_name(block), "arguments": arguments}
-    return {"id": id_for(family, block.call_id, origin), "type": "function", "function": function}
+    return {"name": _tool_name(block), "arguments": origin.get("arguments") or arguments_text(block.arguments)}
 
 
 def _tool_name(block: ToolUseBlock) -> str:

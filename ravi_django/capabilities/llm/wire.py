@@ -44,6 +44,7 @@ class Form:
     addresses: Addresses = "public"
     tool_images: bool = True  # images and documents that its tools return are sent
     video: bool = False
+    endpoint: str = ""  # of OpenAI's Responses: a digest of server and key, which alone can read its reasoning
 
 
 _ANY = Form()
@@ -67,7 +68,7 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
     for message in messages:
         parts, media = _converted(message, form, key)
         if message.role is Role.ASSISTANT:
-            ids.update(_other_ids(message, form.family))
+            ids.update(other_ids(message, form.family))
         shown += media
         for part in parts:
             if shown and part["role"] != "tool":
@@ -77,11 +78,11 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
                 call_id = part["tool_call_id"]
                 part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
             if not (wire and _joined(wire[-1], part, form)):
-                wire.append(_fresh(part))
+                wire.append(fresh(part))
     return [*wire, _shown(shown)] if shown else wire
 
 
-def _other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
+def other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
     for call in message.tool_calls:
         if call.origin and (other := turns.id_for(family, call.call_id, call.origin)) != call.call_id:
             yield call.call_id, other
@@ -92,7 +93,7 @@ def tools_to_wire(options: GenerationOptions) -> dict[str, Any]:
     if not options.tools:
         return {}
     request: dict[str, Any] = {
-        "tools": [{"type": "function", "function": _fresh(schema)} for schema in options.tool_schemas]
+        "tools": [{"type": "function", "function": fresh(schema)} for schema in options.tool_schemas]
     }
     if options.tool_choice in _CHOICE_WORDS:
         request["tool_choice"] = options.tool_choice
@@ -126,12 +127,12 @@ def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
     if isinstance(last["content"], list) or isinstance(part["content"], list):  # litellm joins Claude's
         return False
     content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
-    last |= {**_fresh(part), "content": content or None}
+    last |= {**fresh(part), "content": content or None}
     return True
 
 
 def _shown(media: list[dict[str, Any]]) -> WireMessage:
-    return {"role": "user", "content": _fresh(media)}
+    return {"role": "user", "content": fresh(media)}
 
 
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
@@ -152,13 +153,13 @@ def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
 
 
 def _result(result: ToolResultBlock, form: Form) -> str | list[dict[str, Any]]:
-    text = _result_text(result)
+    text = result_text(result)
     if form.family == "anthropic" and form.tool_images and (media := media_of(result.content, form)):
         return [*([{"type": "text", "text": text}] if text else []), *media]
     return text
 
 
-def _result_text(result: ToolResultBlock) -> str:
+def result_text(result: ToolResultBlock) -> str:
     text = text_of_blocks(result.content)
     if result.is_error and not text.lower().startswith("error"):
         return f"Error: {text}"  # the format has no flag for it
@@ -171,12 +172,12 @@ def _named(message: ChatMessage, wire: WireMessage) -> WireMessage:
     return wire
 
 
-def _fresh(value: Any) -> Any:
+def fresh(value: Any) -> Any:
     """A copy of a JSON value: litellm changes its arguments for some providers."""
     if isinstance(value, dict):
-        return {key: _fresh(item) if isinstance(item, dict | list) else item for key, item in value.items()}
+        return {key: fresh(item) if isinstance(item, dict | list) else item for key, item in value.items()}
     if isinstance(value, list):
-        return [_fresh(item) if isinstance(item, dict | list) else item for item in value]
+        return [fresh(item) if isinstance(item, dict | list) else item for item in value]
     return value
 
 
@@ -187,7 +188,7 @@ PDF = "application/pdf"
 
 def parts_of(blocks: Sequence[ContentBlock], form: Form) -> str | list[dict[str, Any]]:
     """The parts of a message; one str if all are text."""
-    parts = [_part(block, form) for block in blocks]
+    parts = [part_of(block, form) for block in blocks]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts if part["text"])
     return [part for part in parts if part.get("text") != ""]
@@ -195,11 +196,11 @@ def parts_of(blocks: Sequence[ContentBlock], form: Form) -> str | list[dict[str,
 
 def media_of(blocks: Sequence[ContentBlock], form: Form) -> list[dict[str, Any]]:
     """The parts of the images and documents among the blocks, without those that are sent as text."""
-    parts = (_part(block, form) for block in blocks if isinstance(block, ImageBlock | DocumentBlock))
+    parts = (part_of(block, form) for block in blocks if isinstance(block, ImageBlock | DocumentBlock))
     return [part for part in parts if part["type"] != "text"]
 
 
-def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
+def part_of(block: ContentBlock, form: Form) -> dict[str, Any]:
     match block:
         case ImageBlock() if address := _address(block, form):
             image = {"url": address} | ({"detail": block.detail} if block.detail else {})
@@ -213,20 +214,20 @@ def _part(block: ContentBlock, form: Form) -> dict[str, Any]:
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
         case DocumentBlock(url=str() as url) if not _passes(url, form) or form.family == "openai":
-            return {"type": "text", "text": _readable(block)}  # OpenAI accepts no URL here
+            return {"type": "text", "text": readable(block)}  # OpenAI accepts no URL here
         case DocumentBlock(url=str() as url) if form.family == "anthropic":
             return {"type": "file", "file": {"file_id": url}}  # a `format` would make it an uploaded file
         case DocumentBlock(url=str() as url):
             return {"type": "file", "file": {"file_id": url} | ({"format": block.mime_type} if block.mime_type else {})}
         case _:
-            return {"type": "text", "text": _readable(block)}
+            return {"type": "text", "text": readable(block)}
 
 
 def text_of_blocks(blocks: Iterable[ContentBlock]) -> str:
-    return "\n".join(text for text in map(_readable, blocks) if text)
+    return "\n".join(text for text in map(readable, blocks) if text)
 
 
-def _readable(block: ContentBlock) -> str:
+def readable(block: ContentBlock) -> str:
     match block:
         case TextBlock():
             return block.text
@@ -240,7 +241,7 @@ def _readable(block: ContentBlock) -> str:
             return f"[image: {alt}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
             return f"[{block.type}: {words}]"
-        case UnknownBlock(type="redacted_thinking" | "reasoning_details"):
+        case UnknownBlock(type=kind) if kind in turns.SIGNED:
             return ""
         case _:
             return text_of([block])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 from contextlib import aclosing
@@ -26,6 +27,7 @@ from ravi_django.runtime import Runtime
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people import mail
+from ravi_django.runtime.runs import failures
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import reading
 from ravi_django.services.shapes import RunSerializer
@@ -58,6 +60,8 @@ class Command(BaseCommand):
         asked = {"session": session and session.id, "user": user or (session and session.owner)}
         try:
             specs.find_or_list(agent)
+            if not (options["traceback"] or failures.runs_log.hasHandlers()):
+                failures.runs_log.addHandler(logging.NullHandler())  # the last line says it
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 inline = conf.ENGINE == "inline"
                 runner.run(self._inline(agent, text, asked) if inline else self._watched(agent, text, asked))

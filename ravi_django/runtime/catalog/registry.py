@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -114,8 +117,7 @@ def _check(agent: Agent) -> None:
         raise InvalidInputError(f"{agent.__name__} is a class; register an object of it: register({agent.__name__}(…))")
     if not isinstance(getattr(agent, "id", None), AgentId):
         raise InvalidInputError(f"{agent!r} needs an attribute id of type AgentId", field="id")
-    if not callable(getattr(agent, "run", None)):
-        raise InvalidInputError(f"agent {agent.id} needs a method: async def run(self, ctx, inbox)", field="run")
+    _check_run(agent, getattr(agent, "run", None))
     _check_chains(agent)
     context: Any = getattr(agent, "context", None)
     if isinstance(name := getattr(agent, "model", None), str):
@@ -127,6 +129,18 @@ def _check(agent: Agent) -> None:
 
         context.history = DjangoHistoryProvider()
     checked_names(getattr(agent, "public_signals", ()))
+
+
+def _check_run(agent: Agent, run: Any) -> None:
+    fix = "write async def run(self, ctx, inbox)"
+    if not any(map(inspect.iscoroutinefunction, (run, inspect.unwrap(run)))):
+        text = f"agent {agent.id} has no async method run (a decorator of one needs functools.wraps): {fix}"
+        raise InvalidInputError(text, field="run")
+    try:
+        inspect.signature(run).bind("ctx", "inbox")
+    except TypeError as error:
+        text = f"run of agent {agent.id} cannot take ctx and inbox ({error}): {fix}"
+        raise InvalidInputError(text, field="run") from None
 
 
 def set_model(agent: Any, model: Any) -> None:
@@ -231,13 +245,20 @@ def get_agent(address: AgentId | str) -> Agent:
     try:
         return _agents[str(address)]
     except KeyError:
-        raise AgentNotFoundError(address) from None
+        raise AgentNotFoundError(address, hint_for(address, _agents)) from None
 
 
 def hint_for(address: object, known: Iterable[str]) -> str:
     """What AgentNotFoundError says about the agents that there are; nothing if there are none."""
     names = sorted(known)
     return f"{did_you_mean(address, names) or '.'} Registered agents: {listed(names)}" if names else ""
+
+
+def near_key(key: object, known: Iterable[str]) -> str:
+    """The end of an error about an address without a type: `. Did you mean 'react/helper'?`"""
+    by_key = {name.rpartition("/")[2]: name for name in sorted(known)}
+    near = get_close_matches(str(key)[:100], by_key, 1)
+    return f". Did you mean {by_key[near[0]]!r}?" if near else ""
 
 
 def known_addresses() -> list[str]:
@@ -271,3 +292,12 @@ def autodiscover() -> None:
         for module in iter_modules(getattr(package, "__path__", [])):
             if not module.name.startswith(("_", "test")):
                 import_module(f"{app.name}.{conf.AGENTS_MODULE}.{module.name}")
+
+
+def watch_modules(sender: Any, **kwargs: Any) -> None:
+    """Let `runserver` reload for a new file in <app>/agents/, which changes the folder."""
+    for app in apps.get_app_configs() if conf.AGENTS_MODULE is not None else ():
+        folder = Path(app.path, *conf.AGENTS_MODULE.split("."))
+        if folder.is_dir():
+            sender.watch_dir(folder, "*.py")  # for Watchman
+            sender.extra_files.add(folder)  # Django's own reloader looks at times of known files alone

@@ -30,7 +30,8 @@ from ravi_django.kernel import (
     ToolExecutionResult,
     TopicId,
 )
-from ravi_django.kernel.checks import check_text
+from ravi_django.kernel.checks import check_span, check_text
+from ravi_django.runtime.catalog import registry
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import inbox, pins, waits
 from ravi_django.runtime.lease.effects import Effects
@@ -52,8 +53,14 @@ log = logging.getLogger("ravi.context")
 MAX_NAME = 200  # characters, as the journal's columns
 
 
-def _address(target: RunHandle | AgentId | str) -> RunHandle | AgentId:
-    return AgentId.parse(target) if isinstance(target, str) else target
+def _address(target: Any) -> Any:
+    if not isinstance(target, str):
+        return target
+    try:
+        return AgentId.parse(target)
+    except InvalidInputError as error:  # the note is for the log: owners of runs read the error
+        error.add_note(registry.near_key(target, registry.known_addresses()).strip(". "))
+        raise
 
 
 class DurableContext(RunState):
@@ -98,7 +105,7 @@ class DurableContext(RunState):
         priority: Priority | None = None,
         memory: str = "none",
     ) -> RunHandle:
-        return await children.spawn(self, AgentId.parse(str(target)), boot, priority, memory)
+        return await children.spawn(self, _address(target), boot, priority, memory)
 
     async def ask(
         self,
@@ -116,14 +123,14 @@ class DurableContext(RunState):
     async def send(self, target: AgentId | RunHandle | TopicId | str, message: Message | str) -> None:
         if isinstance(target, TopicId):
             return await self.emit(target, message)
-        target = _address(target)
+        to = _address(target)
         if isinstance(message, Message) and isinstance(message.payload, ControlPayload):
-            await endings.control(self, target, message, message.payload)
+            await endings.control(self, to, message, message.payload)
         else:
-            await asks.send(self, target, message)
+            await asks.send(self, to, message)
 
     async def sleep(self, duration: float | timedelta) -> None:
-        await waits.sleep_until(self, duration if isinstance(duration, timedelta) else timedelta(seconds=duration))
+        await waits.sleep_until(self, timedelta(seconds=check_span("duration", duration)))
 
     async def sleep_until(self, when: datetime | timedelta | float) -> None:
         await waits.sleep_until(self, when)

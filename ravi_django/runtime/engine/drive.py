@@ -27,6 +27,7 @@ from ravi_django.kernel import (
     PermanentError,
     RunMeta,
 )
+from ravi_django.kernel.supervision import DEADLINE
 from ravi_django.models import TERMINAL, Run, Status
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import pinned_spec
@@ -384,7 +385,7 @@ class Driver:
         if meta.deadline is None:
             return None
         remaining = (meta.deadline - active.effects.present()).total_seconds()
-        return self.loop.call_later(max(0.0, remaining), self.cancel, active, settle.DEADLINE)
+        return self.loop.call_later(max(0.0, remaining), self.cancel, active, DEADLINE)
 
 
 def _ended(run: Run, status: Status, outcome: Outcome) -> Run:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Q
 from django.utils.module_loading import import_string
 
 from ravi_django.conf import conf
 from ravi_django.kernel import Agent, AgentId, Message, RunWaitsError
-from ravi_django.models import HumanRequest, Run
-from ravi_django.runtime.engine.worker import get_worker, has_worker, release_at_exit
+from ravi_django.kernel.checks import check_span
+from ravi_django.models import Run
+from ravi_django.runtime.engine.worker import get_worker, has_worker
 from ravi_django.runtime.lifecycle.submit import submit
 from ravi_django.runtime.runs import results, workers
 
@@ -33,6 +33,8 @@ def run_sync(
     the request, then call `run.result()`. Raises TimeoutError after `timeout` seconds, without stopping the run.
     Raises RuntimeError inside a transaction and on an event loop, and the errors of `submit`.
     """
+    if timeout is not None:
+        check_span("timeout", timeout)
     results.refuse_to_wait("run_sync()", "await asyncio.to_thread(run_sync, …)")
     if conf.ENGINE == "manual":
         run = submit(agent, input, user=user, **options)
@@ -43,7 +45,6 @@ def run_sync(
             worker = get_worker()
             if conf.ENGINE != "inline":  # there it looks and sweeps already
                 worker.keep_looking(sweeping=True)
-            release_at_exit()
         run = submit(agent, input, user=user, **options)
         if is_here:
             get_worker().hint(run.id)
@@ -53,8 +54,7 @@ def run_sync(
 
 def _refuse_request(run: Run) -> None:
     """Raise RunWaitsError if the run, or one below it, waits for a person."""
-    tree = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run), status=HumanRequest.Status.PENDING)
-    if (request := tree.order_by("id").first()) is not None:
+    if (request := results.request_of(run)) is not None:
         raise RunWaitsError(
             f"run {run.id} waits for a person: {request.kind} {request.id} ({request.text or request.tool}); "
             "call ravi_django.answer with that id, then run.result()",

@@ -13,17 +13,18 @@ import time
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 from django.db import DatabaseError, connections
 
 from ravi_django.capabilities.llm import warm
-from ravi_django.conf import conf, in_tests
+from ravi_django.conf import conf, in_tests, is_runserver
 from ravi_django.models import Run, Status
 from ravi_django.runtime.catalog import agent_models
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.engine.worker import get_worker, release_at_exit, start_line
+from ravi_django.runtime.engine.worker import get_worker, start_line
 from ravi_django.runtime.runs import workers
 
 log = logging.getLogger("ravi.worker")
@@ -31,8 +32,7 @@ log = logging.getLogger("ravi.worker")
 LOOK_S = 1.0  # between two looks for the tables
 QUIET_S = 5.0  # under autoreload litellm is imported once the code has rested for this long: it takes seconds
 
-_lock = threading.Lock()
-_begun = False
+_begun = threading.Lock()  # held from the first start on
 
 
 def start_with_server() -> None:
@@ -41,12 +41,6 @@ def start_with_server() -> None:
         threading.Thread(target=_start_when_ready, name="ravi-start", daemon=True).start()
     elif sys.argv[1:2] != ["runserver"]:  # not the parent of autoreload, which serves nothing
         request_started.connect(_on_request, dispatch_uid="ravi.start")
-
-
-def is_runserver() -> bool:
-    """Whether this process serves pages by `manage.py runserver`."""
-    reloads = os.environ.get("RUN_MAIN") != "true" and "--noreload" not in sys.argv
-    return sys.argv[1:2] == ["runserver"] and not reloads
 
 
 def _on_request(sender: Any, **kwargs: Any) -> None:
@@ -59,21 +53,18 @@ def _on_request(sender: Any, **kwargs: Any) -> None:
 
 def _start_when_ready() -> None:
     """Start the worker once the apps are loaded and the tables exist."""
-    global _begun
     apps.ready_event.wait()
-    if conf.ENGINE != "inline":
+    if conf.ENGINE != "inline" or not _begun.acquire(blocking=False):
         return
-    with _lock:
-        if _begun:
-            return
-        _begun = True
     while not _has_tables():
         time.sleep(LOOK_S)
     if is_runserver():
         _expire_leases_of_dead_processes()
     line = start_line(get_worker().engine)
-    sys.stderr.write(f"{line}\n") if is_runserver() else log.info("%s", line, extra={"action": "worker.start"})
-    release_at_exit()
+    if not is_runserver():
+        line += "; it starts with the first request: manage.py ravi_worker executes runs without one"
+    is_development = is_runserver() or settings.DEBUG  # whose log shows no INFO of this app
+    sys.stderr.write(f"{line}\n") if is_development else log.info("%s", line, extra={"action": "worker.start"})
     agent_models.log_faults()
     if os.environ.get("RUN_MAIN") == "true":
         time.sleep(QUIET_S)

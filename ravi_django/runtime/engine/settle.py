@@ -18,6 +18,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, DeterminismError, HandlerError, KernelError, UncertainEffectError
 from ravi_django.kernel.errors import message_of
 from ravi_django.kernel.json_values import storable
+from ravi_django.kernel.supervision import DEADLINE
 from ravi_django.models import Run, Status
 from ravi_django.runtime.budgets import ledger
 from ravi_django.runtime.journal import append, fence
@@ -31,8 +32,6 @@ from ravi_django.runtime.lifecycle.generations import Occupied
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.runs.failures import trace_of
 from ravi_django.runtime.runs.waking import RELEASED, ready
-
-DEADLINE = "deadline passed"
 
 
 class NotDrivable(Exception):

@@ -90,14 +90,14 @@ class Worker:
         self.engine.draining = True
 
     def close(self, drain_s: float | None = None, timeout_s: float | None = None) -> None:
-        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread. Raises TimeoutError after
-        `timeout_s`."""
+        """Drain for `drain_s` seconds (None: DRAIN_S), then end the loop and the thread; at most `timeout_s`."""
         if not self._thread.is_alive():
             return
         if self._keeper is not None:
             self._keeper.cancel()
         background.stop()
-        asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self.engine.close(drain_s), self._loop).result(timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
@@ -117,12 +117,14 @@ _lock = threading.Lock()
 
 
 def get_worker() -> Worker:
-    """This process's worker; started by the first call."""
+    """This process's worker; started by the first call. Its leases are released when the process ends."""
     global _worker
     with _lock:
         if _worker is None:
             _worker = Worker()
             hints.register_cancel(_worker.cancel)
+            atexit.unregister(close_worker)  # of an earlier worker
+            atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
             if conf.ENGINE == "inline":  # no other process sweeps
                 _worker.keep_looking(sweeping=True)
         return _worker
@@ -141,11 +143,6 @@ def close_worker(drain_s: float | None = None, timeout_s: float | None = None) -
         hints.register_cancel(None)
     if worker is not None:
         worker.close(drain_s, timeout_s)
-
-
-def release_at_exit() -> None:
-    """When this process ends, release the leases of its worker within `RELEASE_S`, without a drain."""
-    atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
 
 
 def _after_fork() -> None:

@@ -1,10 +1,9 @@
-"""Store an uploaded file, recognise its media type by its content, refer to it from a run, and delete it."""
+"""Store an uploaded file, refer to it from a run, and delete it."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,40 +27,7 @@ from ravi_django.kernel.checks import did_you_mean
 from ravi_django.models import RaviFile, Run, Session
 from ravi_django.models.files import path_of
 from ravi_django.runtime.db import clock
-
-TEXT = "text/plain"
-_MAGIC = {  # how each type begins
-    "image/png": rb"\x89PNG\r\n\x1a\n",
-    "image/jpeg": rb"\xff\xd8\xff",
-    "image/gif": rb"GIF8[79]a",
-    "image/webp": rb"RIFF.{4}WEBP",
-    "application/pdf": rb"%PDF-",
-    "audio/wav": rb"RIFF.{4}WAVE",
-    "audio/mpeg": rb"ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]",  # a tag, or a frame of layer III
-    "video/mp4": rb".{4}ftyp(?:iso[m2-6]|mp4[12]|avc1|M4V |dash)",
-    "video/webm": rb"\x1a\x45\xdf\xa3.{0,60}?webm",
-}
-_PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _MAGIC.items()}
-_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
-KNOWN = (*_MAGIC, TEXT)
-
-
-def type_of(content: bytes) -> str:
-    """The media type; "" if it is not in KNOWN. HTML, SVG and other texts are plain text."""
-    for name, pattern in _PATTERNS.items():
-        if pattern.match(content):
-            return name
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return ""
-    return TEXT if text and not _NO_TEXT.search(text) else ""
-
-
-def kind_of(media_type: str) -> str:
-    """The type of the content block for a file: image, audio, video or document."""
-    kind = media_type.partition("/")[0]
-    return kind if kind in ("image", "audio", "video") else "document"
+from ravi_django.runtime.files.contents import KNOWN, fitted, fitted_block, kind_of, type_of
 
 
 def setting(name: str) -> Any:
@@ -111,8 +77,8 @@ def max_bytes() -> int:
 
 
 def upload(user: Any, given: File[bytes]) -> RaviFile:
-    """Store a file of `user`. Raises InvalidInputError for other types than RAVI["FILES"] allows, InputTooLargeError
-    for a file that is too big or does not fit into the space of the user."""
+    """Store a file of `user`, an image in the size that all providers accept. Raises InvalidInputError for other types
+    than RAVI["FILES"] allows, InputTooLargeError for a file that is too big or does not fit into the user's space."""
     if (given.size or 0) > max_bytes():
         raise InputTooLargeError(f"a file has at most {setting('max_mb')} MB", field="file")
     content = given.read()
@@ -120,7 +86,8 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
     if found not in setting("types"):
         allowed = ", ".join(setting("types"))
         raise InvalidInputError(f"the content is {found or 'of no known type'}; allowed: {allowed}", field="file")
-    row = RaviFile(owner=user, name=given.name or found, type=found, size=len(content))
+    content, media_type, pages = fitted(content, found)
+    row = RaviFile(owner=user, name=given.name or found, type=media_type, size=len(content), pages=pages)
     row.sha256 = hashlib.sha256(content).hexdigest()
     row.content = path_of(row, row.name)
     with transaction.atomic():
@@ -146,13 +113,13 @@ def upload(user: Any, given: File[bytes]) -> RaviFile:
 
 
 def resolve(message: Message, owner: Any) -> tuple[Message, list[UUID]]:
-    """The message with name, type and size of each file that it names, and the ids of the files. Raises
-    InvalidInputError for a file that `owner` may not use."""
+    """The message with name, type and size of each file that it names and its inline images scaled, and the ids of the
+    files. Raises InvalidInputError for a file that `owner` may not use."""
     payload = message.payload
-    if not isinstance(payload, ChatPayload) or not (names := payload.message.files):
+    if not isinstance(payload, ChatPayload) or not payload.message.has_media:
         return message, []
-    rows = rows_of(names, owner)
-    blocks = list(payload.message.content)
+    rows = rows_of(payload.message.files, owner)
+    blocks = [fitted_block(block, conf.MAX_INPUT_BYTES) for block in payload.message.content]
     ids: list[UUID] = []
     for index, block in enumerate(blocks):
         if (name := getattr(block, "file", None)) is None:

@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Subquery, When
 
 from ravi_django.agents.memory.history import page_among, window_among, window_of
-from ravi_django.agents.memory.transcript import OURS, close_dangling, is_users, keeps_of
+from ravi_django.agents.memory.transcript import OURS, POSITION, close_dangling, is_users, keeps_of
 from ravi_django.db import transaction
 from ravi_django.kernel import AgentId, ChatMessage, Role, ToolResultBlock
 from ravi_django.models import Session, Turn
@@ -194,7 +194,9 @@ def _message(agent: str, row: Any) -> ChatMessage:
     name = row.name or None
     if row.agent != agent and row.role == Role.ASSISTANT:
         content, name = [block for block in content if block["type"] == "text"], name_of(row.agent)
-    return ChatMessage.model_validate({"role": row.role, "content": content, "name": name, "metadata": metadata})
+    message = ChatMessage.model_validate({"role": row.role, "content": content, "name": name, "metadata": metadata})
+    message._wire[POSITION] = row.position
+    return message
 
 
 def _view(agent: str, rows: Sequence[Any]) -> list[ChatMessage]:
@@ -346,8 +348,10 @@ def read_remembered(
     ids = [str(session_id) for (session_id, _, ended_at), _ in groups if ended_at is not None]
     messages: list[ChatMessage] = []
     last_end = None
-    for place, ((_, created_at, ended_at), group) in enumerate(groups):
+    for place, ((group_id, created_at, ended_at), group) in enumerate(groups):
         of_group = [_message(str(agent_id), row) for row in group]
+        for message in of_group:  # positions are those of one session
+            message._wire[POSITION] += group_id.int << 64
         if place < len(ids) - SESSIONS:
             of_group = [message for message in of_group if keeps_of(message) is not None]
         elif ended_at and last_end and created_at < last_end:  # its summaries do not cover the turns of that sibling

@@ -116,6 +116,8 @@ class RunState:
 
     @property
     def user(self) -> Any:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("ctx.user reads the database, which would block the event loop: use `await ctx.auser()`")
         return None if self.user_id is None else get_user_model()._default_manager.filter(pk=self.user_id).first()
 
     async def auser(self) -> Any:

@@ -45,23 +45,16 @@ from ravi_django.runtime.runs import failures
 _RUNTIME_ERRORS = (CancellationError, LeaseLostError)  # the lease's end: no middleware may swallow them
 
 
-def _called(agent: Agent, ctx: RunContext, inbox: list[Message]) -> Awaitable[Any]:
-    running: Any = agent.run(ctx, inbox)
-    if not inspect.isawaitable(running):
-        raise TypeError(f"run of {agent.id} is not async: write async def run(self, ctx, inbox)")
-    return running
-
-
 async def run_agent(agent: Agent, ctx: RunState, inbox: list[Message]) -> Any:
     """The agent's `run`, inside its agent-level middlewares."""
     if not ctx.middleware.agent:
-        return await _called(agent, cast(RunContext, ctx), inbox)
+        return await agent.run(cast(RunContext, ctx), inbox)
     context = AgentRunContext(agent.id, cast(RunContext, ctx), list(inbox))
     returned: Any = None
 
     async def final() -> None:
         nonlocal returned
-        returned = context.result = await _called(agent, context.ctx, context.inbox)
+        returned = context.result = await agent.run(context.ctx, context.inbox)
 
     try:
         await ctx.middleware.run_agent(context, final)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
 from ravi_django.capabilities.llm import fallback
 from ravi_django.capabilities.llm.loading import aload_litellm
@@ -56,14 +57,29 @@ async def stream(
         ctx.effects.outlet.progress(AgentStep.THINKING, about)
     size, has_media = ctx.view_digest.costs(messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
+    shown = _Shown(ctx.effects, path) if show else None
+    refusal: ModelError | None = None
     async with process_bytes.holding(call.held(size)):
-        return await _streamed(ctx, model, call, options, _Shown(ctx.effects, path) if show else None, moved)
+        while True:  # without the media that the model refuses: each later message would fail too
+            try:
+                response = await _streamed(ctx, model, call, options, shown, moved)
+                break
+            except ModelError as error:
+                refusal, smaller = refusal or error, media.without_refused(call, error)
+            if smaller is None:
+                raise refusal
+            call = smaller
+    if call.refused:
+        await ctx.effects.run_sync(media.remember, call, moved[-1]["to"] if moved else model.name)
+    return response
 
 
 async def _with_media(ctx: RunState, model: ChatModel, messages: Sequence[ChatMessage]) -> media.CallMedia:
     fetches = getattr(model, "fetches_addresses", None)
     address_bytes = media.ADDRESS_BYTES if fetches is not None and await fetches() else 0
-    call: media.CallMedia = await ctx.effects.run_sync(media.choose, messages, ctx.effects.lease.run, address_bytes)
+    call: media.CallMedia = await ctx.effects.run_sync(
+        media.choose, messages, ctx.effects.lease.run, model.name, address_bytes
+    )
     return call
 
 
@@ -110,11 +126,16 @@ class _Shown:
         self._restarts = 0
         self._has_text = False  # in this attempt
         self._tools: set[int] = set()  # calls of this attempt that were shown
+        shown = _task_shown.get()
+        self._texts: list[str] = [] if shown is None else shown  # of this attempt
+        self._texts.clear()
 
     def take(self, event: ModelEvent) -> None:
         match event:
             case TextDelta() | ReasoningDelta():
                 self._has_text = True
+                if event.type == "text.delta":
+                    self._texts.append(event.text)
                 self._delta(event.type, event.text)
             case ToolCallDelta() if event.name and event.index not in self._tools:
                 self._tools.add(event.index)
@@ -122,6 +143,7 @@ class _Shown:
             case StreamRestart():
                 self._restarts += 1
                 self._tools.clear()
+                self._texts.clear()
                 if self._has_text:  # remove the text of the failed attempt
                     self._has_text = False
                     self._delta("text.delta", "")

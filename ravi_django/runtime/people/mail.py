@@ -17,9 +17,10 @@ import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 from uuid import UUID
 
+from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core import mail as django_mail
 from django.core.mail import EmailMultiAlternatives
@@ -32,7 +33,7 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext as _, gettext_lazy
 
 from ravi_django.capabilities.llm.errors import redact
-from ravi_django.conf import conf
+from ravi_django.conf import conf, is_runserver
 from ravi_django.db import transaction
 from ravi_django.kernel import NotFoundError
 from ravi_django.kernel.visible import money, visible
@@ -59,8 +60,11 @@ def path_to(name: str, **kwargs: Any) -> str:
 
 
 def socket(name: str = "") -> str:
-    """The path of one of the app's sockets, or of all of them, for a page that is being served."""
+    """The path of one of the app's sockets, or of all of them, for a page that is being served. Empty under Django's
+    `runserver`, which has no sockets: a page that tried one would fill the log."""
     path = f"{conf.SOCKET_PATH.rstrip('/')}/"
+    if is_runserver() and not (urlsplit(path).netloc or apps.is_installed("daphne")):
+        return ""
     return urljoin(get_script_prefix(), f"{path}{name}/" if name else path)
 
 

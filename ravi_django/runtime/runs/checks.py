@@ -33,6 +33,8 @@ from ravi_django.kernel.checks import check_seconds, check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.kernel.json_values import check_json
 from ravi_django.models import Session
+from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.catalog.registry import near_key
 from ravi_django.runtime.db import clock
 from ravi_django.users import has
 
@@ -43,7 +45,10 @@ MESSAGE_MEDIA = 20  # images, recordings, videos and documents of one message: u
 
 def address_of(agent: Agent | AgentId | str) -> AgentId:
     if isinstance(agent, str):
-        agent = AgentId.parse(agent)
+        try:
+            agent = AgentId.parse(agent)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}{near_key(agent, specs.known_agents())}", field="agent") from None
     address = agent if isinstance(agent, AgentId) else getattr(agent, "id", None)
     if isinstance(address, AgentId):
         return address
@@ -191,7 +196,8 @@ def budget_of(value: ExecutionBudget | Mapping[str, Any] | None) -> dict[str, An
         budget = ExecutionBudget.model_validate(value)
     except ValidationError as error:
         known, names = ExecutionBudget.model_fields, list(value) if isinstance(value, Mapping) else []
-        near = next((did_you_mean(name, known) for name in names if name not in known), "")
+        unknown = next((name for name in names if name not in known), "")
+        near = unknown and (did_you_mean(unknown, known, 0.75) or f"; a budget has {', '.join(known)}")
         raise InvalidInputError(f"budget: {first_error(error)}{near}", field="budget") from None
     return budget.model_dump(exclude_none=True, exclude_defaults=True) or None
 

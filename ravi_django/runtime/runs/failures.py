@@ -22,7 +22,7 @@ tools_log = logging.getLogger("ravi.tools")
 
 ASYNC_FIX = ": make the tool a plain def, which runs on a thread where the ORM works"
 FRAMES = 30  # of a trace
-A_MINUTE = 10  # lines of one tool and exception; then their number
+A_MINUTE = 10  # lines of one tool and exception
 
 _lock = threading.Lock()
 _lines: dict[tuple[str, str], tuple[float, int]] = {}  # begin of the minute, and lines of it
@@ -88,8 +88,7 @@ def tool_failed(run: Run, tool: str, error: BaseException, *, attempt: int = 1, 
         is_over = now - begun >= 60
         _lines[key] = (now, 1) if is_over else (begun, count + 1)
     extra = {"action": "tool.failed", "run": str(run.id), "agent": run.agent, "tool": tool, "attempt": attempt}
-    if is_over and count > A_MINUTE:
-        tools_log.log(level, "%s: %d more lines of %s were left out", tool, count - A_MINUTE, key[1], extra=extra)
     if is_over or count < A_MINUTE:
         fix = ASYNC_FIX if isinstance(error, SynchronousOnlyOperation) else ""
+        fix += " (the last line of this kind for a minute)" if count + 1 == A_MINUTE and not is_over else ""
         _write(tools_log, level, f"tool {tool} of run {run.id} raised {key[1]}{fix}", error, extra)

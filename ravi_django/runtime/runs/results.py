@@ -9,15 +9,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import Q
 from pydantic_core import to_json
 
 from ravi_django.agents.react.result import ResultRejected, ResultType
 from ravi_django.conf import conf
 from ravi_django.db import connection
 from ravi_django.kernel import InvalidInputError, ResultInvalidError, RunFailedError
-from ravi_django.kernel.checks import seconds_of
+from ravi_django.kernel.checks import check_span
 from ravi_django.kernel.json_values import check_json
-from ravi_django.models import Run, Status
+from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.runtime.catalog import specs
 
 MAX_SCHEMA = 64 * 1024  # bytes
@@ -29,7 +30,7 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
     inside a transaction, which would not see the end, on an event loop, which would stand still, and where nothing runs
     meanwhile. `look` is called with each row of a run that goes on."""
     refuse_to_wait("run.wait()", "await asyncio.to_thread(run.wait)")
-    limit = seconds_of(timeout)
+    limit = None if timeout is None else check_span("timeout", timeout)
     give_up = math.inf if limit is None else time.monotonic() + limit
     pause, most = LOOK_S
     while True:
@@ -38,20 +39,33 @@ def wait(run: Run, timeout: float | timedelta | None = None, *, look: Callable[[
             return run
         look(run)
         if conf.ENGINE == "manual":
-            raise RuntimeError(
-                f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': "
-                "call ravi_django.testing.run_until_idle()"
-            )
+            fix = "call ravi_django.testing.run_until_idle()"
+            if run.waits_for:
+                fix = f"it waits for {_waited_for(run)}: let that happen, then {fix}"
+            raise RuntimeError(f"run {run.id} is {run.status}, and RAVI['ENGINE'] is 'manual': {fix}")
         if time.monotonic() >= give_up:
             raise TimeoutError(f"run {run.id} is {run.status} after {limit:g} s")
         time.sleep(min(pause, max(0.0, give_up - time.monotonic())))
         pause = min(most, 1.5 * pause)
 
 
+def request_of(run: Run) -> HumanRequest | None:
+    """The first pending request of the run, or of one below it."""
+    tree = HumanRequest.objects.filter(Q(run=run) | Q(run__root=run), status=HumanRequest.Status.PENDING)
+    return tree.order_by("id").first()
+
+
+def _waited_for(run: Run) -> str:
+    if (request := request_of(run)) is not None:
+        return f"a person, {request.kind} {request.id} ({request.text or request.tool})"
+    return " ".join(str(value) for value in (run.waits_for or {}).values() if value)
+
+
 def refuse_to_wait(name: str, instead: str) -> None:
     """Raise RuntimeError where a call `name` would wait for ever; `instead` does the same on an event loop."""
     if connection.in_atomic_block:
-        raise RuntimeError(f"{name} is inside a transaction, and a run starts after the commit: wait behind it")
+        fix = "wait behind it, or in a test use TransactionTestCase"
+        raise RuntimeError(f"{name} is inside a transaction, and a run starts after the commit: {fix}")
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(f"{name} would block the event loop: {instead}")
 

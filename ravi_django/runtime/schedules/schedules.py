@@ -129,13 +129,15 @@ def schedule(
 
     Raises InvalidInputError (with `field`), AgentNotFoundError and SessionNotFoundError; then nothing is written.
     """
-    owner = owner_of(user)
+    owner, every_s = owner_of(user), seconds_of(every)
+    if every_s is not None and not isinstance(every_s, int):
+        raise InvalidInputError(f"every is a timedelta or a whole number of seconds, not {every!r}", field="every")
     fields = {
         "agent": str(address_of(agent)),
         "input": input,
         "session": session_of(session, owner),
         "cron": cron,
-        "every_s": seconds_of(every),
+        "every_s": every_s,
         "timezone": timezone,
         "starts_at": moment_of("starts_at", starts_at),
         "jitter_s": seconds_of(jitter_s),

@@ -23,6 +23,7 @@ from ravi_django.kernel.content import (
     ContentBlock,
     DataBlock,
     ErrorBlock,
+    MediaBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -36,6 +37,7 @@ from ravi_django.kernel.flow import FinishAgentResult
 from ravi_django.kernel.json_values import storable
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
+from ravi_django.runtime.files.contents import fitted_block
 from ravi_django.runtime.journal.entries import Entry, NotJson, encode, listed, make_text_blob, plain
 
 MAX_DIGITS = 1000  # of a whole number in structured data
@@ -127,7 +129,9 @@ def _blocks(item: Any) -> list[ContentBlock]:
         case ToolResultBlock():
             return [block for inner in item.content for block in _blocks(inner)]
         case ToolUseBlock():
-            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden"})))]
+            return [_checked(DataBlock(data=item.model_dump(warnings=False, exclude={"hidden", "origin"})))]
+        case MediaBlock():  # an image leaves room for texts beside it
+            return [fitted_block(_checked(item), conf.MAX_RESULT_BYTES * 3 // 4)]
         case Block():
             return [_checked(item)]
     return [TextBlock(text=_text(item))]

@@ -5,7 +5,7 @@ const [FIRST_PAUSE, LONGEST_PAUSE] = [500, 10_000]; // ms before a try after a f
 const LONGEST_RETRY = 120; // s, of the times that the site may ask to wait
 const CALL_TRIES = 4;
 const CALL_TIMEOUT = 60_000; // ms
-const [POLL, PAGE] = [1000, 500]; // ms between two looks at the JSON page, and its frames
+const [POLL, QUIET_POLL, PAGE] = [250, 1000, 500]; // ms between two looks at the JSON page, at most while it has no news; and its frames
 const AWAY = new Set([0, 429, 500, 502, 503, 504]); // statuses that may be different soon
 const [DONE, TOO_MANY] = [1000, 4429]; // codes that close a socket
 const REFUSED = {
@@ -16,7 +16,7 @@ const REFUSED = {
 };
 
 /** @typedef {{seq: number, type: string, run: string, agent: string, [name: string]: any}} Frame */
-/** @typedef {"live" | "lost" | "polled"} State "polled": by HTTP, once a second */
+/** @typedef {"live" | "lost" | "polled"} State "polled": by HTTP */
 /** @typedef {{signal?: AbortSignal, state?: (state: State) => void}} Following `signal` ends it early */
 
 /** An error of the site, a site that cannot be reached, or a run that did not complete. */
@@ -44,12 +44,12 @@ export class Client {
   /** @param {string | URL} url the mount of ravi_django @param {object} [options]
    *  @param {string} [options.token] without it the browser's session is used
    *  @param {string} [options.csrf] for a site whose CSRF cookie scripts cannot read
-   *  @param {string | URL} [options.sockets] the address of the sockets
+   *  @param {string | URL} [options.sockets] the address of the sockets; "": there are none
    *  @param {(text: string, ...values: any[]) => string} [options.t] translates the client's own messages */
   constructor(url, { token = "", csrf = "", sockets = "/ws/ravi/", t } = {}) {
     this.base = new URL(String(url).replace(/\/*$/, "/"), globalThis.location?.href);
-    this.sockets = new URL(String(sockets).replace(/\/*$/, "/"), this.base);
-    this.sockets.protocol = this.sockets.protocol.replace("http", "ws");
+    this.sockets = sockets && new URL(String(sockets).replace(/\/*$/, "/"), this.base);
+    if (this.sockets) this.sockets.protocol = this.sockets.protocol.replace("http", "ws");
     this.#token = token && !token.includes(" ") ? `Token ${token}` : token;
     this.#csrf = csrf;
     this.#t = t ?? ((text, ...values) => text.replace(/%s/g, () => String(values.shift())));
@@ -117,18 +117,19 @@ export class Client {
       yield* this.socket(() => `runs/${run}/?after=${place.seq}`, { signal, state, once: true });
       if (place.isEnd || signal?.aborted) return;
       try {
-        while (!signal?.aborted) {
+        for (let pause = POLL; !signal?.aborted; pause = Math.min(1.25 * pause, QUIET_POLL)) {
           const page = await this.#call("GET", `runs/${run}/events/?after=${place.seq}&limit=${PAGE}`, undefined, signal);
           state("polled");
           yield* page.results;
           if (page.done) return;
-          if (page.results.length < PAGE) await sleep(POLL, signal);
+          if (page.results.length) pause = POLL;
+          if (page.results.length < PAGE) await sleep(pause, signal);
         }
       } catch (error) {
         if (signal?.aborted) return;
         if (!AWAY.has(error.status)) throw error;
         state("lost");
-        await sleep(5 * POLL, signal);
+        await sleep(5 * QUIET_POLL, signal);
       }
     }
   }
@@ -139,7 +140,7 @@ export class Client {
    *  @param {Following & {once?: boolean}} [following] @returns {AsyncGenerator<Frame>} */
   async *socket(path, { signal, state = () => {}, once = false } = {}) {
     let opened = false;
-    for (let pause = FIRST_PAUSE; globalThis.WebSocket && !signal?.aborted; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+    for (let pause = FIRST_PAUSE; globalThis.WebSocket && this.sockets && !signal?.aborted; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
       let code = 0;
       try {
         for await (const news of newsOf(await this.#address(path(), signal), signal)) {

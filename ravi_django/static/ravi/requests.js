@@ -124,5 +124,5 @@
     document.addEventListener("keydown", jump);
     document.querySelectorAll("[data-ravi-script-only]").forEach(function (note) { note.hidden = false; });
   }
-  if (inbox && "WebSocket" in window && !isLeftAlone()) connect();
+  if (inbox && script.dataset.socket && "WebSocket" in window && !isLeftAlone()) connect();
 })();

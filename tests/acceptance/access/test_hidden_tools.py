@@ -25,7 +25,6 @@ from ravi_django import answer, register, tool
 from ravi_django.agents import ReActAgent
 from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
-from ravi_django.checks import check_hidden_tools
 from ravi_django.kernel import (
     HumanInput,
     InvalidInputError,
@@ -38,6 +37,7 @@ from ravi_django.middleware import AuditLog
 from ravi_django.models import HumanRequest, OutboxEvent, Run, StreamFrame
 from ravi_django.routing import websocket_urlpatterns
 from ravi_django.signals import request_opened
+from ravi_django.site_checks import check_hidden_tools
 from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.tools import ReadResultTool
 from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of

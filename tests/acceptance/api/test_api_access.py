@@ -122,6 +122,19 @@ def test_a_token_of_an_active_user_lets_in(user: Any) -> None:
     assert Client().get("/ravi/runs/", headers={"Authorization": f"Token {key}"}).status_code == 401
 
 
+def test_a_401_says_what_the_site_accepts(settings: Any) -> None:
+    def said() -> str:
+        return str(error_of(Client().get("/ravi/runs/"))["message"])
+
+    page = "the session cookie and X-CSRFToken of a page of this site"
+    settings.RAVI = {**settings.RAVI, "API_AUTHENTICATION": None}
+    assert said() == f"no credentials: send the header Authorization: Token … or {page}"
+    settings.RAVI = {**settings.RAVI, "API_AUTHENTICATION": ["rest_framework.authentication.SessionAuthentication"]}
+    assert said() == (
+        f"no credentials: send {page}; for programs add rest_framework.authtoken to INSTALLED_APPS and make a token"
+    )
+
+
 def test_a_session_needs_the_csrf_token_to_write(user: Any, agent: str, written: Any) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(user)

@@ -274,7 +274,7 @@ def test_a_finished_run_is_read_in_all_its_parts(client: APIClient, agent: str, 
     with django_assert_num_queries(3):
         messages = client.get(f"/ravi/sessions/{run['session']}/messages/").json()["results"]
     assert [row["role"] for row in messages] == ["user", "assistant", "tool", "assistant"]
-    assert all(set(row) == {"id", "role", "content", "run", "created_at"} for row in messages)
+    assert all(set(row) == {"id", "role", "content", "run", "interrupted", "created_at"} for row in messages)
     assert messages[0]["content"] == [{"type": "text", "text": "6 * 7?"}]
     assert messages[-1]["content"][0]["text"] == "It is 42."
     assert {row["run"] for row in messages} == {run["id"]}

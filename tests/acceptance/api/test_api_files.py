@@ -43,7 +43,7 @@ PAGE = Page("files")
 CONTENTS = {
     "image/png": b"\x89PNG\r\n\x1a\n...",
     "image/jpeg": b"\xff\xd8\xff\xe0...",
-    "image/gif": b"GIF89a...",
+    "image/gif": b"GIF89a\1\0\1\0...",
     "image/webp": b"RIFF1234WEBPVP8 ",
     "application/pdf": b"%PDF-1.7 ...",
     "audio/wav": b"RIFF1234WAVEfmt ",
@@ -52,7 +52,7 @@ CONTENTS = {
     "video/webm": b"\x1aE\xdf\xa3\x9fB\x82\x84webm",
     "text/plain": "<script>alert('ü')</script>".encode(),
 }
-PNG = CONTENTS["image/png"]
+PNG, MP3 = CONTENTS["image/png"], CONTENTS["audio/mpeg"]
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +215,7 @@ def test_code_cannot_give_a_model_the_file_of_another_user(client: APIClient, us
 @pytest.mark.django_db(transaction=True)
 def test_a_model_call_reads_few_files(client: APIClient, user: Any, monkeypatch: Any, caplog: Any) -> None:
     old, new = uploaded(client), uploaded(client, CONTENTS["image/gif"])
-    RaviFile.objects.update(size=20 * 1024 * 1024)
+    RaviFile.objects.update(size=7 * 1024 * 1024)
     images = [ImageBlock(file=name) for name in (old, old, new, new)]
     model = ScriptedModel(["two cats"])
 
@@ -226,7 +226,8 @@ def test_a_model_call_reads_few_files(client: APIClient, user: Any, monkeypatch:
     assert drive_run(make_run(owner=user)).output == "two cats"
     sent = [message.content[0] for message in model.calls[0].messages]
     gif = base64.b64encode(CONTENTS["image/gif"]).decode()
-    assert [(block.name, block.data) for block in sent] == [("a.bin", None)] * 2 + [("a.bin", gif)] * 2
+    assert [getattr(block, "data", block.type) for block in sent] == ["text", "text", gif, gif]
+    assert "[image: a.bin; not sent: a model call has at most 100 of them, 20 MB" in sent[0].text
 
     monkeypatch.setattr(FileSystemStorage, "open", Mock(side_effect=OSError("/srv/secret is full")))
     drive_run(make_run(owner=user))
@@ -261,12 +262,12 @@ def test_a_message_and_a_model_call_have_few_media_of_any_kind(client: APIClient
         model.calls.clear()
         assert drive_run(make_run(owner=user)).status == "completed"
         by_message, by_result = (call.messages for call in model.calls)
-        for sent in (
-            [message.content[0] for message in by_message],
-            [result.content[0] for result in by_result[0].content],
-        ):
-            assert sent[-most:] == images[-most:]
-            assert all(block.type == "text" for block in sent[:-most])
+        in_messages = [message.content[0] for message in by_message]
+        in_result = [result.content[0] for result in by_result[0].content]
+        for sent in (in_messages, in_result):
+            first = [block.type for block in sent].index("image")
+            assert most // 2 <= len(sent) - first <= most and sent[first:] == images[first:]
+            assert sent is in_messages or len(sent) - first == most
             assert "number 7; not sent: a model call has at most 100" in sent[7].text
 
 
@@ -303,18 +304,18 @@ print(peak() - before)
 @pytest.mark.django_db(transaction=True)
 @on_postgresql
 def test_runs_with_files_stay_within_the_memory_of_their_process(client, settings, tmp_path) -> None:
-    names = [uploaded(client, PNG + os.urandom(1_000) * 20_000) for _ in range(2)]
-    for _ in range(12):
-        assert start(client, *names).status_code == 201
+    names = [uploaded(client, MP3 + os.urandom(1_000) * 7_000) for _ in range(2)]
+    for _ in range(36):
+        assert start(client, *names, kind="audio").status_code == 201
 
     environment = {**os.environ, "DATABASE_URL": database_url()}
     argv = ["-c", READERS, tmp_path, str(BOUND_S)]
     with forks.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
         grown = int(process.communicate(timeout=BOUND_S)[0])
 
-    size = 2 * 4 * math.ceil((20_000_000 + len(PNG)) / 3)
-    assert list(Run.objects.values_list("output", flat=True)) == [str(size)] * 12
-    assert grown < 256  # MB; 12 calls at once would have 640
+    size = 2 * 4 * math.ceil((7_000_000 + len(MP3)) / 3)
+    assert list(Run.objects.values_list("output", flat=True)) == [str(size)] * 36
+    assert grown < 256  # MB; 36 calls at once would have 670
 
 
 @pytest.mark.django_db(transaction=True)

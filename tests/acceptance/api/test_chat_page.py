@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
@@ -91,6 +93,21 @@ def test_a_conversation_begins_with_the_agent_of_the_last_one(browser: Client, a
         assert chosen == address
     (linked,) = (one for one in browser.get("/ravi/ui/chat/?agent=zoo/keeper").context["agents"] if one["chosen"])
     assert linked["address"] == "zoo/keeper"
+
+
+def test_staff_read_why_no_socket_opens_and_runserver_has_none(admin_user, agent, settings, monkeypatch) -> None:
+    def chat(client: Any) -> tuple[str, ...]:
+        client.force_login(admin_user)
+        get = async_to_sync(client.get) if isinstance(client, AsyncClient) else client.get
+        html = get("/ravi/ui/chat/").content.decode()
+        return tuple((re.findall(f'data-{name}="(.*?)"', html) or [""])[0] for name in ("polled", "sockets"))
+
+    assert chat(Client()) == ("This site has no ASGI process for live text, so it arrives in pieces.", "/ws/ravi/")
+    settings.DEBUG = True
+    assert chat(Client()) == ("", "/ws/ravi/")
+    assert "Route ravi_django.routing.websocket_urlpatterns" in chat(AsyncClient())[0]
+    monkeypatch.setattr(sys, "argv", ["manage.py", "runserver", "--noreload"])
+    assert chat(Client()) == ("", "")
 
 
 def test_a_user_who_may_run_no_agent_reads_what_to_add(browser: Client, settings: Any) -> None:

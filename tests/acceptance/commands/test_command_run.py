@@ -50,6 +50,7 @@ def test_a_failed_run_ends_with_1_and_the_providers_words(sqlite_site) -> None:
 
     assert (done.returncode, as_json.returncode) == (1, 1)
     assert "AuthenticationError: no such key: sk-nothing" in done.stderr
+    assert "\nfailed: " not in done.stderr, "the last line says it"
     run = json.loads(as_json.stdout.splitlines()[-1])
     assert run["error"] == {"type": "AuthenticationError", "message": "no such key: sk-nothing"}
 

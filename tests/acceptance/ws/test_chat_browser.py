@@ -483,6 +483,7 @@ def test_a_stopped_answer_says_so_also_when_a_later_one_has_ended(demo, submitte
 
     page.wait_for_selector(".user:has-text('And then?') + .message-bar + .answer .foot")
     page.wait_for_selector(".user:text-is('hi') + .message-bar + .answer .note:text-is('Stopped.')")
+    assert page.locator(".answer").first.locator(".prose:has-text('w1')").count() == 1
 
 
 def test_a_long_conversation_opens_at_its_end_and_older_messages_come_on_scrolling_up(demo, submitted, chat_of) -> None:

@@ -428,7 +428,7 @@ def test_node_pauses_only_after_a_page_that_is_not_full(js: Any) -> None:
         return [count, pauses, new Client("https://example.com/ravi", { sockets: "/live" }).sockets.href];"""
     )
 
-    assert found == [1002, [1000], "wss://example.com/live/"]
+    assert found == [1002, [250], "wss://example.com/live/"]
 
 
 # -------------------------------------------------------------------------------------------------- what docs show

@@ -124,7 +124,7 @@ def test_without_sockets_the_page_asks_for_news(demo, submitted, waiting, worker
     )
     page.add_init_script(refused)
     page.goto(f"/ravi/ui/runs/{run.id}/")
-    page.wait_for_selector("#banner:has-text('every second')")
+    page.wait_for_selector("#banner:has-text('repeatedly')")
 
     elsewhere(signal, run.id, "go")
     elsewhere(signal, run.id, "stop")

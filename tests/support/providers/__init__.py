@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from itertools import pairwise
 from typing import Any, Self
 
@@ -124,7 +126,7 @@ def claude(*blocks: Body, reason: str = "end_turn") -> list[Line]:
     """An answer of Claude: `text`, `thinking` with `signature`, `redacted_thinking` and `tool_use` blocks."""
     usage = {"input_tokens": 10, "output_tokens": 1}
     lines = [
-        _event(
+        event(
             "message_start",
             message={
                 "id": "msg",
@@ -138,16 +140,16 @@ def claude(*blocks: Body, reason: str = "end_turn") -> list[Line]:
     ]
     for index, block in enumerate(blocks):
         empty, deltas = _pieces(block)
-        lines.append(_event("content_block_start", index=index, content_block=empty))
-        lines += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
-        lines.append(_event("content_block_stop", index=index))
+        lines.append(event("content_block_start", index=index, content_block=empty))
+        lines += [event("content_block_delta", index=index, delta=delta) for delta in deltas]
+        lines.append(event("content_block_stop", index=index))
     lines.append(
-        _event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": 20})
+        event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": 20})
     )
-    return [*lines, _event("message_stop")]
+    return [*lines, event("message_stop")]
 
 
-def _event(kind: str, **fields: Any) -> str:
+def event(kind: str, **fields: Any) -> str:
     return f"event: {kind}\n{data({'type': kind, **fields})}"
 
 
@@ -193,6 +195,29 @@ def _blocks(turn: Body) -> list[Body]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def check_claude_sizes(request: Body) -> str | None:
+    """What Anthropic's documentation refuses: an image of over 5 MB of base64, or of over 8,000 pixels a side (2,000
+    from the 21st image on), over 100 pages of PDF, a request of over 32 MB."""
+    from PIL import Image
+    from pypdf import PdfReader
+
+    images, pages = [], 0
+    for turn in request["messages"]:
+        for block in _blocks(turn):
+            source = block.get("source", {}).get("data", "")
+            if block["type"] == "document":
+                pages += len(PdfReader(BytesIO(b64decode(source))).pages)
+            elif block["type"] == "image" and len(source) > 5 * 1024 * 1024:
+                return f"messages.0.content.0.image.source.base64: image exceeds 5 MB maximum: {len(source)} bytes"
+            elif block["type"] == "image":
+                images.append(max(Image.open(BytesIO(b64decode(source))).size))
+    if images and max(images) > (8_000 if len(images) <= 20 else 2_000):
+        return "messages.0.content.0.image: At least one of the image dimensions exceed max allowed size"
+    if pages > 100:
+        return "messages.0.content.0.pdf.source.base64.data: A maximum of 100 PDF pages may be provided."
+    return "Request exceeds the maximum size" if len(json.dumps(request)) > 32 * 1024 * 1024 else None
+
+
 def marked(request: Body) -> list[tuple[str, str]]:
     """Where a request to Claude has a mark for the cache, and how long it lives; refuses more than four."""
     marks = [("tools", tool) for tool in request.get("tools", ())] + [("system", part) for part in request["system"]]
@@ -201,3 +226,78 @@ def marked(request: Body) -> list[tuple[str, str]]:
     found = [(place, part["cache_control"].get("ttl", "5m")) for place, part in marks if "cache_control" in part]
     assert len(found) <= 4
     return found
+
+
+# --------------------------------------------------------------------------------------------------- OpenAI's Responses
+
+
+def responses(*items: Body, status: str = "completed", why: str | None = None) -> list[Line]:
+    """An answer of items: `reasoning` with `encrypted_content`, `message`, `function_call`. `why` it is incomplete."""
+    answer = {"id": "resp", "object": "response", "model": "gpt-5"}
+    lines = [event("response.created", response=answer | {"status": "in_progress", "output": []})]
+    for index, item in enumerate(items):
+        empty, pieces = _streamed(item)
+        lines.append(event("response.output_item.added", output_index=index, item=empty))
+        lines += [event(f"response.{kind}", output_index=index, item_id=item["id"], **piece) for kind, piece in pieces]
+        lines.append(event("response.output_item.done", output_index=index, item=item))
+    usage = {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 40},
+        "output_tokens": 20,
+        "output_tokens_details": {"reasoning_tokens": 15},
+        "total_tokens": 120,
+    }
+    ended = {"status": status, "output": items, "usage": usage, "error": None}
+    return [*lines, event(f"response.{status}", response=answer | ended | {"incomplete_details": {"reason": why}})]
+
+
+def _streamed(item: Body) -> tuple[Body, list[tuple[str, Body]]]:
+    if item["type"] == "reasoning":
+        pieces: list[tuple[str, Body]] = []
+        for at, part in enumerate(item["summary"]):
+            pieces.append(("reasoning_summary_part.added", {"summary_index": at}))
+            pieces.append(("reasoning_summary_text.delta", {"summary_index": at, "delta": part["text"]}))
+        return item | {"summary": [], "encrypted_content": ""}, pieces
+    if item["type"] == "function_call":
+        texts = item["arguments"][:3], item["arguments"][3:]
+        return item | {"arguments": ""}, [("function_call_arguments.delta", {"delta": text}) for text in texts]
+    (part,) = item["content"]
+    kind = "refusal.delta" if "refusal" in part else "output_text.delta"
+    return item | {"content": []}, [(kind, {"delta": part.get("refusal") or part["text"]})]
+
+
+def check_responses(said: Sequence[Body]) -> Checker:
+    """What OpenAI refuses: reasoning that is not of `said` byte by byte, in its order and before the item that followed
+    it; calls without output; long ids; an item of a call without its reasoning."""
+
+    def check(request: Body) -> str | None:
+        items = request["input"]
+        if request["store"] or "reasoning.encrypted_content" not in request["include"]:
+            return "the reasoning is not asked for"
+        if any(len(item.get(name, "")) > 64 for item in items for name in ("id", "call_id")):
+            return "Invalid 'input.id': string too long"
+        thoughts = [item for item in items if item["type"] == "reasoning"]
+        if any(item not in said for item in thoughts):
+            return "The encrypted content could not be verified"
+        if [said.index(item) for item in thoughts] != sorted(said.index(item) for item in thoughts):
+            return "the reasoning is not in its order"
+        for item, after in pairwise([*items, {}]):
+            if item["type"] == "reasoning" and not _is_same(said[said.index(item) + 1], after):
+                return f"Item '{item['id']}' of type 'reasoning' was provided without its required following item"
+            if item["type"] == "function_call" and "id" in item and not any(_is_same(one, item) for one in said):
+                return f"Item '{item['id']}' was provided without its required 'reasoning' item"
+        calls = {kind: [item["call_id"] for item in items if item["type"] == kind] for kind in _PAIR}
+        if sorted(calls["function_call"]) != sorted(calls["function_call_output"]):
+            return "No tool output found for function call"
+        return None
+
+    return check
+
+
+_PAIR = ("function_call", "function_call_output")
+
+
+def _is_same(said: Body, sent: Body) -> bool:
+    if said["type"] == "message" == sent.get("type"):
+        return [part["text"] for part in said["content"]] == [part["text"] for part in sent["content"]]
+    return {name: value for name, value in said.items() if name != "status"} == sent

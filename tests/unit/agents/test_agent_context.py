@@ -97,7 +97,7 @@ async def test_the_window_outside_of_a_run() -> None:
     ctx = Summing()
     task_ctx.set(ctx)
     window = await made.context.get_prompt_window("s")
-    assert (ctx.summaries, len(window)) == ([], 7)
+    assert (ctx.summaries, len(window)) == ([], 5)
     # a bound context is what the kernel asks for
     history, pipeline = InMemoryHistoryProvider(), CompactionPipeline()
     config = ContextConfig(history, pipeline, "run")

@@ -194,7 +194,7 @@ async def test_a_long_history_is_read_only_as_far_as_the_window_looks() -> None:
     cfg = ContextConfig(history, CompactionPipeline(SlidingWindowCompaction(10)))
     await history.append_many(AGENT, "s", [said(Role.USER), said(Role.ASSISTANT)] * 500)
     loaded = await load_history(cfg, AGENT, "s")
-    assert len(loaded) == history.read == 10
+    assert (len(loaded), history.read) == (10, 46)  # two pages: the first one begins within a turn
     # reading goes on to the users words
     history = CountingHistory()
     cfg = ContextConfig(history, CompactionPipeline(SlidingWindowCompaction(8)))
@@ -204,7 +204,7 @@ async def test_a_long_history_is_read_only_as_far_as_the_window_looks() -> None:
     loaded = await load_history(cfg, AGENT, "s")
     assert [turn.text for turn in loaded if turn.role is Role.USER] == ["the task"]
     assert loaded[1:] == row[-len(loaded) + 1 :]
-    assert 21 <= history.read <= 24 + 8
+    assert 21 <= history.read <= 2 * 20
 
 
 def test_context_config_has_a_window_by_default() -> None:
@@ -217,7 +217,7 @@ def test_context_config_has_a_window_by_default() -> None:
             ContextConfig(*arguments)
     cfg = ContextConfig(InMemoryHistoryProvider())
     assert isinstance(cfg.pipeline, CompactionPipeline)
-    assert cfg.pipeline.reach == 100
+    assert cfg.pipeline.reach == 158
 
 
 async def test_where_an_answer_goes() -> None:

@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib.auth.models import Group
 from django.core import checks, mail
 from django.db import connections
 from django.urls import clear_url_caches, re_path
+from django.utils import autoreload
 from django.views.static import serve
 
 from project import urls as urlconf
 from project.celery import app
 from project.settings import database
+from ravi_django import ReActAgent, tool
 from ravi_django.checks import check_source_places
 from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
 from ravi_django.models import Run, Schedule, Source, WorkerProcess
+from ravi_django.testing import registered
 from tests.support import forks, world
 from tests.support.cases import case
 from tests.support.runs import make_run
@@ -75,6 +79,29 @@ def test_a_site_without_static_files_hears_it_where_a_server_needs_them(
     assert found() == [], "a note that no other command prints"
     monkeypatch.setattr(sys, "argv", ["manage.py", "check"])
     assert found() == ["ravi.I004"]
+
+
+def test_a_site_that_does_not_include_the_urls_hears_it(in_use: Any, settings: Any) -> None:
+    settings.ROOT_URLCONF = "rest_framework.urls"
+    assert found() == ["ravi.W014"]
+    settings.RAVI = {**settings.RAVI, "PAGES": False}
+    assert found() == []
+
+
+def test_a_new_file_of_agents_reloads_the_server(settings: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "AGENTS_MODULE": "agents"}
+    (tmp_path / "agents").mkdir()
+    monkeypatch.setattr(apps.get_app_config("project"), "path", str(tmp_path))
+    reloader, changed = autoreload.StatReloader(), list[Path]()
+    monkeypatch.setattr(reloader, "notify_file_changed", changed.append)
+    monkeypatch.setattr(reloader, "SLEEP_TIME", 0)
+    autoreload.autoreload_started.send(sender=reloader)
+    ticks = reloader.tick()
+    next(ticks)
+    assert changed == []
+    (tmp_path / "agents" / "returns.py").touch()
+    next(ticks)
+    assert changed == [tmp_path / "agents"]
 
 
 def test_a_schedule_of_a_beat_app_is_not_asked_for(in_use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +208,18 @@ def test_the_doctor_names_the_sources_that_fail():
 
     Source.objects.create(name="bad", agent="test/code", error="no")
     assert all(found.fix for found in diagnosis.sources() if found.level != "ok")
+
+
+@pytest.mark.django_db
+def test_the_doctor_names_an_approvers_group_that_does_not_exist() -> None:
+    @tool(risk="high", approvers=[("group:finance", 60), "group:directors"])
+    def refund() -> None:
+        """Refund."""
+
+    Group.objects.create(name="directors")
+    with registered(ReActAgent("payer", model="rehearsal", tools=[refund])):
+        (finding,) = [one for one in diagnosis.people() if "react/payer" in one.what]
+    assert finding.what.startswith("people: there is no group:finance, which approves calls (react/payer, refund)")
 
 
 @pytest.mark.django_db

@@ -80,7 +80,7 @@ def test_a_tool_that_raises_has_a_line(caplog: Any, effect: str, error: Exceptio
     assert [(line.levelno, line.tool, line.exc_info[1]) for line in lines] == expected
 
 
-def test_an_attempt_that_is_repeated_is_a_warning_and_many_lines_become_a_number(caplog: Any) -> None:
+def test_an_attempt_that_is_repeated_is_a_warning_and_of_many_lines_the_tenth_is_the_last(caplog: Any) -> None:
     @tool
     async def away(number: int) -> str:
         """Try."""
@@ -103,3 +103,4 @@ def test_an_attempt_that_is_repeated_is_a_warning_and_many_lines_become_a_number
 
     lines = [record for record in caplog.records if record.name == "ravi.tools" and hasattr(record, "tool")]
     assert [line.levelno for line in lines] == [logging.WARNING] + [logging.ERROR] * 10
+    assert ["(the last line of this kind" in line.message for line in lines] == [False] * 10 + [True]

@@ -8,18 +8,22 @@ from django.core.checks import run_checks
 from django.template import Context, Template
 from django.test import RequestFactory
 
-from ravi_django import register, register_tool, save_spec, schedule, submit, tool
+from ravi_django import register, register_tool, run_sync, save_spec, schedule, submit, tool
 from ravi_django.agents import AgentTool, ReActAgent
+from ravi_django.agents.context import DjangoHistoryProvider
 from ravi_django.agents.middleware import Hooks
 from ravi_django.integrations.llm import LLMFactory
-from ravi_django.kernel import AgentNotFoundError, ConflictError, InvalidInputError
+from ravi_django.kernel import AgentId, AgentNotFoundError, ConflictError, InvalidInputError
 from ravi_django.models import Agent
-from ravi_django.testing import ScriptedModel, registered
+from ravi_django.testing import ScriptedModel, registered, scripted
 from tests.acceptance.api.api_support import client_of, error_of
 from tests.support import world
 from tests.support.runs import code, drive, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
+SHAPE = "an address looks like type/key or namespace/type/key, not 'code'"
+SPAN = "is a number of seconds or a timedelta"
+TEXT: Any = "1h"
 LISTED = "no agent is registered as 'test/cod'. Did you mean 'test/code'? Registered agents: "
 
 
@@ -41,13 +45,44 @@ def refund(order: int) -> str:
     return "refunded"
 
 
+class Plain:
+    id = AgentId("test", "plain")
+
+    async def run(self, ctx: Any, inbox: Any) -> str:
+        return "done"
+
+
+class Sync(Plain):
+    def run(self, ctx: Any, inbox: Any) -> str:  # type: ignore[override]
+        return "done"
+
+
+class Short(Plain):
+    async def run(self, ctx: Any) -> str:  # type: ignore[override]
+        return "done"
+
+
+def unannotated(order: int, ctx):  # type: ignore[no-untyped-def]
+    """Read."""
+
+
+async def booked(order: int) -> str:
+    """Book."""
+    return "booked"
+
+
+other_refund = tool(name="refund")(nodoc)
+
+
+def react(**options: Any) -> ReActAgent:
+    return ReActAgent("x", **{"model": model(), **options})
+
+
 # One row: the mistake, and a part of its error that names the value and the fix.
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "an address with a typo": (lambda: submit("test/cod", "hi"), LISTED),
-    "an address without a type": (
-        lambda: submit("code", "hi"),
-        "an address looks like type/key or namespace/type/key, not 'code'",
-    ),
+    "a script for a typo": (lambda: scripted("test/cod", ["ok"]).__enter__(), LISTED),
+    "an address without a type": (lambda: submit("code", "hi"), f"{SHAPE}. Did you mean 'test/code'?"),
     "an option of a model": (
         lambda: LLMFactory("gpt-4o", tempature=0.2),
         "LLMFactory has no option 'tempature'. Did you mean 'temperature'?",
@@ -57,11 +92,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         "no option 'fallback'. Did you mean 'fallbacks'?",
     ),
     "an option of an agent": (
-        lambda: ReActAgent("x", model=model(), instructions="Be brief."),
+        lambda: react(instructions="Be brief."),
         "ReActAgent has no option 'instructions'. Did you mean 'system_instructions'?",
     ),
     "another option of an agent": (
-        lambda: ReActAgent("x", model=model(), system_prompt="Be brief."),
+        lambda: react(system_prompt="Be brief."),
         "ReActAgent has no option 'system_prompt'. Did you mean 'system_instructions'?",
     ),
     "a key with the type": (
@@ -69,13 +104,46 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         "not 'react/helper'. Leave the type out: the class sets it",
     ),
     "an option of a tool": (lambda: tool(approver="staff")(nodoc), "@tool has no option 'approver'"),
+    "an option of model calls": (
+        lambda: react(base_options={"reasoning_efort": "low"}),
+        "base_options has no field 'reasoning_efort'. Did you mean 'reasoning_effort'?",
+    ),
+    "a retention": (lambda: react(retention="nothing"), "must be one of none, run, permanent, not 'nothing'"),
+    "a factory as model": (lambda: react(model=LLMFactory("gpt-4o")), "not LLMFactory('gpt-4o'); call its build()"),
+    "two tools of one name": (lambda: react(tools=[refund, other_refund]), "two tools have the name refund; rename"),
     "a limit of a budget": (
         lambda: submit("test/code", "hi", budget={"max_cost": 3}),
         "budget: max_cost: Extra inputs are not permitted. Did you mean 'max_cost_usd'?",
     ),
+    "an unknown limit of a budget": (
+        lambda: submit("test/code", "hi", budget={"max_dollars": 3}),
+        "max_dollars: Extra inputs are not permitted; a budget has max_",
+    ),
+    "a timeout": (lambda: run_sync("test/code", "hi", timeout=TEXT), f"timeout {SPAN}, not '1h'"),
+    "a period": (
+        lambda: schedule("test/code", "hi", name="daily", every=TEXT),
+        "every is a timedelta or a whole number of seconds, not '1h'",
+    ),
+    "a class": (lambda: register(Plain), "Plain is a class; register an object of it: register(Plain(…))"),
+    "a sync run": (
+        lambda: register(Sync()),
+        "agent test/plain has no async method run (a decorator of one needs functools.wraps): write async def run(",
+    ),
+    "a run without inbox": (lambda: register(Short()), "cannot take ctx and inbox (too many positional arguments)"),
+    "a name as user": (lambda: submit("test/code", "hi", user="ada"), "user must be a user object or None, not 'ada'"),
+    "a key as user": (
+        lambda: schedule("test/code", "hi", name="daily", cron="0 9 * * *", user=1),
+        "user must be a user object or None, not 1",
+    ),
+    "ctx without type": (lambda: tool(unannotated), "write ctx: RunContext"),
+    "transactional and async": (lambda: tool(effect="transactional")(booked), "needs a plain def"),
+    "a provider as context": (
+        lambda: ReActAgent("x", model=ScriptedModel([]), context=DjangoHistoryProvider()),
+        "use ContextConfig(…) around it",
+    ),
     "a hook event": (lambda: Hooks.of({"tool_ended": story}), "Did you mean 'tool_end'?"),
     "an approved tool": (
-        lambda: ReActAgent("x", model=model(), tools=[refund], approvers={"refnd": "staff"}),
+        lambda: react(tools=[refund], approvers={"refnd": "staff"}),
         "the tools are: refund. Did you mean 'refund'?",
     ),
     "a time zone": (
@@ -111,6 +179,10 @@ CHECKS: dict[str, tuple[dict[str, Any], str, str]] = {
         "ravi.E011",
         "Did you mean 'max_cost_usd'?",
     ),
+    "a number as a text": ({"LEASE_S": "30"}, "ravi.E009", "RAVI['LEASE_S'] is '30'"),
+    "a number of runs as a text": ({"MAX_RUNS": "5"}, "ravi.E009", "RAVI['MAX_RUNS'] is '5'"),
+    "a period of 0": ({"SWEEP_S": 0}, "ravi.E009", "RAVI['SWEEP_S'] is 0"),
+    "a module that no app has": ({"AGENTS_MODULE": "agentz"}, "ravi.W013", "RAVI['AGENTS_MODULE'] is 'agentz', and no"),
     "a price": ({"PRICES": {"m": {"input_cost": 1}}}, "ravi.E007", "known: input_cost_per_token"),
     "a tool without a description": (
         {},
@@ -221,6 +293,9 @@ def test_a_user_learns_only_of_agents_that_they_may_see(django_user_model: Any) 
 
     status, text = answer(ann, "test/cod")
     assert status == 404 and text.startswith(LISTED) and "react/codex" not in text
+    assert answer(ann, "code")[1].endswith("not 'code'. Did you mean 'test/code'?")
+    assert "react/codex" not in answer(ann, "codex")[1]
+    assert answer(boss, "codex")[1].endswith("Did you mean 'react/codex'?")
     assert "react/codex" in answer(boss, "test/cod")[1]
     Agent.objects.create(address="react/codex", enabled=False)
     assert answer(boss, "react/codex")[1] == "agent 'react/codex' is disabled; enable it in the admin"
@@ -230,15 +305,38 @@ def test_a_user_learns_only_of_agents_that_they_may_see(django_user_model: Any) 
 
 
 @pytest.mark.parametrize("call", ["ask", "spawn", "send"])
-def test_a_typo_in_a_run_is_named_in_the_log_and_not_to_its_owner(caplog: Any, call: str) -> None:
+@pytest.mark.parametrize(("address", "error"), [
+    ("test/cod", "no agent is registered as 'test/cod'; register it in an agents.py or in the admin"),
+    ("code", SHAPE),
+])  # fmt: skip
+def test_a_typo_in_a_run_is_named_in_the_log_and_not_to_its_owner(
+    caplog: Any, call: str, address: str, error: str
+) -> None:
     async def asking(ctx: Any, inbox: Any) -> None:
-        await getattr(ctx, call)("test/cod", *([] if call == "spawn" else ["hi"]))
+        await getattr(ctx, call)(address, *([] if call == "spawn" else ["hi"]))
 
     code(asking)
     run = drive(make_run())
 
-    assert run.error["message"] == "no agent is registered as 'test/cod'; register it in an agents.py or in the admin"
-    assert "Did you mean 'test/code'? Registered agents: " in caplog.text
+    assert run.error["message"] == error
+    assert "Did you mean 'test/code'?" in caplog.text
+
+
+MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a blocking user": (lambda ctx: ctx.user, "would block the event loop: use `await ctx.auser()`"),
+    "a text as time": (lambda ctx: ctx.sleep(TEXT), f"duration {SPAN}, not '1h'"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_misuse_of_ctx_fails_the_run_with_its_fix(misuse: str) -> None:
+    call, text = MISUSES[misuse]
+
+    async def misusing(ctx: Any, inbox: Any) -> None:
+        await call(ctx)
+
+    code(misusing)
+    assert text in drive(make_run()).error["message"]
 
 
 @pytest.mark.parametrize(

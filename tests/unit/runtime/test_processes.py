@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 
-from ravi_django.runtime.runs.workers import is_running
+from tests.support.world import workers_is_running
 
 
 def test_a_process_that_ended_does_not_run_though_nobody_has_waited_for_it() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it stays in the table of processes
 
-    assert is_running(f"host:{os.getpid()}:a1b2c3")
-    assert not is_running(f"host:{ended.pid}:a1b2c3")
+    assert workers_is_running(f"host:{os.getpid()}:a1b2c3")
+    assert not workers_is_running(f"host:{ended.pid}:a1b2c3")
     ended.wait()
-    assert not is_running(f"host:{ended.pid}:a1b2c3")
+    assert not workers_is_running(f"host:{ended.pid}:a1b2c3")

@@ -479,7 +479,8 @@ CRON = {"every": None, "cron": "0 0 1 1 *"}
 BAD = {
     "name": [{"name": " "}, {"name": "x" * 201}, {"name": "a\0b"}],
     "cron": [{"every": None}, {"cron": "* * * * *"}, {"every": None, "cron": "0 0 30 2 *"}],
-    "every_s": [{"every": bad} for bad in (0, -5, 1.5, True, 10**9, timedelta(seconds=1.5))],
+    "every": [{"every": bad} for bad in (1.5, timedelta(seconds=1.5))],
+    "every_s": [{"every": bad} for bad in (0, -5, True, 10**9)],
     "timezone": [{"timezone": "Mars/Olympus"}],
     "jitter_s": [{"jitter_s": 60}, {"jitter_s": -1}],
     "catch_up": [{"catch_up": "both"}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from ravi_django.kernel import RunWaitsError, ToolUseBlock
 from ravi_django.models import Run
 from ravi_django.testing import FakeClock, ScriptedModel, arun_until_idle, run_until_idle, scripted
 from tests.support import world
+from tests.support.runs import code
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ADDRESS = "react/scripted-helper"
@@ -52,6 +54,25 @@ def test_runs_publications_and_schedules_wait_for_run_until_idle(caplog: pytest.
         run_until_idle()
 
     assert (statuses(), run.result(), caplog.messages) == (["completed"] * 3, "its own", [])
+
+
+def test_result_says_what_a_suspended_run_waits_for_and_who_may_not_wait() -> None:
+    async def waiting(ctx: Any, inbox: Any) -> None:
+        await ctx.sleep_until_signal("parcel")
+
+    code(waiting)
+    run = submit("test/code", "Hello")
+    run_until_idle()
+    with pytest.raises(RuntimeError, match=r"it waits for signal parcel: let that happen, then call ravi_django"):
+        run.result()
+    with transaction.atomic(), pytest.raises(RuntimeError, match="in a test use TransactionTestCase"):
+        run.result()
+
+    async def test() -> None:
+        run_until_idle()
+
+    with pytest.raises(RuntimeError, match=r"await arun_until_idle\(\)"):
+        asyncio.run(test())
 
 
 def test_check_warns_of_it_outside_of_tests(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +124,18 @@ def test_another_engine_is_refused_with_the_fix(settings: Any) -> None:
             run_until_idle()
     finally:
         world.close_worker()
+
+
+def test_an_engine_that_waited_for_a_request_says_so_on_a_developers_site(settings: Any, monkeypatch, capsys) -> None:
+    settings.DEBUG, settings.RAVI = True, {**settings.RAVI, "ENGINE": "inline"}
+    world.patch(monkeypatch, "server_begun", threading.Lock())
+    world.patch(monkeypatch, "uses_litellm", lambda: False)
+    try:
+        world.start_when_ready()
+        world.start_when_ready()
+    finally:
+        world.close_worker()
+    assert capsys.readouterr().err.count("; it starts with the first request: manage.py ravi_worker executes runs") == 1
 
 
 @pytest.mark.parametrize("engine", ["inline", "celery"])

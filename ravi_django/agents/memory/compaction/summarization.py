@@ -150,7 +150,8 @@ class SummarizationCompaction:
         """The newest messages within the limits, without a new summary."""
         shown = list(messages)
         if self.max_messages is not None:
-            shown = await SlidingWindowCompaction(self.max_messages + leading(messages)).compact(shown)
+            most = self.max_messages + leading(messages)
+            shown = await SlidingWindowCompaction(max(1, most * 2 // 3)).compact(shown)  # it sends 1.5 times as many
         if self.max_tokens is not None:
             shown = await TruncationCompaction(self.max_tokens, model=self.model).compact(shown)
         return shown

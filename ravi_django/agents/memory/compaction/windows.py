@@ -9,22 +9,24 @@ from typing import Any
 
 from ravi_django.agents.memory.compaction.strategy import READ, from_the_users_words, group_start, leading
 from ravi_django.agents.memory.compaction.tokens import BYTES_A_TOKEN, TokenCounter
-from ravi_django.agents.memory.transcript import Transcript, is_users, makes_calls, user_before
+from ravi_django.agents.memory.transcript import POSITION, Transcript, is_users, makes_calls, user_before
 from ravi_django.kernel import ChatMessage, ContentBlock, Role, TextBlock, ToolResultBlock
 from ravi_django.kernel.checks import check_whole
 from ravi_django.kernel.content import AudioBlock, DocumentBlock, ImageBlock, VideoBlock, text_of
 
-_LEAST_READ = 8  # messages; a smaller window could miss the last call
+_LEAST_READ = 8  # messages more than the longest window: a small one could miss the last call
 
 
 class SlidingWindowCompaction:
-    """The newest messages, at most `max_messages`, in a form that every provider accepts.
+    """The newest messages, between `max_messages` and 1.5 times as many, in a form that every provider accepts.
 
+    - The start moves in steps of half a window, by the positions of the messages in the conversation. Between two steps
+      each request only adds to the one before, in any run and after a restart, so the provider reads it from its cache.
     - System messages at the front stay and count.
     - It starts at a user message. In a long row of tool calls the last user message replaces the oldest one, so the
       model never loses its task.
     - A tool result always has its call. The last call, its results and the user message stay even if they alone are
-      more than `max_messages`.
+      more than the window.
 
     The cost depends on the window; in a list that is no Transcript, also on the search for the last user message.
     """
@@ -34,11 +36,15 @@ class SlidingWindowCompaction:
 
     @property
     def reach(self) -> int | None:
-        return max(self.max_messages, _LEAST_READ)
+        return self.max_messages + self._step + _LEAST_READ
+
+    @property
+    def _step(self) -> int:
+        return max(1, self.max_messages // 2)
 
     async def compact(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         lead = self._lead(messages)
-        start = max(lead, len(messages) - max(1, self.max_messages - lead))
+        start = self._start(messages, lead)
         head = list(messages[:lead])
         if start == lead and not _is_tool(messages, start):
             return head + list(messages[start:])
@@ -52,6 +58,16 @@ class SlidingWindowCompaction:
         while lead < min(len(messages), self.max_messages - 1) and messages[lead].role is Role.SYSTEM:
             lead += 1
         return lead
+
+    def _start(self, messages: Sequence[ChatMessage], lead: int) -> int:
+        """The newest message that is the first of its step and has a whole window from it on. Never the second message:
+        the one before it may be a user's message from long ago."""
+        newest = len(messages) - max(1, self.max_messages - lead)
+        oldest = newest - self._step
+        for index in range(newest, max(lead + 1, oldest), -1):
+            if _position(messages, index, lead) // self._step != _position(messages, index - 1, lead) // self._step:
+                return index
+        return lead if oldest < lead else newest
 
     def _tail(self, messages: Sequence[ChatMessage], lead: int, start: int) -> list[ChatMessage]:
         """A window that would start within a turn: put the user's last message before it."""
@@ -67,6 +83,12 @@ class SlidingWindowCompaction:
         if after == len(messages):  # only results, their call does not fit: exceed the limit
             after = _last_call(messages, lead)
         return list(messages[after:])
+
+
+def _position(messages: Sequence[ChatMessage], index: int, lead: int) -> int:
+    """In the conversation; in a list that was never in a Transcript, the index."""
+    position = origin(messages[index])._wire.get(POSITION)
+    return index - lead if position is None else int(position)
 
 
 def _is_tool(messages: Sequence[ChatMessage], index: int) -> bool:

@@ -34,7 +34,7 @@ class RaviChat extends HTMLElement {
     setWords(JSON.parse(this.querySelector("script")?.textContent ?? "{}"));
     this.api = new Client(this.dataset.api, { ...this.dataset, t }); // csrf, sockets
     if (!this.#$("composer")) return; // no agent to run
-    this.status = new Status(this.root, this.hasAttribute("data-staff"));
+    this.status = new Status(this.root, this.dataset.polled);
     this.talks = new Talks(this.api, this.root, {
       open: (id) => this.open(id, true),
       gone: () => this.open(null, true),

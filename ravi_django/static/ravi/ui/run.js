@@ -8,7 +8,7 @@ const PAUSE = 700; // ms at least between two looks at the server
 const GROW = 5000; // ms: the bars of what runs grow
 const QUIET = new Set(["text.delta", "reasoning.delta"]); // frames that change no row
 
-const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news every second." };
+const STATES = { lost: "Reconnecting… The run continues.", polled: "This server has no live connection. The page asks for news repeatedly." };
 
 document.getElementById("unloaded")?.remove();
 const page = document.getElementById("viewer");
@@ -156,7 +156,7 @@ async function follow() {
   if (following || !live()) return;
   following = true;
   try {
-    for await (const frame of api.events(page.dataset.run, { state: (state) => say(t(STATES[state] ?? "")) })) {
+    for await (const frame of api.events(page.dataset.run, { state: (state) => say(t((page.dataset.sockets && STATES[state]) || "")) })) {
       if (!QUIET.has(frame.type)) look();
       now(frame);
     }

@@ -3,10 +3,10 @@
 import { t, took } from "./words.js";
 
 export class Status {
-  // On a site without live text `staff` see a hint.
-  constructor(root, staff) {
+  // `polled`: what to say on a site without live text.
+  constructor(root, polled = "") {
     [this.line, this.time, this.banner, this.heard, this.alert] = ["status", "elapsed", "banner", "announce", "alert"].map((id) => root.getElementById(id));
-    this.staff = staff;
+    this.polled = polled;
   }
 
   say(text, kind = "") {
@@ -36,7 +36,7 @@ export class Status {
         setTimeout(() => say(t("Reconnecting… The answer continues.")), 2000),
         setTimeout(() => say(t("You are offline. The answer continues. This page updates when you are online again.")), 10_000),
       ];
-    } else say(state === "polled" && this.staff ? t("This site has no ASGI process for live text. The page asks for news every second. Serve the site with an ASGI server.") : "");
+    } else say(state === "polled" ? this.polled : "");
   }
 }
 

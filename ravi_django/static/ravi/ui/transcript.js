@@ -86,10 +86,11 @@ export class Answer {
   // An ended run as it was streamed, and what people said meanwhile; all of its messages, if the stream was pruned.
   past(rows, frames) {
     const left = [...frames];
+    const isAnswer = (row) => row.role === "assistant" && !row.interrupted; // a stopped one has no completion
     const isMessage = (frame) => frame.type === "completion" && !frame.depth;
-    let calls = frames.filter(isMessage).length - rows.filter((row) => row.role === "assistant").length; // to take before a person's message
+    let calls = frames.filter(isMessage).length - rows.filter(isAnswer).length; // to take before a person's message
     for (const row of rows) {
-      if (row.role === "assistant") calls++;
+      if (isAnswer(row)) calls++;
       for (; row.role === "user" && calls > 0 && left.length; this.take(left.shift())) if (isMessage(left[0])) calls--;
       if (row.role === "user") this.root.append(said(this.api, row.content));
       else if (!frames.length) this.#message(row.role, blocksOf(row.content));

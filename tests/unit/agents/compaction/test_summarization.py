@@ -97,15 +97,15 @@ def test_without_a_summary_there_is_a_plain_window(caplog: pytest.LogCaptureFixt
     # a call that fails for good leaves a plain window
     run, messages = Run(ModelError("too long", type="ContextWindowExceeded")), [system(), *chat(20)]
     view = compacted(run, SummarizationCompaction(10, keep_last=4), messages)
-    assert view == [messages[0], *messages[-10:]]
+    assert view == [messages[0], *messages[-6:]]
     assert "too long" in caplog.text
     # an empty summary counts as a failure
     messages = chat(20)
-    assert compacted(Run("  \n"), SummarizationCompaction(10, keep_last=4), messages) == messages[-10:]
+    assert compacted(Run("  \n"), SummarizationCompaction(10, keep_last=4), messages) == messages[-6:]
     # outside of runs no model is called
     model, messages = ScriptedModel(["never"]), chat(20)
     view = compacted(None, SummarizationCompaction(10, keep_last=4, model=model), messages)
-    assert (view, model.calls) == (messages[-10:], [])
+    assert (view, model.calls) == (messages[-6:], [])
 
     # where no summary would be kept none is made
     async def inside() -> list[ChatMessage]:
@@ -114,7 +114,7 @@ def test_without_a_summary_there_is_a_plain_window(caplog: pytest.LogCaptureFixt
         return await SummarizationCompaction(10, keep_last=4).compact(messages)
 
     run, messages = Run(), chat(20)
-    assert (asyncio.run(inside()), run.requests) == (messages[-10:], [])
+    assert (asyncio.run(inside()), run.requests) == (messages[-6:], [])
     # a used up budget is not hidden
     with pytest.raises(BudgetExhaustedError):
         compacted(Run(BudgetExhaustedError("no tokens left")), SummarizationCompaction(10, keep_last=4), chat(20))
@@ -130,7 +130,7 @@ def test_a_replay_summarizes_where_the_journal_says_so() -> None:
     assert compacted(Run("recorded", decided=True), budget, chat(6))[0] == make_summary("recorded", 4)
     # a replay makes none where none was recorded
     run, messages = Run(decided=False), chat(20)
-    assert compacted(run, SummarizationCompaction(10, keep_last=4), messages) == messages[-10:]
+    assert compacted(run, SummarizationCompaction(10, keep_last=4), messages) == messages[-6:]
     assert run.requests == []
     # a replay asks for a failed summary where it was recorded
     strategy, messages = SummarizationCompaction(10, keep_last=4), chat(6)

@@ -1,6 +1,7 @@
 """Faults of a model's name and key, before litellm is imported."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -22,10 +23,11 @@ def fault_of(name, *keys, **options):
     ("GPT-4o", "Did you mean 'gpt-4o'?"),
     ("rehersal", "Did you mean 'rehearsal'?"),
     ("mistral-small-latest", "Did you mean 'mistral/mistral-small-latest'?"),
+    ("opnai/gpt-4o-mini", "Did you mean 'openai/gpt-4o-mini'?"),
     ("our-model-7", "write its provider before it, for example 'openai/our-model-7'"),
 ])  # fmt: skip
 def test_an_unknown_name_has_a_suggestion(name, suggestion):
-    assert fault_of(name, *ALL).startswith(f"Unknown model '{name}'")
+    assert re.match(f"Unknown (model|provider '.*' of the model) '{name}'", fault_of(name, *ALL))
     assert fault_of(name, *ALL).endswith(suggestion)
     assert fault_of(name, api_base="http://127.0.0.1:1/v1") is None
     assert fault_of(name, *ALL, custom_llm_provider="openai") is None
@@ -36,6 +38,17 @@ def test_an_unknown_name_has_a_suggestion(name, suggestion):
 ])  # fmt: skip
 def test_names_of_litellm_its_rules_and_any_name_with_a_provider_are_known(name):
     assert fault_of(name, *ALL) is None
+
+
+def test_a_name_that_only_a_rule_knows_is_doubted_unless_it_has_a_price():
+    wanted = "the model 'claude-sonet-4-5' is not in litellm's price list. Did you mean 'claude-sonnet-4-5'?"
+    assert LLMFactory("claude-sonet-4-5").build().doubt() == wanted
+    prices = {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6}
+    for name, options in (("claude-sonnet-4-5", {}), ("openai/any", {}), ("claude-sonet-4-5", {"prices": prices})):
+        assert LLMFactory(name, **options).build().doubt() == ""
+    arn = "bedrock/arn:aws:bedrock:us-east-1:1:application-inference-profile/a"
+    assert "Name it: base_model=" in LLMFactory(arn).build().doubt()
+    assert LLMFactory(arn, base_model="bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0").build().doubt() == ""
 
 
 def test_a_key_is_looked_for_in_the_variables_of_ten_providers():
