@@ -224,8 +224,9 @@ class Run(Owned):
         return import_string("ravi_django.runtime.runs.results.result")(self, result_type, timeout)
 
     def events(self, after: int = 0, *, user: Any = None) -> Iterator[StreamEvent]:
-        """The events of the run's tree above the number `after`, as they come, to its end. With `user` what they may
-        see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does."""
+        """The events of the run's tree above the number `after`, as they come, until it ends or is blocked. With `user`
+        what they may see, or NotFoundError; without, all: for code of the site. Raises RuntimeError where `wait` does.
+        """
         follow: Callable[..., Iterator[StreamEvent]] = import_string("ravi_django.runtime.runs.following.events")
         return follow(self, after, user=user)
 

@@ -330,8 +330,10 @@ async def persist_turns(
     if cfg.stores is not None and new_turns:
         _dropped_by_the_runtime(cfg, agent_id, session_id)
         told: dict[str, Any] = {}
-        if getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
-            told["shared"] = _shown_in(new_turns) if shared is None else shared
+        is_kept = cfg.retention is HistoryRetention.PERMANENT  # others must not read what the end of the run deletes
+        if is_kept and getattr(cfg.stores, "shares", False) and _is_root(_task_ctx.get()):
+            places = _shown_in(new_turns) if shared is None else shared
+            told["shared"] = {p for p in places if _sharer(_task_ctx.get(), agent_id, new_turns[p]) == str(agent_id)}
         await cfg.stores.append_many(agent_id, session_id, new_turns, run_id=run_id, start=start, **told)
 
 
@@ -344,6 +346,11 @@ def is_persons(msg: Message) -> bool:
 def _is_root(ctx: Any) -> bool:
     supervision = None if ctx is None else ctx.meta.supervision
     return supervision is not None and supervision.parent_id is None
+
+
+def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
+    """Of several agents in one run the first shares its person's words, and the run's own agent the answer."""
+    return str(ctx.agent_id if turn.role is Role.ASSISTANT else ctx.told.get(turn.digest, agent_id))
 
 
 def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:

@@ -40,6 +40,7 @@ class SubAgentConfig:
     priority: of its runs; in a full tree HIGH and CRITICAL pause a strictly lower one.
     handoff: it takes over permanently and answers the orchestrator's caller.
     memory: "conversation": it remembers its earlier tasks of this conversation; "none": it does not.
+    context: with `handoff`, whether it reads what the session's person and other agents have said.
     """
 
     agent: Agent | AgentId | str
@@ -48,6 +49,7 @@ class SubAgentConfig:
     priority: Priority = Priority.NORMAL
     handoff: bool = False
     memory: str = CONVERSATION
+    context: bool = True
 
     def __post_init__(self) -> None:
         _ = self.ask_s
@@ -57,6 +59,8 @@ class SubAgentConfig:
             raise InvalidInputError(f"priority must be a Priority, not {self.priority!r}", field="priority") from None
         _ = self.address
         check_memory(self.memory)
+        if not (self.context or self.handoff):
+            raise InvalidInputError("context=False needs handoff=True: a task shares no conversation", field="context")
 
     @property
     def ask_s(self) -> float:
@@ -124,7 +128,7 @@ class OrchestratorAgent(ReActAgent):
         task = tool.validate(call.arguments)["task"]
         if config.handoff:
             words = TextBlock(text=f"handed over to {config.address}")
-            return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task))
+            return ToolExecutionResult(content=[words], finish=FinishAgentResult(config.address, task, config.context))
         priority, metadata = Priority(config.priority), {INHERITED: dict[str, Any]()}
         answer = await delegate(
             ctx, config.address, task, config.ask_s, priority=priority, metadata=metadata, memory=config.memory
@@ -183,4 +187,5 @@ def _described(config: SubAgentConfig) -> dict[str, Any]:
         "priority": Priority(config.priority).name.lower(),
         "handoff": config.handoff,
         "memory": config.memory,
+        "context": config.context,
     }

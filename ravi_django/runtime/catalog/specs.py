@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
+from uuid import UUID
 
 from django.db.models import Max
 from django.utils import timezone
@@ -330,11 +331,12 @@ def result_schema_of(run: Run) -> dict[str, Any] | None:
         return None
 
 
-_asked: dict[str, ResultType] = {}  # by its schema: what requests of this process have asked for
+_asked: dict[UUID, ResultType] = {}  # by run: what requests of this process have asked for
 
 
-def remember_type(schema: str, asked: ResultType) -> None:
-    _asked[schema] = asked
+def remember_type(run_id: UUID, asked: ResultType | None) -> None:
+    if asked is not None:
+        _asked[run_id] = asked
     while len(_asked) > MOST:
         del _asked[next(iter(_asked))]
 
@@ -342,7 +344,7 @@ def remember_type(schema: str, asked: ResultType) -> None:
 def result_type_of(run: Run) -> ResultType | None:
     """The type of a run's output: that of its request, else its agent's; where this process does not know the type, its
     schema. None for an untyped output."""
-    if (asked := _asked.get(run.result_schema)) is not None:
+    if (asked := _asked.get(run.id)) is not None:
         return asked
     agent = registry._agents.get(run.agent) if run.agent_version is None and not run.result_schema else None
     if agent is not None:

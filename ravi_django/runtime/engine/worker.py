@@ -254,6 +254,7 @@ class Runtime:
 
         Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
         """
+        results.check_type(result_type)
         limit = seconds_of(timeout)
         give_up = None if limit is None else time.monotonic() + limit
         key, row = UUID(run_id), None

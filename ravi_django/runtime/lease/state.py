@@ -87,7 +87,7 @@ class RunState:
         self.turns_given = run.turn_from  # history turns that this lease's code has added
         self.turns_known = run.next_turn  # history turns of this run that are stored or pending
         self._unnumbered = 0  # turns that were added without `start`
-        self.told: set[bytes] = set()  # digests of the person's messages that this lease's code has shared
+        self.told: dict[bytes, str] = {}  # digests of the person's messages that this lease's code has shared: by whom
         self.seen: dict[str, int] = {}  # by agent: the position up to which it has read the conversation
         self.outputs = Outputs(self)
         self.view_digest = ViewDigest()
@@ -194,7 +194,7 @@ class RunState:
             first += 1  # the place of a summary that the code no longer adds
             self._unnumbered += 1
         self.turns_given = max(self.turns_given, first + len(messages))
-        self.told |= {messages[place].digest for place in shared if messages[place].role is Role.USER}
+        self.told |= {messages[place].digest: str(agent_id) for place in shared if messages[place].role is Role.USER}
         for place, message in enumerate(messages, first):
             if place >= self.turns_known:
                 seen = None if keeps_of(message) is None else self.seen.get(str(agent_id))

@@ -115,17 +115,18 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
     if given is None:
         return None
     if isinstance(given, Session):
-        if owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk:
+        is_others = owner is not None and not has(owner, "is_superuser") and given.owner_id != owner.pk
+        if is_others or given.parent_session_id is not None:
             raise SessionNotFoundError(given.id)
         return given
-    if (wanted := _uuid_of(given)) is None:
+    if (wanted := uuid_of(given)) is None:
         raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session")
     return _by_id(wanted, owner)
 
 
 def _by_id(wanted: UUID, owner: Any) -> Session:
     rows = Session.objects.all() if owner is None else Session.objects.for_user(owner)
-    found: Session | None = rows.filter(id=wanted).first()
+    found: Session | None = rows.filter(id=wanted, parent_session=None).first()  # a child's session is its own
     if found is None:
         raise SessionNotFoundError(wanted)
     return found
@@ -152,9 +153,9 @@ def named(text: str, owner: Any, tenant: str) -> Session:
     the owner. A conversation that does not exist is returned unstored."""
     key = {"tenant": tenant, "owner_key": "" if owner is None else str(owner.pk), "name": str(check_name(text))}
     found: Session | None = None
-    if (wanted := _uuid_of(text)) is not None and isinstance(text, Thread):
-        rows = Session.objects.filter(owner=None, erasure=None) if owner is None else Session.objects.for_user(owner)
-        found = rows.filter(id=wanted).first()
+    if (wanted := uuid_of(text)) is not None and isinstance(text, Thread):
+        rows = Session.objects.filter(owner=owner, erasure=None, parent_session=None)  # a superuser's own ones too
+        found = (rows.filter(tenant=tenant) if tenant else rows).filter(id=wanted).first()
     elif wanted is not None:
         return _by_id(wanted, owner)
     return found or Session.objects.filter(**key).first() or Session(owner=owner, **key)
@@ -171,7 +172,7 @@ def check_name(value: Any, field: str = "session") -> str:
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def _uuid_of(value: Any) -> UUID | None:
+def uuid_of(value: Any) -> UUID | None:
     try:
         return UUID(str(value))
     except ValueError:

@@ -10,31 +10,38 @@ from typing import Any
 from uuid import UUID
 
 import redis
-from django.db import Error
+from django.db import InterfaceError, OperationalError
 
 from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError, StreamEvent, TopicId, event_of
-from ravi_django.models import Run
+from ravi_django.models import Run, Status
 from ravi_django.runtime.db.threads import readers
+from ravi_django.runtime.runs.checks import uuid_of
 from ravi_django.runtime.runs.results import refuse_to_wait, wait
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.live import live
-from ravi_django.runtime.streams.reading import follow, on_this_thread, with_pauses
+from ravi_django.runtime.streams.reading import follow, newest, on_this_thread, with_pauses
 
 log = logging.getLogger("ravi.following")
 
-AWAY = (redis.RedisError, OSError, Error)
+AWAY = (redis.RedisError, OSError, OperationalError, InterfaceError)
 AGAIN_S = 1.0
 TRIES = 300  # without a frame between them
 
 
 def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
-    key = run.id if isinstance(run, Run) else run
+    key = run.id if isinstance(run, Run) else uuid_of(run)
     found: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
     if found is None:
-        raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
+        raise NotFoundError(f"there is no run {key or run}{' of this user' if user else ''}")
     return found
+
+
+def _is_blocked(tree: UUID, after: int) -> bool:
+    """Whether the root waits for an operator, and the frames up to `after` say so."""
+    of_root = lambda frame: frame["type"] == "error" and frame["run"] == str(tree)  # noqa: E731
+    return Run.objects.filter(id=tree, status=Status.BLOCKED).exists() and 0 < newest(tree, of_root) <= after
 
 
 async def aevents(run: Run | UUID | str | TopicId, after: int = 0, *, user: Any = None) -> AsyncGenerator[StreamEvent]:
@@ -43,11 +50,15 @@ async def aevents(run: Run | UUID | str | TopicId, after: int = 0, *, user: Any 
     whole, tries = user is None or hidden.sees(user), 0
     while True:
         try:
+            if tree is not None and after and await readers().call(_is_blocked, tree, after):
+                return
             frames = live(run, user, lost=tries > 0) if isinstance(run, TopicId) else follow(tree, after, whole=whole)
             async with aclosing(frames):
                 async for frame in frames:
                     after, tries = frame.get("seq", 0), 0
                     yield event_of(frame)
+                    if tree and frame["type"] == "error" and await readers().call(_is_blocked, tree, after):
+                        return
             return
         except AWAY as error:
             tries += 1

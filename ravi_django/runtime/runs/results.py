@@ -72,15 +72,21 @@ def refuse_to_wait(name: str, instead: str) -> None:
 
 def result(run: Run, result_type: Any = None, timeout: float | timedelta | None = None) -> Any:
     """`wait`, then `value_of`."""
+    check_type(result_type)
     wait(run, timeout)
     return value_of(run, result_type)
+
+
+def check_type(kind: Any) -> None:
+    if isinstance(kind, int | float | timedelta):
+        raise InvalidInputError(f"result_type is a type, not {kind!r}; pass timeout={kind!r}", field="result_type")
 
 
 def value_of(run: Run, result_type: Any = None) -> Any:
     """The output of a run that has ended: a text, or an instance of its type. Raises RunFailedError when it failed, was
     cancelled or is blocked, and ResultInvalidError for an output that is not of the type."""
     text = output_of(run.status, run.output, run.error)
-    kind = specs.result_type_of(run) if result_type is None else _typed(result_type)
+    kind = specs.result_type_of(run) if result_type is None else typed(result_type)
     try:
         return text if kind is None else kind.load(text)
     except ResultRejected as error:
@@ -96,19 +102,16 @@ def output_of(status: str, output: str | None, error: dict[str, object] | None) 
     raise RunFailedError(str(message), type=str(kind), status=str(status))
 
 
-def schema_of(result_type: Any) -> str:
-    """The JSON schema of a request's `result_schema`, for its run; "" for None. `value_of` knows the type then. Raises
-    InvalidInputError (field `result_schema`)."""
-    if result_type is None:
+def schema_of(wanted: ResultType | None) -> str:
+    """The JSON schema of a request's `result_schema`, for its run; "" for None. Raises InvalidInputError."""
+    if wanted is None:
         return ""
-    wanted = _typed(result_type)
     text = to_json(check_json("result_schema", wanted.schema, MAX_SCHEMA)).decode()
-    _typed(wanted.schema)  # as a worker reads it
-    specs.remember_type(text, wanted)
+    typed(wanted.schema)  # as a worker reads it
     return text
 
 
-def _typed(result_type: Any) -> ResultType:
+def typed(result_type: Any) -> ResultType:
     try:
         return result_type if isinstance(result_type, ResultType) else ResultType(result_type)
     except InvalidInputError as error:

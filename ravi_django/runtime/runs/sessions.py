@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
@@ -129,17 +130,20 @@ def create_session(session: Session) -> Session:
     return session
 
 
-def store_named(session: Session) -> Session:
+def store_named(session: Session, again: bool = True) -> Session:
     """The stored conversation of this new name. Of several submits at once one makes it; the others wait for its
     commit."""
-    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)
-    stored: Session = Session.objects.get(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
+    Session.objects.bulk_create([clock.stamp(session)], ignore_conflicts=True)  # one that is there may lose the name
+    named: Any = Session.objects.filter(tenant=session.tenant, owner_key=session.owner_key, name=session.name)
+    stored: Session = (named.first() or store_named(session, again=False)) if again else named.get()
     return stored
 
 
 def take_name(run_id: UUID | str) -> Sequence[str]:
-    """Remove name and owner's key from the session of a root run, and return them; nothing if it has no name."""
-    rows = Session.objects.filter(runs__id=run_id).exclude(name="")
+    """Remove name and owner's key from the conversation of a root run or from the fork of it that has them, and return
+    them; nothing if none has a name."""
+    family = Session.objects.filter(runs__id=run_id).values(first=Coalesce("family", "id"))
+    rows = Session.objects.of_family(family[:1]).exclude(name="")
     if (session := rows.select_for_update(of=("self",), no_key=True).first()) is None:
         return ()
     Session.objects.filter(id=session.id).update(**NAMELESS)

@@ -60,6 +60,7 @@ def submit_once(
     owner, tenant = checks.owner_of(user), checks.tenant_of(tenant)
     session = checks.thread_in(session, input)
     found = checks.conversation_of(session, owner, tenant)
+    wanted = None if result_schema is None else results.typed(result_schema)
     run = Run(
         id=run_id or uuid7(),
         agent=str(agent_id),
@@ -69,7 +70,7 @@ def submit_once(
         budget=checks.budget_of(budget),
         deadline=checks.moment_of("deadline", deadline),
         metadata=checks.metadata_of(metadata),
-        result_schema=results.schema_of(result_schema),
+        result_schema=results.schema_of(wanted),
     )
     if (wake_at := checks.start_of(start_at)) is not None:
         run.status, run.wake_at, on_busy = Status.QUEUED, wake_at, "enqueue"
@@ -77,7 +78,7 @@ def submit_once(
         place = agent_id if said is None or found is None else f"session:{found.id}"
         run.idempotency_scope = checks.scope_of(owner, place, idempotency_key)
         run.request_digest = _request_digest(run, message, session, start_at) if said is None else digest_of(dict(said))
-        if (first := first_of(run)) is not None:
+        if (first := first_of(run, wanted)) is not None:
             return first, False
     message, used = files.resolve(message, owner)
     found_agent = found_agent or find(agent_id)
@@ -96,9 +97,10 @@ def submit_once(
     try:
         files.referring(used, _create, run, message)
     except IntegrityError:
-        if (first := first_of(run) or Run.objects.filter(id=run.id).first()) is not None:
+        if (first := first_of(run, wanted) or Run.objects.filter(id=run.id).first()) is not None:
             return first, False
         raise
+    specs.remember_type(run.id, wanted)
     hints.on_commit(run.id, send if run.status == "pending" else lambda _: _promote(run, send or hints.send))
     return run, True
 
@@ -150,8 +152,9 @@ def _request_digest(run: Run, message: Message, session: Any, start_at: Any) -> 
     return digest_of(body)
 
 
-def first_of(run: Run) -> Run | None:
-    """The run that has this run's key, if any. Raises IdempotencyMismatchError when its request was another one."""
+def first_of(run: Run, wanted: Any = None) -> Run | None:
+    """The run that has this run's key, if any; `wanted` is the type that its request asks for. Raises
+    IdempotencyMismatchError when its request was another one."""
     if run.idempotency_scope is None:
         return None
     first = Run.objects.select_related("session").filter(idempotency_scope=run.idempotency_scope).first()
@@ -159,4 +162,6 @@ def first_of(run: Run) -> Run | None:
         raise IdempotencyMismatchError(
             f"this idempotency key belongs to run {first.id}, which was submitted with another body; use a new key"
         )
+    if first is not None:
+        specs.remember_type(first.id, wanted)
     return first

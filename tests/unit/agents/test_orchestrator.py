@@ -124,6 +124,7 @@ def test_a_sub_agent_is_a_config() -> None:
         ({"ask_timeout": 0}, "ask_timeout"), ({"ask_timeout": True}, "ask_timeout"),
         ({"ask_timeout": float("inf")}, "ask_timeout"), ({"priority": 3}, "priority"),
         ({"priority": "high"}, "priority"), ({"agent": 7}, "agent"), ({"memory": "run"}, "memory"),
+        ({"context": False}, "context"),
             ({"agent": "writer"}, None),
     ]:  # fmt: skip
         with case(fields, field):
@@ -143,8 +144,8 @@ def test_a_sub_agent_is_a_config() -> None:
     assert said["spawn_budget"] == {"max_agents": 5, "allow_preempt": True}
     assert said["sub_agents"] == [
         {"agent": "react/writer", "tool": "handoff_writer", "description": "Writes.", "ask_timeout": 30.0,
-            "priority": "high", "handoff": False, "memory": "conversation"},
+            "priority": "high", "handoff": False, "memory": "conversation", "context": True},
         {"agent": "react/critic", "tool": "handoff_critic", "description": "", "ask_timeout": 120.0,
-            "priority": "normal", "handoff": True, "memory": "none"},
+            "priority": "normal", "handoff": True, "memory": "none", "context": True},
     ]  # fmt: skip
     assert "spawn_budget" not in team().spec()

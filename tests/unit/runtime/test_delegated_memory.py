@@ -5,10 +5,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from ravi_django import register, signal, submit, tool
+from ravi_django import errors, register, signal, submit, tool
 from ravi_django.agents import AgentTool, ContextConfig, OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.agents.context import DjangoHistoryProvider
-from ravi_django.kernel import InvalidInputError, RunContext, ToolUseBlock
+from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, InvalidInputError, Message, RunContext, ToolUseBlock
 from ravi_django.models import Run, Session, Turn
 from ravi_django.testing import ScriptedModel, journal_of, run_until_idle
 from tests.support import world
@@ -206,6 +206,17 @@ def test_the_memory_belongs_to_the_conversation(django_user_model):
     assert client.delete(f"/ravi/sessions/{run.session_id}/").status_code == 204
     world.erasing_sweep()
     assert not Turn.objects.exists() and not Session.objects.exists()
+
+
+def test_only_a_child_writes_to_the_session_of_a_child():
+    run = ask(team()[0], tell("Remember 42."))
+    child = Session.objects.get(parent_session=run.session_id)
+    for word in (child, child.id, str(child.id)):
+        with pytest.raises(errors.SessionNotFoundError):
+            submit("react/sub", "hi", session=word)
+    hi = ChatPayload(message=ChatMessage.of("user", "hi"))
+    word = Message(target=AgentId("react", "sub"), payload=hi, correlation_id=str(child.id))
+    assert submit("react/sub", word).session_id != child.id
 
 
 @pytest.mark.parametrize("whose", ["boss", "sub"])

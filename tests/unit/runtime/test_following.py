@@ -2,19 +2,22 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
 from django.contrib.auth.models import User
+from django.db import DataError
 from rest_framework.test import APIClient
 
-from ravi_django import answer, register, submit, tool
+from ravi_django import answer, register, signal, submit, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import (
     AgentId,
     AgentProgress,
     AgentStep,
     CompletionEvent,
+    ErrorEvent,
     InvalidInputError,
     NotFoundError,
     RequestClosed,
@@ -140,14 +143,38 @@ def test_the_buffer_is_away_and_nothing_is_missed(user: User, monkeypatch: pytes
         list(run.events())
 
 
+def test_the_events_of_a_blocked_run_end_with_its_error() -> None:
+    leases: list[Any] = []
+
+    async def story(ctx: Any, inbox: Any) -> None:
+        leases.append(ctx)  # another call in the second lease: the journal does not fit
+        await (ctx.log("a") if len(leases) == 1 else ctx.spawn("test/code", "x"))
+        await ctx.sleep_until_signal("go")
+
+    run = finished(code(story))
+    signal(run, "go")
+    run_until_idle()
+    events = [*run.events()]
+    assert isinstance(events[-1], ErrorEvent) and Run.objects.get().status == "blocked"
+    assert [*run.events(after=events[-1].seq or 0)] == []
+
+
+def test_a_lasting_error_of_the_database_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.patch(monkeypatch, "FOLLOWING_AGAIN_S", 60)
+    monkeypatch.setattr(type(world.get_buffer()), "read", Mock(side_effect=DataError))
+    with pytest.raises(DataError):
+        next(finished(ReActAgent("odd", model=ScriptedModel("hello"))).events())
+
+
 def test_a_runtime_cancels_what_it_follows() -> None:
     async def story(ctx: Any, inbox: Any) -> None:
         await ctx.sleep(3600)
 
     async def follow() -> str | None:
         async with world.Runtime() as rt:
-            with pytest.raises(NotFoundError, match="there is no run"):
-                await rt.cancel(world.uuid7())
+            for unknown in (world.uuid7(), "nonsense"):
+                with pytest.raises(NotFoundError, match=f"there is no run {unknown}"):
+                    await rt.cancel(unknown)
             async for event in rt.stream(code(story), "hi"):
                 if isinstance(event, AgentProgress) and event.step == AgentStep.PAUSED:
                     await rt.cancel(event.run_id or "")

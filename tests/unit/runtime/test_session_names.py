@@ -71,8 +71,11 @@ def test_the_correlation_of_a_message_of_a_program_selects_its_conversation(ann,
     assert say(linked("thread-7"), user=ann) == first
     assert say(linked(str(first)), user=ann) == first, "an id of the user's own"
     assert say(linked("thread-7"), user=ann, on_busy="interrupt") == first
-    others = [say(linked(str(first)), user=user) for user in (bob, None)]
-    assert len({first, *others}) == 3 and [say(linked(str(first)), user=user) for user in (bob, None)] == others
+    whose = [{"user": bob}, {}, {"user": ann, "tenant": "b"}, {"user": User.objects.create_superuser("root")}]
+    others = [say(linked(str(first)), **more) for more in whose]
+    assert len({first, *others}) == 5 and [say(linked(str(first)), **more) for more in whose] == others
+    theirs = say("one", tenant="a")
+    assert say(linked(str(theirs)), tenant="b") != theirs == say(linked(str(theirs)), tenant="a")
     assert say(linked("thread-7"), user=ann, session=say("x", user=ann)) != first, "session= counts"
 
 
@@ -123,6 +126,25 @@ def test_a_name_goes_with_its_user_and_its_conversation(ann, bob, settings, how)
 
     left = Session.objects.filter(id__in=first.values()).values_list("name", "owner_key")
     assert set(left) <= {("", "")} and (how not in ("anonymize", "keep") or len(left) == 2)
+
+
+@pytest.mark.sqlite
+def test_an_edit_in_an_older_branch_takes_the_name_along(model, ann):
+    first = submit("react/talker", "one", session="n", user=ann)
+    run_until_idle()
+    for text in ("edited", "edited again"):
+        world.fork_once(first.id, input=text)
+        run_until_idle()
+
+    assert say("two", session="n", user=ann) == Session.objects.get(name="n").id
+    run_until_idle()
+    assert [message.text for message in model.calls[-1].messages] == ["edited again", "ok", "two"]
+
+
+def test_a_name_that_is_lost_before_its_conversation_is_read_is_made_again(monkeypatch):
+    make, tries = Session.objects.bulk_create, iter([1])  # the first insert meets a session that then loses the name
+    monkeypatch.setattr(Session.objects, "bulk_create", lambda rows, **o: next(tries, None) is None and make(rows, **o))
+    assert say("one", session="n") == Session.objects.get().id
 
 
 def steps(session_id):

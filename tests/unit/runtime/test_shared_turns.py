@@ -103,6 +103,17 @@ def test_a_message_that_is_passed_on_is_there_once(task, context, view):
     assert said(c.model) == ["one", "a: first", "two", "b: taken", "three"]
 
 
+def test_an_orchestrator_hands_over_without_the_conversation():
+    b = ReActAgent("alone", model=ScriptedModel("B"), context=memory())
+    sub = SubAgentConfig(b, handoff=True, context=False)
+    model = ScriptedModel("first")
+    a = register(OrchestratorAgent("g9a", model=model, context=memory(), sub_agents=[sub]))
+    first = idle(submit(a, "one"))
+    model.script = [call("handoff_alone", task="do it")]
+    idle(submit(a, "two", session=first.session))
+    assert said(b.model) == ["do it"]
+
+
 def test_a_handoff_at_each_death_gives_the_other_one_view(clock):
     agent("a", {"one": "first", "two": call("leave", task="", context=True)}, tools=[leave])
     b = agent("b", "taken")
@@ -147,8 +158,9 @@ def test_another_agent_reads_answers_and_nothing_else():
     run_of("other", "two", session)
     assert said(other.model) == ["one", f"helper_2_{'x' * 55}: answer", "two"]
     assert other.model.calls[0].messages[1].content == [TextBlock(text="answer")]
-    agent("silent", "not stored", context=memory(retention="none"))
-    run_of("silent", "three", session)
+    for retention in ("none", "run"):
+        agent(retention, call("wait"), context=memory(retention=retention), tools=[wait])
+        idle(make_run(f"react/{retention}", text="three", session=session))
     run_of("other", "four", session)
     assert said(other.model)[2:] == ["two", "mine", "four"], "an agent that keeps nothing shares nothing"
 
@@ -168,6 +180,22 @@ def test_an_answer_that_is_no_valid_result_is_not_shared():
     session = run_of("typed", "one").session
     run_of("other", "two", session)
     assert said(other.model) == ["one", 'typed: {"order": 3}', "two"]
+
+
+def test_agents_within_the_code_of_another_share_no_drafts():
+    inner = [agent(key, key) for key in ("first", "second")]
+
+    async def story(ctx, inbox):
+        for one in inner:
+            with ctx.scope(one.id.key):
+                await one.run(ctx, inbox)
+        await persist_turns(memory(), ctx.agent_id, ctx.session_id, ctx.run_id, [ChatMessage.of("assistant", "last")])
+
+    code(story, model=ScriptedModel("draft"))  # also the model of the agents inside
+    other = agent("other", "ok")
+    session = idle(make_run(text="one")).session
+    run_of("other", "two", session)
+    assert said(other.model) == ["one", "code: last", "two"]
 
 
 def test_code_that_stores_turns_itself_shares_them_too():

@@ -235,6 +235,32 @@ def leave() -> Any:
     return FinishAgentResult("test/code")
 
 
+class Invoice(BaseModel):
+    model_config = {"title": "Parcel"}
+    weight: int = Field(ge=1)
+    order: int
+
+
+def test_each_request_has_its_type_although_another_has_the_same_schema():
+    typed(Answers(GOOD))
+    first = submitted(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
+    second = submitted(AGENT, "which invoice?", result_schema=Invoice)
+    assert first.result_schema == second.result_schema
+    assert (first.result(), second.result()) == (Parcel(weight=1, order=4), Invoice(weight=1, order=4))
+    world.bodies_forget()
+    assert submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k").result() == first.result(Parcel)
+
+
+def test_a_number_is_no_type_but_a_timeout():
+    async def here() -> Any:
+        async with world.Runtime() as rt:
+            return await rt.result(str(world.uuid7()), 5)
+
+    for late in (Run().result, lambda number: asyncio.run(here())):
+        with pytest.raises(errors.InvalidInputError, match="result_type is a type, not 5; pass timeout=5"):
+            late(5)
+
+
 def test_a_repeated_request_has_the_same_schema_and_a_bad_one_is_refused():
     typed(Answers(GOOD))
     first = submit(AGENT, "which parcel?", result_schema=Parcel, idempotency_key="k")
