@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 DONE: dict[str, Any] = {"done": True}
 ALIVE: dict[str, Any] = {}  # a comment, or another line without data: the server is at work
-_MAX_DOCUMENT = 32 * 1024 * 1024  # bytes of an answer that is one document
+MAX_BYTES = 32 * 1024 * 1024  # of a line, and of an answer that is one document
+DRAIN_S = 1.0  # for the end of the response after [DONE]: then its connection is used again
 
 
 async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
     """The chunks of an `openai.AsyncStream` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
     is one chunk. Raises `openai.APIError` for an error that is sent as data."""
-    document: list[str] | None = None
-    async for line in _lines(stream.response):
-        if document is not None or line.startswith("{"):
-            document = [*(document or ()), line]
-            if sum(map(len, document)) > _MAX_DOCUMENT:
-                raise ValueError(f"the answer is larger than {_MAX_DOCUMENT} bytes")
+    document: list[str] = []
+    size = 0
+    lines = _lines(stream.response)
+    async for line in lines:
+        if document or line.startswith("{"):
+            document.append(line)
+            size += len(line)
+            _check_size(size)
             continue
         name, _, data = line.partition(":")
         data = data.removeprefix(" ")
@@ -27,9 +32,14 @@ async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
             yield ALIVE
         elif data.startswith("[DONE]"):
             yield DONE
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    async for _line in lines:
+                        pass
+            return
         else:
             yield _chunk(stream, data)
-    if document is not None:
+    if document:
         chunk = _chunk(stream, "\n".join(document))
         for choice in chunk.get("choices") or ():
             choice["delta"] = choice.pop("message", None)
@@ -42,10 +52,16 @@ async def _lines(response: Any) -> AsyncIterator[str]:
     rest = b""
     async for data in response.aiter_bytes():
         *lines, rest = (rest + data).split(b"\n")
+        _check_size(len(rest))
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
     if rest:
         yield rest.decode(errors="replace")
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise ValueError(f"the provider's answer is larger than {MAX_BYTES} bytes")
 
 
 def _chunk(stream: Any, data: str) -> dict[str, Any]:

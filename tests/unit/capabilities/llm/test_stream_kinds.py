@@ -105,6 +105,7 @@ def test_calls_are_read_in_any_pieces(play: Any) -> None:
 
 TEXTS: dict[str, tuple[Sequence[Any], str]] = {
     "parts": ([chunk({"content": [{"type": "text", "text": "h"}]}), chunk({"content": ["i"]}), *answer()], "hi"),
+    "open after its end": ([*says("hi"), 30.0], "hi"),
     "no finish reason": ([chunk({"content": "hi"}), USAGE, DONE], "hi"),
     "choices null": ([data({"choices": None}), data({"id": "x"}), *says("hi")], "hi"),
     "halves of an emoji": ([chunk({"content": "a\ud83d"}), chunk({"content": "\ude00b"}), *answer()], "a😀b"),
