@@ -14,6 +14,7 @@ from benchmarks.in_flight import ready_worker
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
+from ravi_django.kernel import Message
 from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, Status, uuid7
 from ravi_django.runtime.runs import waking
 from ravi_django.runtime.social import fan_out, follow_rows, follows, publications
@@ -112,8 +113,8 @@ class Crowd:
 
 
 def _publication(topic: str) -> Publication:
-    place = follows.topic_of(topic)
-    made = publications.publication_of(place, publications.payload_for(TEXT, TEXT), uuid7().hex, "", "system")
+    message = Message(target=follows.topic_of(topic), payload=publications.payload_for(TEXT, TEXT))
+    made = publications.publication_of(message, "", "system")
     return publications.create_publication(made)[0]
 
 
