@@ -36,6 +36,7 @@ PEOPLE = f"""
 from django.contrib.auth.models import Group, User
 fay = User.objects.create_user("fay", password={ACCOUNT["PASSWORD"]!r}, is_staff=True)
 fay.groups.add(Group.objects.create(name="finance"))
+Group.objects.create(name="directors")
 """
 TRANSACTIONS = """
 from django.contrib.auth.models import User
