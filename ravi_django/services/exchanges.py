@@ -24,6 +24,7 @@ from ravi_django.kernel import (
     InvalidInputError,
     NotFoundError,
     Priority,
+    SessionNotFoundError,
 )
 from ravi_django.kernel.json_values import read_json
 from ravi_django.models import ACTIVE, HumanRequest, Run, Session, Status
@@ -190,6 +191,8 @@ def begin(user: Any, agent: AgentId, thread: checks.Thread | None, found: Input,
         is_repeat = not is_new and _is_repeat(user, agent, run, options.get("idempotency_key"))
         return Exchange(user, run, 0 if is_new or is_repeat else newest(run.tree_id), whole, is_repeat)
     session = checks.conversation_of(thread, checks.owner_of(user), site_rules.tenant_for(user))
+    if session is not None and session._state.adding:  # it is a name that no conversation has
+        raise SessionNotFoundError(str(thread))
     access.find(user, agent, session.id if session else None)
     root, after, is_repeat = _answer(user, session, found)
     return Exchange(user, root, after, whole, is_repeat)

@@ -12,9 +12,10 @@ from django.contrib.auth.models import Group
 
 from ravi_django import access, register, submit
 from ravi_django.agents import ReActAgent
-from ravi_django.checks import check_access_policy, check_settings
+from ravi_django.checks import check_settings
 from ravi_django.kernel import Addressees, AgentNotFoundError, ForbiddenError, HumanInput, ToolUseBlock, TopicId
 from ravi_django.models import HumanRequest, JournalEntry, Status
+from ravi_django.site_checks import check_access_policy
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
 from tests.support.docs import Page

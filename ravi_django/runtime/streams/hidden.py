@@ -21,7 +21,7 @@ WORDS = "shown to staff alone"
 _PARTLY = {"llm.call": "content", "run.retried": "opened"}  # the part of the result
 _OF_TOOLS = ("tool.call", "approval", "request.opened", "request.closed", "effect.checked")
 KINDS = (*_PARTLY, *_OF_TOOLS, "log")  # of journal rows that may have a mark
-_LOST = {"tool_use": ("arguments", "origin"), "tool_result": ("content",)}  # of a content block
+_LOST = {"tool_use": "arguments", "tool_result": "content"}  # of a content block
 _DECISION = ("action", "by", "instead_of")  # of an answer; the rest may repeat hidden values
 
 
@@ -103,9 +103,14 @@ def entry(row: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 def blocks(content: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Content blocks of a message."""
     return [
-        {**block, **dict.fromkeys(_LOST[block["type"]])} if _has_mark(block) and block["type"] in _LOST else block
+        {**without_origin(block), _LOST[block["type"]]: None} if _has_mark(block) and block["type"] in _LOST else block
         for block in content
     ]
+
+
+def without_origin(block: dict[str, Any]) -> dict[str, Any]:
+    """It may have the text of the arguments."""
+    return {name: value for name, value in block.items() if name != "origin"}
 
 
 def _requests(opened: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

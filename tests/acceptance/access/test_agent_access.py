@@ -11,9 +11,9 @@ from rest_framework.test import APIClient
 import ravi_django
 from ravi_django import access, register
 from ravi_django.agents import ReActAgent
-from ravi_django.checks import check_access_policy
 from ravi_django.kernel import AgentNotFoundError, TopicId
 from ravi_django.models import InboxMessage, Run
+from ravi_django.site_checks import check_access_policy
 from ravi_django.testing import ScriptedModel
 from ravi_django.ws.commands import Say
 from tests.acceptance.api.api_support import client_of, error_of, permit

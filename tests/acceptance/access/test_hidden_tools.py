@@ -51,7 +51,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ADDRESS = "react/crm-desk"
 ARGUMENT, RESULT, CHANGED = "ACCT-777", "MARGIN-042", "ACCT-888"
 SECRETS = (ARGUMENT, RESULT, CHANGED)
-LOOK_UP = ToolUseBlock(tool_name="crm", arguments={"account": ARGUMENT}, call_id="c1")
+AS_IT_CAME = {"family": "any", "arguments": f'{{"account": "{ARGUMENT}"}}'}
+LOOK_UP = ToolUseBlock(tool_name="crm", arguments={"account": ARGUMENT}, call_id="c1", origin=AS_IT_CAME)
 JSON = {"Accept": "application/json"}
 
 

@@ -361,8 +361,8 @@ def test_others_sessions_and_requests_stay_theirs(ai: openai.OpenAI, stranger: A
     answer = [{"role": "tool", "tool_call_id": call, "content": "approve"}]
     other = ai.with_options(api_key=Token.objects.create(user=stranger).key)
 
-    for metadata in (session_of(asked), {}):
-        with pytest.raises(openai.BadRequestError):
+    for metadata, error in ((session_of(asked), openai.NotFoundError), ({}, openai.BadRequestError)):
+        with pytest.raises(error):
             other.chat.completions.create(model="react/payer", messages=answer, metadata=metadata)
     assert HumanRequest.objects.filter(status="pending").count() == 2
 
