@@ -20,6 +20,7 @@ TABLE = {
     "RunConsumer": "4401 4404 4404 4404 4404 open open",
     "SessionConsumer": "4401 4404 4404 4404 4404 open open",
     "RequestsConsumer": "4401 open open open open open open",
+    "TopicConsumer": "4404 4404 4404 4404 4404 4404 4404",  # the path of no topic
     "UnknownPath": "4404 4404 4404 4404 4404 4404 4404",
 }
 
