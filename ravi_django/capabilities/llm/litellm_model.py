@@ -93,7 +93,7 @@ class LiteLLMModel:
         self._form: Form | None = None  # set by the first call
         self._addresses: Addresses = "all" if private_addresses else "public"
         self._base_model = base_model or name
-        self._has_cache_key = api_base is None if cache_key is None else cache_key
+        self._cache_key = cache_key
         if dialect not in (None, "chat", "responses"):
             raise InvalidInputError(f'dialect is "responses", "chat" or None, not {dialect!r}', field="dialect")
         self._dialect = dialect
@@ -241,19 +241,26 @@ class LiteLLMModel:
             )
         return self._form
 
+    def _server(self) -> str:
+        """The address in place of OpenAI's own."""
+        return self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
+
+    def _is_openais(self) -> bool:
+        """Whether a model of OpenAI is called at its own address."""
+        is_routed = self._server() or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
+        return not is_routed and not self.name.startswith("azure/")
+
     def _endpoint(self, litellm: Any, family: str) -> str:
         """A digest of server and key, for a model that is called by Responses; else empty."""
-        server = self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
         dialect = self._dialect
-        if dialect is None and family == "openai" and not self.name.startswith("azure/"):  # its old versions have none
-            is_routed = server or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
-            if not is_routed and knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self._base_model):
-                dialect = "responses"
+        if dialect is None and family == "openai" and self._is_openais():  # older versions of Azure have none
+            is_able = knowledge.streams(litellm, self.name) and knowledge.reasons(litellm, self._base_model)
+            dialect = "responses" if is_able else None
         if dialect != "responses":
             return ""
         if family != "openai":
             raise InvalidInputError(f'"responses" is for "openai/…" and "azure/…", not {self.name!r}', field="dialect")
-        return sha256(f"{server} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
+        return sha256(f"{self._server()} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
 
     def _request(
         self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
@@ -278,7 +285,8 @@ class LiteLLMModel:
             "api_base": self._api_base,
             "api_key": self._api_key,
         }
-        if self._has_cache_key and form.family == "openai" and meta.supervision is not None:
+        has_key = self._is_openais() if self._cache_key is None else self._cache_key
+        if has_key and form.family == "openai" and meta.supervision is not None:
             request.setdefault("prompt_cache_key", cache.key_of(meta.supervision.session_id))
         if form.endpoint:
             reasons = knowledge.reasons(litellm, self._base_model) is not False

@@ -110,10 +110,12 @@ def test_claude_reads_its_conversation_from_the_cache(play: Any) -> None:
         assert last == [("tools", life), ("system", life), ("tool_result", life), ("tool_result", life)]
 
 
-def test_openai_is_told_which_requests_are_of_one_conversation(play: Any) -> None:
+def test_openai_is_told_which_requests_are_of_one_conversation(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Provider(says("ok")) as provider:
-        for options, has_key in (({}, False), ({"cache_key": True}, True)):
-            model = LLMFactory("openai/gpt-4o", "a-key-of-the-test", api_base=f"{provider.url}/v1", **options).build()
+        at = {"api_base": f"{provider.url}/v1"}
+        monkeypatch.setenv("OPENAI_BASE_URL", at["api_base"])
+        for options, has_key in ((at, False), ({}, False), ({**at, "cache_key": True}, True)):
+            model = LLMFactory("openai/gpt-4o", "a-key-of-the-test", **options).build()
             agent = register(ReActAgent("keyed", model=model), replace=True)
             first = submit(agent, "hi")
             run_until_idle()
@@ -121,7 +123,8 @@ def test_openai_is_told_which_requests_are_of_one_conversation(play: Any) -> Non
             run_until_idle()
             keys = {request.get("prompt_cache_key") for request in provider.requests[-2:]}
             assert (len(keys), None not in keys) == (1, has_key)
-    assert LiteLLMModel("gpt-4o")._has_cache_key
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    assert LiteLLMModel("gpt-4o")._is_openais()
 
 
 def test_gemini_gets_no_schema_beside_tools(play: Any) -> None:
