@@ -202,8 +202,6 @@ class Driver:
         )
         effects.tell_paused = self.tell_paused
         active = self.active[lease.run_id] = Active(lease, effects)
-        if self.draining:
-            effects.drain()
         # A dead worker may not have published its last rows. The buffer may have let go of those that are archived.
         unsent = list(takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)))
         if lease.run.crashes:
@@ -259,6 +257,8 @@ class Driver:
         """Run the agent's code from the top until it ends or is stopped."""
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
+        if self.draining:  # its code would begin too late to be stopped
+            return Outcome(Status.PENDING)
         try:
             story = active.story = Story(agent, active.effects, rounds)
         except Exception as error:  # invalid tools, middlewares or hooks: another try would fail too

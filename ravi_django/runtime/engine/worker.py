@@ -7,7 +7,6 @@ event loop of the code that opens it.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import math
@@ -113,18 +112,20 @@ def start_line(engine: Engine, source: str = "no broker") -> str:
 
 
 _worker: Worker | None = None
+_closes_at_exit = False
 _lock = threading.Lock()
 
 
 def get_worker() -> Worker:
     """This process's worker; started by the first call. Its leases are released when the process ends."""
-    global _worker
+    global _worker, _closes_at_exit
     with _lock:
         if _worker is None:
             _worker = Worker()
             hints.register_cancel(_worker.cancel)
-            atexit.unregister(close_worker)  # of an earlier worker
-            atexit.register(close_worker, drain_s=0, timeout_s=RELEASE_S)
+            if not _closes_at_exit:  # atexit comes too late: from here on code may start no thread, and would fail
+                threading._register_atexit(close_worker, drain_s=0, timeout_s=RELEASE_S)  # type: ignore[attr-defined]
+                _closes_at_exit = True
             if conf.ENGINE == "inline":  # no other process sweeps
                 _worker.keep_looking(sweeping=True)
         return _worker
