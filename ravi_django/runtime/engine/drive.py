@@ -257,7 +257,7 @@ class Driver:
         """Run the agent's code from the top until it ends or is stopped."""
         if active.lost:
             raise LeaseLostError(active.lease.run_id, active.lease.epoch)
-        if self.draining:  # its code would begin too late to be stopped
+        if self.draining:  # its code would begin too late to be stopped, and its tasks may have no paths any more
             return Outcome(Status.PENDING)
         try:
             story = active.story = Story(agent, active.effects, rounds)

@@ -240,9 +240,6 @@ class Engine(Driver):
             active.cancel_task()
         if self._leases:
             await asyncio.wait(self._leases, timeout=END_S)
-        # One that is still being loaded must not begin its code: tasks have no paths from here on.
-        for task in self._leases:
-            task.cancel()
         self._restore_task_factory()
         if self._owns_database:
             self.appender.close()
