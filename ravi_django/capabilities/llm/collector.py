@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from ravi_django.capabilities.llm.turns import arguments_text
+from ravi_django.capabilities.llm.turns import EXTRA, arguments_text
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
@@ -47,6 +47,7 @@ class Call:
     arguments: str = ""
     index: int = 0  # among the calls of the answer
     item: str = ""  # its other id, in OpenAI's Responses
+    extra: dict[str, Any] = field(default_factory=dict)  # fields of its server, which it wants to see again
 
     @property
     def is_whole(self) -> bool:
@@ -58,14 +59,15 @@ class Call:
 
 class ResponseCollector:
     """Collects the chunks of one answer: JSON of an OpenAI-like server, or objects of litellm. `family` is the model's:
-    it sees again what it has signed."""
+    it sees again what it has signed; `server`: see Form."""
 
-    def __init__(self, family: str = "") -> None:
+    def __init__(self, family: str = "", server: str = "") -> None:
         self.provider_usage: Any = None  # as reported by the provider; None before
         self.finish_reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.model = ""
         self._origin = {"family": family} if family else None
+        self._server = server
         self._parts: list[Text | Thought | Call | dict[str, Any]] = []
         self._is_refused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
@@ -131,7 +133,9 @@ class ResponseCollector:
     def _call_block(self, call: Call, taken: set[str]) -> ToolUseBlock:
         call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
         taken.add(call_id)
-        kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        kept: dict[str, Any] = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        if call.extra:
+            kept |= {"extra": call.extra, "server": self._server}
         if call.item:
             kept["item"] = call.item
         if call.arguments != arguments_text(arguments):
@@ -225,6 +229,8 @@ class ResponseCollector:
         elif name != call.name and not call.arguments:
             call.name += name  # it comes in pieces
         call.arguments += arguments
+        if isinstance(piece, dict):
+            call.extra |= {name: piece[name] for name in EXTRA if piece.get(name)}
         return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=arguments)
 
     def _call_for(self, id: str, index: Any, name: str) -> Call:

@@ -120,7 +120,9 @@ class LiteLLMModel:
             raise fault.as_error()
         litellm = await aload_litellm()
         form = self._form_of(litellm)
-        collector = ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family)
+        collector = (
+            ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family, form.server)
+        )
         failure: KernelError | None = None
         try:
             async with self._open(litellm, messages, options, meta) as stream:
@@ -234,6 +236,7 @@ class LiteLLMModel:
             family = knowledge.family(litellm, self._base_model)
             self._form = Form(
                 family=family,
+                server=sha256(server.encode()).hexdigest()[:16] if (server := self._server()) else "",
                 endpoint=self._endpoint(litellm, family),
                 addresses=self._addresses,
                 video=knowledge.accepts_video(litellm, self.name),

@@ -19,6 +19,8 @@ Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
+EXTRA = ("extra_content", "provider_specific_fields")  # of a call: Google's signature, behind an address like OpenAI's
+
 SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -46,18 +48,20 @@ def unsigned(message: ChatMessage) -> ChatMessage:
     return message.model_copy(update={"content": content})
 
 
-def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMessage]:
+def assistant(message: ChatMessage, family: str, text_of: Text, server: str = "") -> list[WireMessage]:
     """The turn; none if nothing of it can be sent: providers refuse an empty turn. The answer of another agent begins
-    with its name, where messages have none."""
+    with its name, where messages have none. `server`: see Form."""
     if family == "anthropic" and any(_is_signed(block) for block in message.content):
         return _in_order(message, text_of)
-    calls = [_call(block, family) for block in message.tool_calls]
+    calls = [_call(block, family, server) for block in message.tool_calls]
     text = text_of([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text.strip():
         return []
     if message.name and text and family != "openai":
         text = f"{message.name}:\n{text}"
     turn: WireMessage = {"role": "assistant", "content": text or None}
+    if family == "mistral" and calls and text:  # some of its models refuse both in one message
+        return [turn, {"role": "assistant", "content": None, "tool_calls": calls}]
     if calls:
         turn["tool_calls"] = calls
     return [turn | _reasoning(message, family, has_calls=bool(calls))]
@@ -105,6 +109,8 @@ def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[st
     """What other families want to see again beside the calls of the turn."""
     if family in SHOWS_REASONING and has_calls:
         thoughts = "\n".join(block.text for block in message.content if isinstance(block, ThinkingBlock))
+        if family == "deepseek":  # it refuses a call without them, also the call of another model
+            thoughts = thoughts or " "
         return {"reasoning_content": thoughts} if thoughts else {}
     details: list[Any] = []
     for block in message.content:
@@ -115,9 +121,11 @@ def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[st
     return {"reasoning_details": details} if details else {}
 
 
-def _call(block: ToolUseBlock, family: str) -> dict[str, Any]:
+def _call(block: ToolUseBlock, family: str, server: str = "") -> dict[str, Any]:
+    origin = block.origin or {}
+    extra = origin.get("extra", {}) if (origin.get("family"), origin.get("server")) == (family, server) else {}
     call_id = id_for(family, block.call_id, block.origin)
-    return {"id": call_id, "type": "function", "function": function(block, family)}
+    return {"id": call_id, "type": "function", "function": function(block, family), **extra}
 
 
 def function(block: ToolUseBlock, family: str) -> dict[str, str]:

@@ -44,6 +44,7 @@ class Form:
     addresses: Addresses = "public"
     tool_images: bool = True  # images and documents that its tools return are sent
     video: bool = False
+    server: str = ""  # a digest of the address in place of the provider's: calls may have fields for it alone
     endpoint: str = ""  # of OpenAI's Responses: a digest of server and key, which alone can read its reasoning
 
 
@@ -79,7 +80,9 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
                 part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
             if not (wire and _joined(wire[-1], part, form)):
                 wire.append(fresh(part))
-    return [*wire, _shown(shown)] if shown else wire
+    if shown:
+        wire.append(_shown(shown))
+    return list(_answered(wire)) if form.family == "mistral" else wire
 
 
 def other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
@@ -124,6 +127,8 @@ def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
     """Join two answers beside each other, of two agents, where turns have to alternate."""
     if form.family == "openai" or not last["role"] == part["role"] == "assistant" or "tool_calls" in last:
         return False
+    if form.family == "mistral" and "tool_calls" in part:
+        return False
     if isinstance(last["content"], list) or isinstance(part["content"], list):  # litellm joins Claude's
         return False
     content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
@@ -135,9 +140,20 @@ def _shown(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": fresh(media)}
 
 
+def _answered(wire: list[WireMessage]) -> Iterator[WireMessage]:
+    """Mistral refuses a user's message after a tool's, and names of users."""
+    before = ""
+    for part in wire:
+        if (before, part["role"]) == ("tool", "user"):
+            yield {"role": "assistant", "content": "I have the results."}
+        part.pop("name", None)
+        before = part["role"]
+        yield part
+
+
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        answers = turns.assistant(message, form.family, text_of_blocks)
+        answers = turns.assistant(message, form.family, text_of_blocks, form.server)
         return [_named(message, turn) for turn in answers] if form.family == "openai" else answers
     is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]

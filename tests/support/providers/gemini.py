@@ -106,9 +106,7 @@ def _of_calls(contents: Contents) -> str | None:
 def _of_signatures(contents: Contents, answers: Sequence[Body], model: int) -> str | None:
     """A signature comes back byte by byte at its call. Gemini 3 wants one at the first call of each step of the turn
     that goes on; a step of another model has the placeholder."""
-    starts = [
-        at for at, (role, parts) in enumerate(contents) if role == "user" and "functionResponse" not in parts[0]
-    ]
+    starts = [at for at, (role, parts) in enumerate(contents) if role == "user" and "functionResponse" not in parts[0]]
     for at, (role, parts) in enumerate(contents):
         calls = [part for part in parts if "functionCall" in part] if role == "model" else []
         for number, part in enumerate(calls):

@@ -1,0 +1,74 @@
+"""Mistral: its order of messages, its ids, and no field that it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from ravi_django import register, submit
+from ravi_django.agents import ReActAgent
+from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.kernel import ChatMessage, RetryPolicy
+from ravi_django.kernel.content import ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.testing import run_until_idle
+from tests.support.cases import case
+from tests.support.providers import Provider, answer, call_piece, chunk, says
+from tests.support.providers.mistral import check_mistral
+from tests.unit.capabilities.llm.conftest import echo
+from tests.unit.capabilities.llm.test_gemini import PNG, chart
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
+]
+
+
+NAMED = (("D681PevKs", "chart"), ("toolu_2", "echo"))
+
+
+class Parcel(BaseModel):
+    order: int
+
+
+def model_at(server: Provider, name: str = "mistral/mistral-large-latest") -> Any:
+    return LLMFactory(name, "a-key-of-the-test", api_base=f"{server.url}/v1", retry=RetryPolicy(max_attempts=1)).build()
+
+
+def test_a_conversation_with_words_calls_images_and_a_correction(settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "ENGINE": None}
+    thinks = chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]})
+    calls = [call_piece(at, id, name=name, arguments="{}") for at, (id, name) in enumerate(NAMED)]
+    first = answer(thinks, chunk({"content": "I look."}), *calls, reason="tool_calls")
+    for name in ("mistral/mistral-large-latest", "mistral/magistral-medium-latest"):
+        with case(name), Provider(first, says("no JSON"), says('{"order": 3}'), checker=check_mistral) as server:
+            agent = ReActAgent("mistral", model=model_at(server, name), tools=[echo, chart], result_model=Parcel)
+            run = submit(register(agent, replace=True), [ImageBlock(data=PNG), TextBlock(text="look")])
+            run_until_idle()
+            run.refresh_from_db()
+            assert (run.output, server.refused) == ('{"order":3}', []), run.error
+            assert "I look." in str(server.requests[1]) and str(server.requests[1]).count(PNG) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_follows_the_results_of_tools(events_of: Any, clients: None) -> None:
+    """A person writes while tools run: Mistral refuses a user's message after a tool's."""
+    use = ToolUseBlock(tool_name="echo", call_id="toolu_1")
+    messages = [
+        ChatMessage.of("user", "hi"),
+        ChatMessage(role="assistant", name="clerk", content=[TextBlock(text="I look."), use]),
+        ChatMessage(role="tool", content=[ToolResultBlock(call_id="toolu_1", content=[TextBlock(text="found")])]),
+        ChatMessage.of("user", "and now?"),
+    ]
+    with Provider(says("done"), checker=check_mistral) as server:
+        *_, reply = await events_of(model_at(server), messages)
+    assert (reply.text, server.refused) == ("done", [])
+    assert [turn["role"] for turn in server.requests[0]["messages"]] == [
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
