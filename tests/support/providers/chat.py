@@ -1,5 +1,5 @@
-"""What OpenAI's chat completions refuse, and DeepSeek's, which are like them. Source: their references, and the words of
-their errors."""
+"""What OpenAI's chat completions refuse, and DeepSeek's, which are like them. Source: their references, and the words
+of their errors."""
 
 from __future__ import annotations
 

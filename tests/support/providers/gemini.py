@@ -30,8 +30,8 @@ def call(name: str, signature: str | None = None, id: str | None = None, **args:
 
 
 def check_gemini(answers: Sequence[Body] = (), *, model: int = 3) -> Checker:
-    """Refuses what Gemini refuses. `answers`: the calls of its own answers, whose signatures have to come back; `model`:
-    its generation."""
+    """Refuses what Gemini refuses. `answers`: the calls of its own answers, whose signatures have to come back;
+    `model`: its generation."""
 
     def check(request: Body) -> str | None:
         contents = [

@@ -1,10 +1,12 @@
-"""A stand-in of Mistral's chat completions: what it refuses. Source: the API's reference (docs.mistral.ai), the validator
-of the library mistral-common, and the words of its errors. Its stream is that of OpenAI's chat."""
+"""A stand-in of Mistral's chat completions: what it refuses. Its stream is that of OpenAI's chat.
+
+Source: the API's reference (docs.mistral.ai), the validator of the library mistral-common, the words of its errors."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import Any
 
 from tests.support.providers import Body
 
@@ -59,7 +61,10 @@ def _of_message(message: Body) -> str | None:
         return f"Input tag '{role}' found using 'role' does not match any of the expected tags"
     if why := _of_fields(role, message, _MESSAGE[role]):
         return why
-    content, calls = message.get("content"), message.get("tool_calls") or []
+    return _of_content(role, message.get("content")) or _of_calling(message)
+
+
+def _of_content(role: str, content: Any) -> str | None:
     for part in content if isinstance(content, list) else ():
         if part["type"] not in _CHUNK or (part["type"] == "thinking" and role == "user"):
             return f"Input tag '{part['type']}' found using 'type' does not match any of the expected tags"
@@ -67,6 +72,11 @@ def _of_message(message: Body) -> str | None:
             return why
     if role in ("system", "user") and content is None:
         return f"{role}.content: Input should be a valid string"
+    return None
+
+
+def _of_calling(message: Body) -> str | None:
+    role, content, calls = message["role"], message.get("content"), message.get("tool_calls") or []
     if role == "assistant" and bool(content) == bool(calls):  # newer models accept both
         return f"Assistant message must have either content or tool_calls, but not {'both' if content else 'none'}."
     ids = [call["id"] for call in calls] + ([message.get("tool_call_id")] if role == "tool" else [])

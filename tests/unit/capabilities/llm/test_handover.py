@@ -62,16 +62,14 @@ class Family:
 
 
 def chat(*pieces: Line, ids: tuple[str, str]) -> list[Line]:
-    calls = [
-        call_piece(0, ids[0], name="echo", arguments='{ "text":"a"}'),
-        call_piece(1, ids[1], name="chart", arguments=""),
-    ]
-    return answer(*pieces, chunk({"content": "I look."}), *calls, reason="tool_calls")
+    first = call_piece(0, ids[0], name="echo", arguments='{ "text":"a"}')
+    second = call_piece(1, ids[1], name="chart", arguments="")
+    return answer(*pieces, chunk({"content": "I look."}), first, second, reason="tool_calls")
 
 
 BLOCKS = [thought("1"), TEXT, use("toolu_1"), thought("2"), {**use("toolu_2"), "name": "chart", "input": {}}]
 ITEMS = [rs("1", "Hm."), fc("a"), rs("2"), {**fc("b"), "name": "chart", "arguments": "{}"}]
-PARTS = [call("echo", SIGNATURE, text="a"), call("chart")]
+PARTS = [call("echo", SIGNATURE, text="g"), call("chart")]
 FAMILIES = {
     "chat": Family("openai/gpt-4o", chat(ids=("call_o1", LONG)), says(RESULT), check_chat()),
     "responses": Family(
