@@ -15,6 +15,7 @@ from ravi_django.kernel.chat import ChatMessage
 
 REPLY_TOKENS = 3  # added to every request by the chat format
 FILE_TOKENS = 1_500  # estimate for a document or a recording: only the provider can count them
+_MAKERS = {"vertex_ai-mistral_models": "mistral", "vertex_ai-deepseek_models": "deepseek"}  # of models at Vertex
 _AT_ONCE = 20_000  # characters; more are counted in a thread
 
 
@@ -71,6 +72,8 @@ def family(litellm: Any, model: str) -> str:
         return name.partition(".")[0] if not name.startswith("arn:") else ""
     if provider in ("vertex_ai", "vertex_ai_beta", "azure_ai") and name.startswith("claude-"):
         return "anthropic"
+    if provider == "vertex_ai" and (maker := listed(litellm, model).get("litellm_provider")) in _MAKERS:
+        return _MAKERS[maker]
     return {"azure": "openai", "vertex_ai": "gemini", "vertex_ai_beta": "gemini"}.get(provider) or str(provider)
 
 

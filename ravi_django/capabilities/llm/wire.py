@@ -226,6 +226,8 @@ def part_of(block: ContentBlock, form: Form) -> dict[str, Any]:
             return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
         case VideoBlock(data=str() as data) if form.video:
             return {"type": "file", "file": {"file_data": f"data:{block.mime_type or 'video/mp4'};base64,{data}"}}
+        case DocumentBlock() if form.family == "mistral":  # it accepts documents in a form that litellm has not
+            return {"type": "text", "text": readable(block)}
         case DocumentBlock(data=str() as data) if not _is_text(block):
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}

@@ -35,7 +35,7 @@ _AFTER = {
 _REQUEST = {
     *("model", "messages", "stream", "tools", "tool_choice", "temperature", "top_p", "max_tokens", "stop"),
     *("random_seed", "response_format", "parallel_tool_calls", "presence_penalty", "frequency_penalty", "n"),
-    *("prediction", "safe_prompt", "prompt_mode", "reasoning_effort", "metadata", "prompt_cache_key", "stream_options"),
+    *("prediction", "safe_prompt", "prompt_mode", "reasoning_effort", "metadata", "prompt_cache_key"),
 }
 
 

@@ -43,6 +43,7 @@ def test_the_family_is_the_maker_of_the_model() -> None:
         "bedrock/amazon.nova-pro-v1:0": "amazon",
         "bedrock/arn:aws:bedrock:us-east-1:1:application-inference-profile/claude": "",
         "gpt-4o": "openai", "azure/my-claude": "openai", "vertex_ai/gemini-2.5-pro": "gemini",
+        "vertex_ai/mistral-large@2411-001": "mistral", "vertex_ai/deepseek-ai/deepseek-v3.2-maas": "deepseek",
         "gemini/gemini-3-pro-preview": "gemini", "mistral/mistral-large-latest": "mistral",
         "openrouter/anthropic/claude-sonnet-4.5": "openrouter", "no-such-model": "",
     }.items():  # fmt: skip

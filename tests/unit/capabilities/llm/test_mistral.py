@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import ChatMessage, RetryPolicy
-from ravi_django.kernel.content import ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel.content import DocumentBlock, ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Provider, answer, call_piece, chunk, says
@@ -38,6 +39,7 @@ def model_at(server: Provider, name: str = "mistral/mistral-large-latest") -> An
 
 def test_a_conversation_with_words_calls_images_and_a_correction(settings: Any) -> None:
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
+    load_litellm()
     thinks = chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]})
     calls = [call_piece(at, id, name=name, arguments="{}") for at, (id, name) in enumerate(NAMED)]
     first = answer(thinks, chunk({"content": "I look."}), *calls, reason="tool_calls")
@@ -56,7 +58,7 @@ async def test_a_message_that_follows_the_results_of_tools(events_of: Any, clien
     """A person writes while tools run: Mistral refuses a user's message after a tool's."""
     use = ToolUseBlock(tool_name="echo", call_id="toolu_1")
     messages = [
-        ChatMessage.of("user", "hi"),
+        ChatMessage(role="user", name="ada", content=[DocumentBlock(data="AA==", name="a.pdf"), ImageBlock(data=PNG)]),
         ChatMessage(role="assistant", name="clerk", content=[TextBlock(text="I look."), use]),
         ChatMessage(role="tool", content=[ToolResultBlock(call_id="toolu_1", content=[TextBlock(text="found")])]),
         ChatMessage.of("user", "and now?"),
