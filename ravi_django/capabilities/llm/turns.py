@@ -29,9 +29,9 @@ _ID_OF_MISTRAL = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -> str:
-    """The id of a call, and of its result, in a request to this family: as it came from it, else in its shape."""
-    if origin and origin.get("family") == family and (family == "gemini" or _ID.fullmatch(str(origin.get("id")))):
-        return str(origin.get("id") or call_id)  # litellm keeps Gemini's signature of a call in its id
+    """The id of a call, and of its result, in a request to this family, in its shape. Gemini's is as it came."""
+    if family == "gemini" and origin and origin.get("family") == family and origin.get("id"):
+        return str(origin["id"])  # litellm keeps the signature of a call in its id
     digest = sha256(call_id.encode(errors="replace")).hexdigest()
     if family == "mistral":
         return call_id if _ID_OF_MISTRAL.fullmatch(call_id) else digest[:9]

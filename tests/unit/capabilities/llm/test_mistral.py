@@ -41,10 +41,11 @@ def test_a_conversation_with_words_calls_images_and_a_correction(settings: Any) 
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
     load_litellm()
     thinks = chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}]})
-    calls = [call_piece(at, id, name=name, arguments="{}") for at, (id, name) in enumerate(NAMED)]
+    calls = [call_piece(at, id, name=name, arguments="{ }") for at, (id, name) in enumerate(NAMED)]
     first = answer(thinks, chunk({"content": "I look."}), *calls, reason="tool_calls")
     for name in ("mistral/mistral-large-latest", "mistral/magistral-medium-latest"):
-        with case(name), Provider(first, says("no JSON"), says('{"order": 3}'), checker=check_mistral) as server:
+        answers = first, first, says("no JSON"), says('{"order": 3}')  # the second one with the ids of the first
+        with case(name), Provider(*answers, checker=check_mistral) as server:
             agent = ReActAgent("mistral", model=model_at(server, name), tools=[echo, chart], result_model=Parcel)
             run = submit(register(agent, replace=True), [ImageBlock(data=PNG), TextBlock(text="look")])
             run_until_idle()
