@@ -15,12 +15,11 @@ from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.knowledge import family
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import RetryPolicy
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Document, Provider, answer, call_piece, check_claude, claude, marked, says
 from tests.unit.capabilities.llm.conftest import echo
-from tests.unit.capabilities.llm.test_stream_kinds import TEXT, thought, use
+from tests.unit.capabilities.llm.test_stream_kinds import TEXT, use
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -61,34 +60,6 @@ def test_ids_have_the_shape_of_each_family(play: Any) -> None:
             assert all(re.fullmatch(shape, name) for name in asked), asked
             assert asked == [turn["tool_call_id"] for turn in sent if turn["role"] == "tool"]
             assert len(set(asked)) == 2
-
-
-def test_what_a_family_has_signed_goes_to_it_alone() -> None:
-    """A fallback in the middle of a turn: the next model gets neither signatures nor ids of the first."""
-    thinks = claude(thought("1"), use("toolu_1"), thought("2"), use("toolu_2"), reason="tool_use")
-    broken = Document({"error": {"type": "overloaded_error", "message": "later"}}, 529)
-    for model in (
-        "openai/gpt-4o",
-        "mistral/mistral-large-latest",
-        "deepseek/deepseek-reasoner",
-        "gemini/gemini-2.5-flash",
-    ):
-        is_gemini = model.startswith("gemini")
-        google = Document({"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}]})
-        with case(model), Provider(thinks, broken) as first, Provider(google if is_gemini else says("done")) as second:
-            base = second.url if is_gemini else f"{second.url}/v1"
-            models = [
-                LLMFactory(name, "a-key-of-the-test", api_base=url, retry=RetryPolicy(max_attempts=1)).build()
-                for name, url in (("anthropic/claude-sonnet-4-5", first.url), (model, base))
-            ]
-            chain = LLMFactory("anthropic/claude-sonnet-4-5", "a-key-of-the-test", fallbacks=[models[1]]).build()
-            chain.models = tuple(models)
-            agent = register(ReActAgent("families", model=chain, tools=[echo]), replace=True)
-            run = submit(agent, "hi")
-            run_until_idle()
-            run.refresh_from_db()
-            request = json.dumps(second.requests[-1])
-        assert (run.output, "signed" in request) == ("done", False), run.error
 
 
 def test_claude_reads_its_conversation_from_the_cache(play: Any) -> None:

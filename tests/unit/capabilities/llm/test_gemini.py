@@ -13,7 +13,7 @@ from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.loading import GEMINI, load_litellm
 from ravi_django.kernel import RetryPolicy
-from ravi_django.kernel.content import ImageBlock, TextBlock
+from ravi_django.kernel.content import ImageBlock
 from ravi_django.models import Run
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
@@ -84,15 +84,6 @@ def test_signatures_come_back_at_their_calls() -> None:
             turn = server.requests[-1]["contents"][1]["parts"]
         assert [part.get("text") or part["function_call"]["args"]["text"] for part in turn] == ["So.", "a", "b", "b"]
         assert "I look." not in str(server.requests)
-
-
-def test_images_of_tools_follow_the_turn_of_function_responses() -> None:
-    calls = [call("chart", SIGNATURE), call("echo", text="a")]
-    for name, generation in (("gemini/gemini-2.5-flash", 2), ("gemini/gemini-3-pro-preview", 3)):
-        with case(name), Provider(gemini(*calls), DONE, checker=check_gemini(calls, model=generation)) as server:
-            run = ask(model_at(server, name), [ImageBlock(data=PNG), TextBlock(text="look")])
-            assert (run.output, server.refused) == ("done", []), run.error
-            assert str(server.requests[1]).count(PNG) == 2
 
 
 def test_a_signature_that_is_refused_does_not_end_the_conversation() -> None:

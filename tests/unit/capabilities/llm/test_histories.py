@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ravi_django.capabilities.llm import LLMFactory, close_clients
 from ravi_django.capabilities.llm.loading import load_litellm

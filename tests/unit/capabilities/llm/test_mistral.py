@@ -11,8 +11,8 @@ from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import ChatMessage, RetryPolicy
-from ravi_django.kernel.content import DocumentBlock, ImageBlock, TextBlock, ToolResultBlock, ToolUseBlock
+from ravi_django.kernel import RetryPolicy
+from ravi_django.kernel.content import ImageBlock, TextBlock
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Provider, answer, call_piece, chunk, says
@@ -52,26 +52,3 @@ def test_a_conversation_with_words_calls_images_and_a_correction(settings: Any) 
             run.refresh_from_db()
             assert (run.output, server.refused) == ('{"order":3}', []), run.error
             assert "I look." in str(server.requests[1]) and str(server.requests[1]).count(PNG) == 2
-
-
-@pytest.mark.asyncio
-async def test_a_message_that_follows_the_results_of_tools(events_of: Any, clients: None) -> None:
-    """A person writes while tools run: Mistral refuses a user's message after a tool's."""
-    use = ToolUseBlock(tool_name="echo", call_id="toolu_1")
-    messages = [
-        ChatMessage(role="user", name="ada", content=[DocumentBlock(data="AA==", name="a.pdf"), ImageBlock(data=PNG)]),
-        ChatMessage(role="assistant", name="clerk", content=[TextBlock(text="I look."), use]),
-        ChatMessage(role="tool", content=[ToolResultBlock(call_id="toolu_1", content=[TextBlock(text="found")])]),
-        ChatMessage.of("user", "and now?"),
-    ]
-    with Provider(says("done"), checker=check_mistral) as server:
-        *_, reply = await events_of(model_at(server), messages)
-    assert (reply.text, server.refused) == ("done", [])
-    assert [turn["role"] for turn in server.requests[0]["messages"]] == [
-        "user",
-        "assistant",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
-    ]
