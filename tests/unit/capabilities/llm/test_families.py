@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
@@ -17,7 +15,7 @@ from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.testing import run_until_idle
 from tests.support.cases import case
-from tests.support.providers import Document, Provider, answer, call_piece, check_claude, claude, marked, says
+from tests.support.providers import Provider, answer, call_piece, check_claude, claude, marked, says
 from tests.unit.capabilities.llm.conftest import echo
 from tests.unit.capabilities.llm.test_stream_kinds import TEXT, use
 
@@ -26,10 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
 ]
 LONG = "chatcmpl-tool-0123456789abcdef0123456789abcdef"
-
-
-class Parcel(BaseModel):
-    order: int
 
 
 def test_the_family_is_the_maker_of_the_model() -> None:
@@ -97,18 +91,3 @@ def test_openai_is_told_which_requests_are_of_one_conversation(play: Any, monkey
             assert (len(keys), None not in keys) == (1, has_key)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert LiteLLMModel("gpt-4o")._is_openais()
-
-
-def test_gemini_gets_no_schema_beside_tools(play: Any) -> None:
-    def part(**fields: Any) -> Document:
-        return Document({"candidates": [{"content": {"role": "model", "parts": [fields]}, "finishReason": "STOP"}]})
-
-    result = part(functionCall={"name": "final_result", "args": {"order": 3}})
-    with Provider(result) as server:
-        model = LLMFactory("gemini/gemini-2.5-flash", "a-key-of-the-test", api_base=server.url).build()
-        agent = register(ReActAgent("typed", model=model, tools=[echo], result_model=Parcel), replace=True)
-        run = submit(agent, "hi")
-        run_until_idle()
-        run.refresh_from_db()
-    assert run.output == '{"order":3}', run.error
-    assert "response" not in json.dumps(server.requests[0].get("generationConfig", {})).lower()

@@ -33,9 +33,9 @@ from tests.support.providers.chat import check_chat
 from tests.support.providers.gemini import call, check_gemini, gemini
 from tests.support.providers.mistral import check_mistral
 from tests.unit.capabilities.llm.conftest import echo
-from tests.unit.capabilities.llm.test_families import LONG, Parcel
+from tests.unit.capabilities.llm.test_families import LONG
 from tests.unit.capabilities.llm.test_gemini import PNG, SIGNATURE, chart
-from tests.unit.capabilities.llm.test_responses import fc, msg, rs
+from tests.unit.capabilities.llm.test_responses import Parcel, fc, msg, rs
 from tests.unit.capabilities.llm.test_stream_kinds import TEXT, thought, use
 
 pytestmark = [

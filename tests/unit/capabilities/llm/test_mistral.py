@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
@@ -19,6 +18,7 @@ from tests.support.providers import Body, Provider, answer, call_piece, chunk, s
 from tests.support.providers.mistral import check_mistral
 from tests.unit.capabilities.llm.conftest import echo
 from tests.unit.capabilities.llm.test_gemini import PNG, chart
+from tests.unit.capabilities.llm.test_responses import Parcel
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -27,10 +27,6 @@ pytestmark = [
 
 
 NAMED = (("D681PevKs", "chart"), ("toolu_2", "echo"))
-
-
-class Parcel(BaseModel):
-    order: int
 
 
 def model_at(server: Provider, name: str) -> Any:

@@ -55,23 +55,20 @@ def test_gemini_refuses_what_breaks_its_rules() -> None:
     request = {"contents": contents}
     refusals(request, "contents", check_gemini(answers), changes)
     running = {"contents": contents[:3]}
-    assert "is missing a thought_signature" in str(check_gemini()({"contents": foreign(contents[:3])}))
-    assert check_gemini()({"contents": foreign(contents[:3], PLACEHOLDER)}) is None
-    assert check_gemini()({"contents": foreign(contents)}) is None, "of a turn that has ended"
-    assert check_gemini(model=2)({"contents": foreign(contents[:3])}) is None
-    assert "'Unknown name" in repr(check_gemini([call("echo")], model=2)({"contents": with_ids(contents)}))
+
+    def foreign(signature: str | None = None, ends: int = 3, **id: str) -> Body:
+        parts = [call("echo", signature, text="b", **id), call("chart", **id)]
+        return {"contents": [contents[0], {"role": "model", "parts": parts}, *contents[2:ends]]}
+
+    assert "is missing a thought_signature" in str(check_gemini()(foreign()))
+    assert check_gemini()(foreign(PLACEHOLDER)) is None
+    assert check_gemini()(foreign(ends=4)) is None, "of a turn that has ended"
+    assert check_gemini(model=2)(foreign()) is None
+    assert "Unknown name" in str(check_gemini(model=2)(foreign(id="1")))
     system = {"system_instruction": {"parts": [{"text": ""}]}}
     assert "must not be empty" in str(check_gemini(answers)(running | system))
     schema = {"tools": [{}], "generationConfig": {"response_mime_type": "application/json"}}
     assert "mime type" in str(check_gemini(answers)(running | schema))
-
-
-def foreign(contents: list[Body], signature: str | None = None) -> list[Body]:
-    return [contents[0], {"role": "model", "parts": [call("echo", signature, text="b"), call("chart")]}, *contents[2:]]
-
-
-def with_ids(contents: list[Body]) -> list[Body]:
-    return [contents[0], {"role": "model", "parts": [call("echo", id="1"), call("chart", id="2")]}, *contents[2:]]
 
 
 def called(*ids: str) -> Body:
