@@ -89,6 +89,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # at the limit of output tokens
     FILTER = "content_filter"
     REFUSAL = "refusal"
+    PAUSE = "pause"  # of Claude, amid work of its server: the same blocks go back, and it continues
     ERROR = "error"
 
     @classmethod
@@ -103,6 +104,7 @@ _REASONS = {
     "model_length": FinishReason.LENGTH,  # Mistral
     "tool_use": FinishReason.CALLS,
     "function_call": FinishReason.CALLS,
+    "pause_turn": FinishReason.PAUSE,
     **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), FinishReason.FILTER),
 }
 

@@ -242,14 +242,22 @@ class ReActAgent:
         )
 
     async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
-        """The model's answer. After one that was cut off or is empty the model is told so, once."""
+        """The model's answer. After one that was cut off or is empty the model is told so, once. A paused one is a turn
+        of its own, which the model continues."""
         hints: list[ChatMessage] = []
+        pauses = 0
         while True:
             view = await self.context.view(thread, run.tracker)
             response = await self._answered(run, thread, [*view, *hints], options)
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             response = ends.without_refused(response)
+            if ends.is_paused(response):
+                pauses += 1
+                if pauses > ends.PAUSES:
+                    return response
+                await self.context.add(thread, response.message, shared=False)
+                continue
             hint = None if ends.is_refusal(response) else ends.hint_for(response, thread.messages)
             if hint is None:
                 return response

@@ -1,4 +1,4 @@
-"""How a model's answer ends: cut off, empty, or refused. What the model is told of it is in the next request alone."""
+"""How a model's answer ends: cut off, empty, refused, or paused. What the model is told of it is in the next request alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ CUT = (
 )
 SILENT = "Your answer was empty. Answer now, or call a tool."
 REFUSED = "The model gave no answer: its provider's filter stopped it."
+
+PAUSES = 3  # of one answer: then it ends with what was said
 
 _REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
 
@@ -36,6 +38,11 @@ def without_refused(response: ModelResponse) -> ModelResponse:
 
 def is_refusal(response: ModelResponse) -> bool:
     return response.finish_reason in _REFUSALS
+
+
+def is_paused(response: ModelResponse) -> bool:
+    """Whether the model continues when it gets its blocks back."""
+    return response.finish_reason == FinishReason.PAUSE and bool(response.content) and not response.message.tool_calls
 
 
 def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMessage | None:

@@ -67,7 +67,7 @@ class ResponseCollector:
         self.model = ""
         self._origin = {"family": family} if family else None
         self._parts: list[Text | Thought | Call | dict[str, Any]] = []
-        self._is_refused = False
+        self._is_refused = self._is_paused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
         self._call_at: dict[int, Call] = {}  # by the stream's index: the call of the next pieces
         self._call_of: dict[str, Call] = {}  # by the provider's id
@@ -113,6 +113,8 @@ class ResponseCollector:
     def _reason(self) -> FinishReason:
         if self._is_refused:
             return FinishReason.REFUSAL
+        if self._is_paused:
+            return FinishReason.PAUSE
         return self.finish_reason or (FinishReason.CALLS if self.has_calls else FinishReason.STOP)
 
     def _block(self, part: Text | Thought | Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
@@ -153,9 +155,11 @@ class ResponseCollector:
         yield from self._add_thought(_get(delta, "reasoning_content") or _get(delta, "reasoning"))
         for block in _get(delta, "thinking_blocks") or ():
             self._add_signed(block)
-        details = _get(delta, "reasoning_details") or _get(_get(delta, "provider_specific_fields"), "reasoning_details")
-        if details:
+        fields = _get(delta, "provider_specific_fields")
+        if details := _get(delta, "reasoning_details") or _get(fields, "reasoning_details"):
             self._add_details(details)
+        if fields:
+            self._add_server_work(fields)
         yield from self._add_content(_get(delta, "content"))
         if refusal := _get(delta, "refusal"):
             self._is_refused = True
@@ -200,6 +204,17 @@ class ResponseCollector:
         if not isinstance(part, dict) or part.get("type") != "reasoning_details":
             self._parts.append(part := {"type": "reasoning_details", "details": []})
         part["details"] += [dict(detail) for detail in details if isinstance(detail, dict)]
+
+    def _add_server_work(self, fields: Any) -> None:
+        """What Claude's server has searched or run, which litellm repeats from the beginning in each piece."""
+        self._is_paused = self._is_paused or _get(fields, "stop_reason") == "pause_turn"  # "length" for litellm
+        parts = [
+            {"type": "server_tool_use", "id": call["id"], "name": call["function"]["name"]}
+            | {"input": parse_arguments(call["function"]["arguments"])}
+            for call in _get(fields, "server_tool_calls") or ()
+        ]
+        parts += [*(_get(fields, "web_search_results") or ()), *(_get(fields, "tool_results") or ())]
+        self._parts += [dict(part) for part in parts if part not in self._parts]
 
     def _thought(self) -> Thought:
         # A signature ends a thought.

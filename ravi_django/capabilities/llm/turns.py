@@ -19,7 +19,7 @@ Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
-SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
+_OF_SERVER = "server_tool_use"  # what Claude's server has run; its results are in blocks after it
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -36,12 +36,21 @@ def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -
     return call_id if _ID.fullmatch(call_id) else f"call_{digest[:24]}"
 
 
+def is_signed(kind: str) -> bool:
+    """Whether blocks of this type, which is none of ours, are for the family alone that has made them."""
+    return kind in ("redacted_thinking", "reasoning_details") or _is_of_server(kind)
+
+
+def _is_of_server(kind: str) -> bool:
+    return kind == _OF_SERVER or kind.endswith("_tool_result")
+
+
 def unsigned(message: ChatMessage) -> ChatMessage:
     """The message without what a model has signed, for a provider that refuses it."""
     content = [
         block.model_copy(update={"origin": None}) if isinstance(block, ToolUseBlock) else block
         for block in message.content
-        if not (getattr(block, "signature", None) or getattr(block, "type", "") in SIGNED)
+        if not (getattr(block, "signature", None) or (isinstance(block, UnknownBlock) and is_signed(block.type)))
     ]
     return message.model_copy(update={"content": content})
 
@@ -92,13 +101,33 @@ def _is_signed(block: ContentBlock) -> bool:
     """Whether Claude wants to see this block again."""
     if isinstance(block, ThinkingBlock):
         return bool(block.signature) and (block.origin or {}).get("family", "anthropic") == "anthropic"
-    return isinstance(block, UnknownBlock) and block.type == "redacted_thinking"
+    return isinstance(block, UnknownBlock) and (block.type == "redacted_thinking" or _is_of_server(block.type))
 
 
 def _signed(block: Any) -> dict[str, Any]:
     if isinstance(block, ThinkingBlock):
         return {"type": "thinking", "thinking": block.text, "signature": block.signature}
-    return {"type": block.type, "data": block.model_dump().get("data")}
+    return {name: value for name, value in block.model_dump().items() if name != "origin"}
+
+
+def without_open_work(wire: list[WireMessage]) -> list[WireMessage]:
+    """The turns without calls of Claude's server that have no result, and results whose call an older view had. It
+    accepts such a call at the very end alone, after a pause."""
+    parts = [part for turn in wire if isinstance(turn["content"], list) for part in turn["content"]]
+    work = [part for part in parts if _is_of_server(part["type"])]
+    if not work:
+        return wire
+    done = {part.get("tool_use_id") for part in work} & {part.get("id") for part in work}
+    for turn in wire:
+        if isinstance(turn["content"], list):
+            turn["content"] = [
+                part
+                for part in turn["content"]
+                if not _is_of_server(part["type"])
+                or (part.get("tool_use_id") or part["id"]) in done
+                or (turn is wire[-1] and part["type"] == _OF_SERVER)
+            ]
+    return [turn for turn in wire if turn["content"] != [] or turn.get("tool_calls")]
 
 
 def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[str, Any]:
