@@ -49,6 +49,7 @@ from ravi_django.kernel.errors import (
     CancellationError,
     InvalidInputError,
     LeaseLostError,
+    ModelError,
     ResultInvalidError,
 )
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
@@ -72,6 +73,7 @@ class _Run:
     threads: dict[str, Thread] = field(default_factory=dict)
     message: Message | None = None  # the one being answered
     finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the current turn
+    is_schema_refused: bool = False
 
 
 class ReActAgent:
@@ -248,7 +250,15 @@ class ReActAgent:
         pauses = 0
         while True:
             view = await self.context.view(thread, run.tracker)
-            response = await self._answered(run, thread, [*view, *hints], options)
+            try:
+                response = await self._answered(run, thread, [*view, *hints], options)
+            except ModelError as error:
+                if run.is_schema_refused or run.offers.result is None or not ends.refuses_schema(error):
+                    raise
+                is_first, run.is_schema_refused = options is run.offer.first, True
+                run.offer = run.offers.without_schema(self.model)
+                options = run.offer.first if is_first else run.offer.later
+                continue
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             response = ends.without_refused(response)

@@ -1,7 +1,11 @@
-"""How a model's answer ends: cut off, empty, refused, or paused. What the model is told of it is in the next request alone."""
+"""How a model's answer ends: cut off, empty, refused, or paused.
+
+What the model is told of it is in the next request alone.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -53,6 +57,17 @@ def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMe
     if not calls and not has_text and not said(messages):
         return ChatMessage.of(Role.USER, SILENT)
     return None
+
+
+_SCHEMA = re.compile(
+    r"response.?(?:format|schema|mime.?type)|output.?(?:format|config)|structured.?output|json.?(?:schema|mode)|guided",
+    re.IGNORECASE,
+)
+
+
+def refuses_schema(error: ModelError) -> bool:
+    """Whether the provider's error is about the schema of a typed result."""
+    return error.status in (400, 422) and _SCHEMA.search(str(error)) is not None
 
 
 def error_of(response: ModelResponse) -> ModelError:

@@ -61,6 +61,7 @@ class FallbackModel:
             raise InvalidInputError("a fallback list needs at least one model", field="models")
         self.models = tuple(models)
         self.name = self.models[0].name
+        self.endpoint = " ".join(str(getattr(model, "endpoint", "")) for model in self.models)
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
         self.fallback_after: float = check_seconds("fallback_after", fallback_after)

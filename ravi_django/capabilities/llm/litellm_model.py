@@ -186,8 +186,9 @@ class LiteLLMModel:
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
     async def supports_schema_beside_tools(self) -> bool:
-        """Whether it may stand beside tools; Gemini refuses the pair."""
-        return self._form_of(await aload_litellm()).family != "gemini"
+        """Whether it may stand beside tools."""
+        litellm = await aload_litellm()
+        return knowledge.supports_schema_beside_tools(litellm, self.name, self._form_of(litellm).family)
 
     async def fetches_addresses(self) -> bool:
         """Whether litellm downloads images of a URL into this process."""
@@ -241,13 +242,14 @@ class LiteLLMModel:
             )
         return self._form
 
-    def _server(self) -> str:
+    @property
+    def endpoint(self) -> str:
         """The address in place of OpenAI's own."""
         return self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
 
     def _is_openais(self) -> bool:
         """Whether a model of OpenAI is called at its own address."""
-        is_routed = self._server() or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
+        is_routed = self.endpoint or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
         return not is_routed and not self.name.startswith("azure/")
 
     def _endpoint(self, litellm: Any, family: str) -> str:
@@ -260,7 +262,7 @@ class LiteLLMModel:
             return ""
         if family != "openai":
             raise InvalidInputError(f'"responses" is for "openai/…" and "azure/…", not {self.name!r}', field="dialect")
-        return sha256(f"{self._server()} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
+        return sha256(f"{self.endpoint} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
 
     def _request(
         self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
