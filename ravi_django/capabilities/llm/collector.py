@@ -14,7 +14,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from ravi_django.capabilities.llm.turns import arguments_text
+from ravi_django.capabilities.llm import turns
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
@@ -65,9 +65,10 @@ class ResponseCollector:
         self.finish_reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.model = ""
+        self.is_refused = False  # the provider has refused what it had signed before this answer
         self._origin = {"family": family} if family else None
         self._parts: list[Text | Thought | Call | dict[str, Any]] = []
-        self._is_refused = self._is_paused = False
+        self._is_refusal = self._is_paused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
         self._call_at: dict[int, Call] = {}  # by the stream's index: the call of the next pieces
         self._call_of: dict[str, Call] = {}  # by the provider's id
@@ -107,11 +108,12 @@ class ResponseCollector:
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
         """The answer. `taken_ids` are the call ids of earlier turns, see `_id_of`."""
         taken = set(taken_ids)
-        content = [block for part in self._parts if (block := self._block(part, taken)) is not None]
+        mark = [{"type": turns.REFUSED}] if self.is_refused else []
+        content = [block for part in [*self._parts, *mark] if (block := self._block(part, taken)) is not None]
         return ModelResponse.of(content, usage=self.usage, cost=cost, model=self.model, finish_reason=self._reason())
 
     def _reason(self) -> FinishReason:
-        if self._is_refused:
+        if self._is_refusal:
             return FinishReason.REFUSAL
         if self._is_paused:
             return FinishReason.PAUSE
@@ -136,7 +138,7 @@ class ResponseCollector:
         kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
         if call.item:
             kept["item"] = call.item
-        if call.arguments != arguments_text(arguments):
+        if call.arguments != turns.arguments_text(arguments):
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
         return ToolUseBlock(tool_name=call.name, arguments=arguments, call_id=call_id, origin=origin)
@@ -162,7 +164,7 @@ class ResponseCollector:
             self._add_server_work(fields)
         yield from self._add_content(_get(delta, "content"))
         if refusal := _get(delta, "refusal"):
-            self._is_refused = True
+            self._is_refusal = True
             yield from self._add_text(refusal)
         for piece in _get(delta, "tool_calls") or ():
             yield self._add_call(piece)

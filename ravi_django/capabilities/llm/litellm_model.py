@@ -18,7 +18,14 @@ from typing import Any, Literal
 
 from ravi_django.capabilities.llm import cache, callbacks, knowledge, life, names, sse, turns
 from ravi_django.capabilities.llm.collector import ResponseCollector
-from ravi_django.capabilities.llm.errors import Keys, is_fetch_error, is_reasoning_error, missing_key, translate_error
+from ravi_django.capabilities.llm.errors import (
+    Keys,
+    is_fetch_error,
+    is_reasoning_error,
+    is_summary_error,
+    missing_key,
+    translate_error,
+)
 from ravi_django.capabilities.llm.knowledge import text_tokens, tokens_of
 from ravi_django.capabilities.llm.loading import aload_litellm, is_imported, is_loaded
 from ravi_django.capabilities.llm.pricing import cost_by, listed_cost, site_prices
@@ -123,7 +130,7 @@ class LiteLLMModel:
         collector = ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family)
         failure: KernelError | None = None
         try:
-            async with self._open(litellm, messages, options, meta) as stream:
+            async with self._open(litellm, messages, options, meta, collector) as stream:
                 source, is_read_here = source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
@@ -196,7 +203,12 @@ class LiteLLMModel:
 
     @asynccontextmanager
     async def _open(
-        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+        self,
+        litellm: Any,
+        messages: Sequence[ChatMessage],
+        options: GenerationOptions,
+        meta: RunMeta,
+        collector: ResponseCollector,
     ) -> AsyncIterator[Any]:
         form = self._form_of(litellm)
         call = litellm.aresponses if form.endpoint else litellm.acompletion
@@ -208,6 +220,7 @@ class LiteLLMModel:
             if again is None:
                 raise
             stream = await call(**again)
+            collector.is_refused = is_reasoning_error(error) and not is_summary_error(error)
         try:
             yield stream
         finally:
@@ -221,11 +234,11 @@ class LiteLLMModel:
         if is_fetch_error(error):
             again = build(replace(form, addresses="none"), messages)
         elif is_reasoning_error(error):
-            if "summar" in str(error):  # some accounts have to be verified for it
+            if is_summary_error(error):  # some accounts have to be verified for it
                 self._has_summary = False
             again = build(form, [turns.unsigned(message) for message in messages])
-            if form.family == "anthropic" and again != before:  # a turn without thoughts cannot go on with them
-                again = {key: value for key, value in again.items() if key not in ("thinking", "reasoning_effort")}
+            if form.family == "anthropic" and again != before:
+                again = _without_thinking(again)
         else:
             return None
         return again if again != before else None
@@ -275,6 +288,7 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
+        messages, is_now = turns.sendable(messages, form.origin)
         request: Request = {
             **self.params,
             **self._secret_params,
@@ -297,6 +311,8 @@ class LiteLLMModel:
                 request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
             return to_responses(request, messages, form, reasons=reasons, summary=self._has_summary)
         request["messages"] = to_wire(messages, form)
+        if form.family == "anthropic" and is_now:
+            request = _without_thinking(request)
         return cache.mark(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
@@ -306,6 +322,11 @@ class LiteLLMModel:
         else:
             cost = listed_cost(litellm, self._base_model, collector.provider_usage)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
+
+
+def _without_thinking(request: Request) -> Request:
+    """A turn of Claude without thoughts cannot go on with them."""
+    return {key: value for key, value in request.items() if key not in ("thinking", "reasoning_effort")}
 
 
 def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:

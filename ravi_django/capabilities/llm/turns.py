@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
-from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 
 WireMessage = dict[str, Any]
@@ -19,6 +19,7 @@ Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
+REFUSED = "signatures_refused"  # a mark in an answer: what was signed before it is not sent to its origin again
 _OF_SERVER = "server_tool_use"  # what Claude's server has run; its results are in blocks after it
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -38,7 +39,7 @@ def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -
 
 def is_signed(kind: str) -> bool:
     """Whether blocks of this type, which is none of ours, are for the family alone that has made them."""
-    return kind in ("redacted_thinking", "reasoning_details") or _is_of_server(kind)
+    return kind in ("redacted_thinking", "reasoning_details", REFUSED) or _is_of_server(kind)
 
 
 def _is_of_server(kind: str) -> bool:
@@ -47,12 +48,32 @@ def _is_of_server(kind: str) -> bool:
 
 def unsigned(message: ChatMessage) -> ChatMessage:
     """The message without what a model has signed, for a provider that refuses it."""
+    if "unsigned" in message._wire:
+        return cast(ChatMessage, message._wire["unsigned"])
     content = [
         block.model_copy(update={"origin": None}) if isinstance(block, ToolUseBlock) else block
         for block in message.content
         if not (getattr(block, "signature", None) or (isinstance(block, UnknownBlock) and is_signed(block.type)))
     ]
-    return message.model_copy(update={"content": content})
+    copied = message._wire["unsigned"] = message.model_copy(update={"content": content})
+    return copied
+
+
+def sendable(messages: Sequence[ChatMessage], origin: Mapping[str, Any]) -> tuple[Sequence[ChatMessage], bool]:
+    """The messages without the signed blocks that `origin` has refused, and whether that was in the present turn."""
+    last = next((at for at in reversed(range(len(messages))) if _is_mark(messages[at], origin)), None)
+    if last is None:
+        return messages, False
+    is_now = not any(message.role is Role.USER for message in messages[last:])
+    return [*map(unsigned, messages[:last]), *messages[last:]], is_now
+
+
+def _is_mark(message: ChatMessage, origin: Mapping[str, Any]) -> bool:
+    return message.role is Role.ASSISTANT and any(
+        block.type == REFUSED and block.model_dump()["origin"] == origin
+        for block in message.content
+        if isinstance(block, UnknownBlock)
+    )
 
 
 def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMessage]:
