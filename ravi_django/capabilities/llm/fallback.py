@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +34,11 @@ def use_limits(limits: Callable[[], tuple[float, float]]) -> None:
     last get a shorter time."""
     global _limits
     _limits = limits
+
+
+View = Callable[[str, Sequence[ChatMessage]], Sequence[ChatMessage]]
+
+view_for: ContextVar[View] = ContextVar("view_for", default=lambda model, messages: messages)  # of the model so named
 
 
 class FallbackModel:
@@ -118,7 +124,7 @@ class FallbackModel:
         if isinstance(model, FallbackModel):  # each of its models has its own limits
             stream: Any = model._answers(messages, options, meta, waits=last)
         else:
-            stream = model.stream(messages, options, meta)
+            stream = model.stream(view_for.get()(model.name, messages), options, meta)
             if not last:
                 stream = self._in_time(stream, model.name)
         async with aclosing(stream):
