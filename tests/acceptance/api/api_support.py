@@ -28,7 +28,10 @@ WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket, Follow, Publi
 def make_agent(key: str = "api-helper", model: Any = None) -> ReActAgent:
     return ReActAgent(
         key,
-        model=model or ScriptedModel(SCRIPT, chunk="words", usage=Usage(input_tokens=5, output_tokens=3), cost=0.25),
+        model=model
+        or ScriptedModel(
+            SCRIPT, chunk="words", usage=Usage(input_tokens=5, cached_tokens=2, output_tokens=3), cost=0.25
+        ),
         tools=[CalculatorTool()],
         context=ContextConfig(DjangoHistoryProvider()),
         system_instructions="You keep a secret: sk-secret-key.",
