@@ -17,11 +17,14 @@ from tests.support.runs import make_run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+USED = {"input_tokens": 1000, "cached_tokens": 900, "output_tokens": 10, "cost": Decimal("0.5")}
+
+
 def child_of(parent: Run, root: Run, agent: str = "test/hand", **fields: Any) -> Run:
     session = world.create_session(Session(agent=agent))
     return Run.objects.create(
         id=uuid7(), agent=agent, session=session, parent=parent, root=root, depth=parent.depth + 1,
-        **{"status": Status.COMPLETED, "input_tokens": 1000, "cached_tokens": 900, "output_tokens": 10, "cost": Decimal("0.5"), **fields},
+        **(USED | {"status": Status.COMPLETED} | fields),
     )  # fmt: skip
 
 
