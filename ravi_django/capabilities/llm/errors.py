@@ -85,11 +85,6 @@ def is_reasoning_error(error: Exception) -> bool:
     return _status_of(error) == 400 and _REASONING.search(message_of(error)) is not None
 
 
-def is_summary_error(error: Exception) -> bool:
-    """Whether it refused to write a summary of its reasoning."""
-    return is_reasoning_error(error) and "summar" in str(error)
-
-
 def _is_transient(error: Exception, status: int | None) -> bool:
     codes = _body_field(error, "code"), _body_field(error, "type")
     if "insufficient_quota" in codes:
