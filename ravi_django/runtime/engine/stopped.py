@@ -24,8 +24,9 @@ def turns_of(agent: Any, effects: Effects) -> list[NewTurn]:
     """The shown part of the answer, and before it the message that it answers, if no commit has stored it. Nothing if
     the buffer has no frames any more, or if the agent's conversation is not kept in the site's database."""
     run, memory = effects.lease.run, getattr(agent, "context", None)
-    is_stored = isinstance(memory, ContextConfig) and isinstance(memory.stores, DjangoHistoryProvider)
-    if not is_stored or memory.retention is not HistoryRetention.PERMANENT or not (text := _shown(effects)).strip():
+    if not isinstance(memory, ContextConfig) or not isinstance(memory.stores, DjangoHistoryProvider):
+        return []
+    if memory.retention is not HistoryRetention.PERMANENT or not (text := _shown(effects)).strip():
         return []
     turns = [(ChatMessage(role=Role.ASSISTANT, name=STOPPED, content=[TextBlock(text=text)]), True)]
     if not Turn.objects.filter(run=run).exists():
