@@ -75,6 +75,7 @@ def echo(text: str = "nothing") -> str:
 @pytest.fixture
 def play(settings: Any):
     """`play(provider, model)`: the run of an agent at this provider."""
+    load_litellm()  # a first import may take longer than a run may
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
 
     def played(provider: Provider, model: str = "openai/gpt-x", retry: RetryPolicy = ONCE, **options: Any) -> Run:
