@@ -97,16 +97,11 @@ def check_conflicts(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
 @register("ravi")
 def check_litellm(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """It is released each day, and changes what it sends and what it makes of answers."""
-    installed, tested = metadata.version("litellm"), LAST_TESTED
-    if _release(installed) <= _release(tested):
-        return []
-    text = f"litellm {installed} is installed; the last version that this release was tested with is {tested}."
-    hint = f'pip install "litellm[mcp]=={tested}".'
-    return [Warning(text, hint=hint, id="ravi.W015")]
-
-
-def _release(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+    installed = metadata.version("litellm")
+    release, tested = ([*map(int, re.findall(r"\d+", version)[:3])] for version in (installed, LAST_TESTED))
+    text = f"litellm {installed} is installed; the last version that this release was tested with is {LAST_TESTED}."
+    hint = f'pip install "litellm[mcp]=={LAST_TESTED}".'
+    return [Warning(text, hint=hint, id="ravi.W015")] if release > tested else []
 
 
 @register("ravi")

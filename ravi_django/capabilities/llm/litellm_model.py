@@ -230,8 +230,8 @@ class LiteLLMModel:
             if "summar" in str(error):  # some accounts have to be verified for it
                 self._has_summary = False
             again = build(form, [turns.unsigned(message) for message in messages])
-            if form.family == "anthropic" and again != before:
-                again = _without_thinking(again)
+            if again != before:
+                again = build(form, [turns.unsigned(message) for message in messages], thinks=False)
         else:
             return None
         return again if again != before else None
@@ -271,7 +271,13 @@ class LiteLLMModel:
         return sha256(f"{self.endpoint} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
 
     def _request(
-        self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+        self,
+        litellm: Any,
+        form: Form,
+        messages: Sequence[ChatMessage],
+        options: GenerationOptions,
+        meta: RunMeta,
+        thinks: bool = True,
     ) -> Request:
         chosen = {
             "temperature": options.temperature,
@@ -281,7 +287,8 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
-        messages, is_now = turns.sendable(messages, form.origin)
+        origin = {"family": form.family} | ({"endpoint": form.endpoint} if form.endpoint else {})
+        messages, is_refused = turns.sendable(messages, origin)
         request: Request = {
             **self.params,
             **self._secret_params,
@@ -304,8 +311,8 @@ class LiteLLMModel:
                 request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
             return to_responses(request, messages, form, reasons=reasons, summary=self._has_summary)
         request["messages"] = to_wire(messages, form)
-        if form.family == "anthropic" and is_now:
-            request = _without_thinking(request)
+        if form.family == "anthropic" and (is_refused or not thinks):  # a turn without thoughts cannot go on with them
+            request = {key: value for key, value in request.items() if key not in ("thinking", "reasoning_effort")}
         return cache.mark(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:
@@ -315,11 +322,6 @@ class LiteLLMModel:
         else:
             cost = listed_cost(litellm, self._base_model, collector.provider_usage)
         return collector.response(cost=cost, taken_ids=_call_ids(messages) if collector.has_calls else set())
-
-
-def _without_thinking(request: Request) -> Request:
-    """A turn of Claude without thoughts cannot go on with them."""
-    return {key: value for key, value in request.items() if key not in ("thinking", "reasoning_effort")}
 
 
 def _call_ids(messages: Sequence[ChatMessage]) -> set[str]:

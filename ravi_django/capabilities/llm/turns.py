@@ -20,7 +20,6 @@ Text = Callable[[Iterable[ContentBlock]], str]
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
 REFUSED = "signatures_refused"  # a mark in an answer: what was signed before it is not sent to its origin again
-_OF_SERVER = "server_tool_use"  # what Claude's server has run; its results are in blocks after it
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -43,7 +42,8 @@ def is_signed(kind: str) -> bool:
 
 
 def _is_of_server(kind: str) -> bool:
-    return kind == _OF_SERVER or kind.endswith("_tool_result")
+    """Whether it is what Claude's server has run, or its result."""
+    return kind == "server_tool_use" or kind.endswith("_tool_result")
 
 
 def unsigned(message: ChatMessage) -> ChatMessage:
@@ -134,20 +134,14 @@ def _signed(block: Any) -> dict[str, Any]:
 def without_open_work(wire: list[WireMessage]) -> list[WireMessage]:
     """The turns without calls of Claude's server that have no result, and results whose call an older view had. It
     accepts such a call at the very end alone, after a pause."""
-    parts = [part for turn in wire if isinstance(turn["content"], list) for part in turn["content"]]
-    work = [part for part in parts if _is_of_server(part["type"])]
-    if not work:
-        return wire
+    lists = [turn["content"] for turn in wire if isinstance(turn["content"], list)]
+    work = [part for parts in lists for part in parts if _is_of_server(part["type"])]
     done = {part.get("tool_use_id") for part in work} & {part.get("id") for part in work}
-    for turn in wire:
-        if isinstance(turn["content"], list):
-            turn["content"] = [
-                part
-                for part in turn["content"]
-                if not _is_of_server(part["type"])
-                or (part.get("tool_use_id") or part["id"]) in done
-                or (turn is wire[-1] and part["type"] == _OF_SERVER)
-            ]
+    left = [part for part in work if (part.get("tool_use_id") or part["id"]) not in done]
+    if left and left[-1] is (wire[-1]["content"] or [None])[-1]:
+        left.pop()
+    for parts in lists if left else ():
+        parts[:] = [part for part in parts if part not in left]
     return [turn for turn in wire if turn["content"] != [] or turn.get("tool_calls")]
 
 

@@ -46,11 +46,6 @@ class Form:
     video: bool = False
     endpoint: str = ""  # of OpenAI's Responses: a digest of server and key, which alone can read its reasoning
 
-    @property
-    def origin(self) -> dict[str, str]:
-        """Of the blocks that the model signs."""
-        return {"family": self.family} | ({"endpoint": self.endpoint} if self.endpoint else {})
-
 
 _ANY = Form()
 
