@@ -54,8 +54,14 @@ def between(start: datetime | None, end: datetime | None) -> str:
     return duration(end - start) if start and end else NONE
 
 
-def tokens(given: int | None, taken: int | None) -> str:
-    return NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
+def tokens(given: int | None, taken: int | None, cached: int | None = None) -> str:
+    text = NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
+    return f"{text} ({cached_share(cached, given)})" if given and cached else text
+
+
+def cached_share(cached: int, given: int) -> str:
+    """The part of the input tokens that the provider has read from its cache."""
+    return gettext("%(cached)s cached") % {"cached": f"{100 * cached // given} %"}
 
 
 def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:

@@ -162,13 +162,14 @@ class _Page:
             "notes": notes,
             "worse": is_slower,
         }
-        spent = found.before.cost
+        spent, cached = found.before.cost, found.total.cached_tokens
         yield {
             "name": _("Cost"),
             "value": charts.money(found.total.cost, found.total.unpriced),
             "url": self._ended(),
             "notes": [
                 (_("%(count)s tokens") % {"count": charts.tokens(found.total.tokens)}, ""),
+                *([(show.cached_share(cached, found.total.input_tokens), "")] if cached else []),
                 *([(self._against(found.total.cost, spent, charts.money), "")] if spent else []),
             ],
             "worse": spent and float(found.total.cost) > float(spent) * WORSE,

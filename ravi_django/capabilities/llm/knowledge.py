@@ -46,6 +46,13 @@ def supports_schema(litellm: Any, model: str) -> bool:
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
+def supports_schema_beside_tools(litellm: Any, model: str, family: str) -> bool:
+    """Gemini refuses the pair. Of an older Claude litellm asks for the schema by a tool that it has to call at once."""
+    if family == "anthropic":
+        return bool(listed(litellm, model).get("supports_native_structured_output"))
+    return family != "gemini"
+
+
 def accepts_images(litellm: Any, model: str) -> bool:
     """Whether the model accepts images; True if unknown."""
     entry = listed(litellm, model)

@@ -12,6 +12,7 @@ from typing import Any
 from ravi_django.capabilities.llm.errors import redact_logs
 
 GEMINI = "litellm.llms.vertex_ai.gemini.transformation"
+LAST_TESTED = "1.110.2"  # litellm, with `make providers`; requirements.txt pins it, pyproject.toml has the floor
 IMAGE_LIMIT = "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB"  # litellm's name, in the environment and in its modules
 
 _lock = threading.Lock()

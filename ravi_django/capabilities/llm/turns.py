@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
-from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 
 WireMessage = dict[str, Any]
@@ -20,8 +20,7 @@ Text = Callable[[Iterable[ContentBlock]], str]
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
 EXTRA = ("extra_content", "provider_specific_fields")  # of a call: Google's signature, behind an address like OpenAI's
-
-SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
+REFUSED = "signatures_refused"  # a mark in an answer: what was signed before it is not sent to its origin again
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -38,14 +37,44 @@ def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -
     return call_id if _ID.fullmatch(call_id) else f"call_{digest[:24]}"
 
 
+def is_signed(kind: str) -> bool:
+    """Whether blocks of this type, which is none of ours, are for the family alone that has made them."""
+    return kind in ("redacted_thinking", "reasoning_details", REFUSED) or _is_of_server(kind)
+
+
+def _is_of_server(kind: str) -> bool:
+    """Whether it is what Claude's server has run, or its result."""
+    return kind == "server_tool_use" or kind.endswith("_tool_result")
+
+
 def unsigned(message: ChatMessage) -> ChatMessage:
     """The message without what a model has signed, for a provider that refuses it."""
+    if "unsigned" in message._wire:
+        return cast(ChatMessage, message._wire["unsigned"])
     content = [
         block.model_copy(update={"origin": None}) if isinstance(block, ToolUseBlock) else block
         for block in message.content
-        if not (getattr(block, "signature", None) or getattr(block, "type", "") in SIGNED)
+        if not (getattr(block, "signature", None) or (isinstance(block, UnknownBlock) and is_signed(block.type)))
     ]
-    return message.model_copy(update={"content": content})
+    copied = message._wire["unsigned"] = message.model_copy(update={"content": content})
+    return copied
+
+
+def sendable(messages: Sequence[ChatMessage], origin: Mapping[str, Any]) -> tuple[Sequence[ChatMessage], bool]:
+    """The messages without the signed blocks that `origin` has refused, and whether that was in the present turn."""
+    last = next((at for at in reversed(range(len(messages))) if _is_mark(messages[at], origin)), None)
+    if last is None:
+        return messages, False
+    is_now = not any(message.role is Role.USER for message in messages[last:])
+    return [*map(unsigned, messages[:last]), *messages[last:]], is_now
+
+
+def _is_mark(message: ChatMessage, origin: Mapping[str, Any]) -> bool:
+    return message.role is Role.ASSISTANT and any(
+        block.type == REFUSED and block.model_dump()["origin"] == origin
+        for block in message.content
+        if isinstance(block, UnknownBlock)
+    )
 
 
 def assistant(message: ChatMessage, family: str, text_of: Text, server: str = "") -> list[WireMessage]:
@@ -96,13 +125,27 @@ def _is_signed(block: ContentBlock) -> bool:
     """Whether Claude wants to see this block again."""
     if isinstance(block, ThinkingBlock):
         return bool(block.signature) and (block.origin or {}).get("family", "anthropic") == "anthropic"
-    return isinstance(block, UnknownBlock) and block.type == "redacted_thinking"
+    return isinstance(block, UnknownBlock) and (block.type == "redacted_thinking" or _is_of_server(block.type))
 
 
 def _signed(block: Any) -> dict[str, Any]:
     if isinstance(block, ThinkingBlock):
         return {"type": "thinking", "thinking": block.text, "signature": block.signature}
-    return {"type": block.type, "data": block.model_dump().get("data")}
+    return {name: value for name, value in block.model_dump().items() if name != "origin"}
+
+
+def without_open_work(wire: list[WireMessage]) -> list[WireMessage]:
+    """The turns without calls of Claude's server that have no result, and results whose call an older view had. It
+    accepts such a call at the very end alone, after a pause."""
+    lists = [turn["content"] for turn in wire if isinstance(turn["content"], list)]
+    work = [part for parts in lists for part in parts if _is_of_server(part["type"])]
+    done = {part.get("tool_use_id") for part in work} & {part.get("id") for part in work}
+    left = [part for part in work if (part.get("tool_use_id") or part["id"]) not in done]
+    if left and left[-1] is (wire[-1]["content"] or [None])[-1]:
+        left.pop()
+    for parts in lists if left else ():
+        parts[:] = [part for part in parts if part not in left]
+    return [turn for turn in wire if turn["content"] != [] or turn.get("tool_calls")]
 
 
 def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[str, Any]:

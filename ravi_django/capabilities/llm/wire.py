@@ -80,9 +80,10 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
                 part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
             if not (wire and _joined(wire[-1], part, form)):
                 wire.append(fresh(part))
-    if shown:
-        wire.append(_shown(shown))
-    return list(_answered(wire)) if form.family == "mistral" else wire
+    wire += [_shown(shown)] if shown else []
+    if form.family == "mistral":
+        return list(_answered(wire))
+    return turns.without_open_work(wire) if form.family == "anthropic" else wire
 
 
 def other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
@@ -259,7 +260,7 @@ def readable(block: ContentBlock) -> str:
             return f"[image: {alt}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
             return f"[{block.type}: {words}]"
-        case UnknownBlock(type=kind) if kind in turns.SIGNED:
+        case UnknownBlock(type=kind) if turns.is_signed(kind):
             return ""
         case _:
             return text_of([block])

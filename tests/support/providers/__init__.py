@@ -161,7 +161,7 @@ def _pieces(block: Body) -> tuple[Body, list[Body]]:
             said = {"type": "thinking_delta", "thinking": block["thinking"]}
             signed = {"type": "signature_delta", "signature": block["signature"]}
             return {"type": "thinking", "thinking": "", "signature": ""}, [said, signed]
-        case "tool_use":
+        case "tool_use" | "server_tool_use":
             pieces = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
             return {**block, "input": {}}, pieces
     return block, []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
@@ -13,9 +15,10 @@ from ravi_django.capabilities.llm import LLMFactory
 from ravi_django.capabilities.llm.knowledge import family
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.testing import run_until_idle
+from ravi_django.kernel import RetryPolicy
+from ravi_django.testing import journal_of, run_until_idle
 from tests.support.cases import case
-from tests.support.providers import Provider, answer, call_piece, check_claude, claude, marked, says
+from tests.support.providers import Document, Provider, answer, call_piece, check_claude, claude, marked, says
 from tests.unit.capabilities.llm.conftest import echo
 from tests.unit.capabilities.llm.test_stream_kinds import TEXT, use
 
@@ -23,7 +26,13 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
 ]
+BUSY = Document({"error": {"type": "overloaded_error", "message": "later"}}, 529)
+RETRY = RetryPolicy(max_attempts=2, base_s=0.0)
 LONG = "chatcmpl-tool-0123456789abcdef0123456789abcdef"
+
+
+class Parcel(BaseModel):
+    order: int
 
 
 def test_the_family_is_the_maker_of_the_model() -> None:
@@ -91,3 +100,37 @@ def test_openai_is_told_which_requests_are_of_one_conversation(play: Any, monkey
             assert (len(keys), None not in keys) == (1, has_key)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert LiteLLMModel("gpt-4o")._is_openais()
+
+
+def test_a_model_gets_no_schema_beside_tools_that_would_hide_them(play: Any) -> None:
+    def part(**fields: Any) -> Document:
+        return Document({"candidates": [{"content": {"role": "model", "parts": [fields]}, "finishReason": "STOP"}]})
+
+    google = part(functionCall={"name": "final_result", "args": {"order": 3}})
+    result = claude({"type": "tool_use", "id": "r", "name": "final_result", "input": {"order": 3}}, reason="tool_use")
+    for name, says_it in {"gemini/gemini-2.5-flash": google, "anthropic/claude-sonnet-4-20250514": result}.items():
+        with case(name), Provider(says_it) as server:
+            assert play(server, name, result_model=Parcel).output == '{"order":3}'
+            (request,) = server.requests
+        assert "response" not in json.dumps(request.get("generationConfig", {})).lower()
+        assert "tool_choice" not in request
+
+
+def test_a_refused_schema_is_asked_for_by_a_tool(play: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "REPLAY": "strict"}
+    result = answer(call_piece(0, "r", name="final_result", arguments='{"order": 3}'), reason="tool_calls")
+    used = claude({"type": "tool_use", "id": "r", "name": "final_result", "input": {"order": 3}}, reason="tool_use")
+    for name, field, words, says_it in (
+        ("mistral/mistral-large-latest", "response_format", "json mode cannot be combined with tool calling", result),
+        ("deepseek/deepseek-chat", "response_format", "This response_format type is unavailable now", result),
+        ("anthropic/claude-sonnet-4-5", "output_format", "output_format.schema: not supported", used),
+    ):
+        with (
+            case(name),
+            Provider(BUSY, BUSY, says_it, checker=lambda body, a=field, b=words: b if a in body else None) as server,
+        ):
+            first, second = (play(server, name, retry=RETRY, result_model=Parcel) for _ in range(2))
+            assert [run.output for run in (first, second)] == ['{"order":3}'] * 2, (first.error, second.error)
+            assert (len(server.requests), len(server.refused)) == (4, 1)
+        calls = [entry for entry in journal_of(first) if entry.kind == "llm.call"]
+        assert [entry.request["result_by"] for entry in calls] == ["schema", "tool"]
