@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel
 
@@ -116,10 +118,13 @@ class Story:
 
         self.wire.at = when, cancel
 
-    def ask_all(self) -> None:
+    async def ask_all(self) -> None:
         """Each agent's next request, in each dialect."""
-        for turn in [Turn(0, agent, dialect, [], None) for agent in range(2) for dialect in DIALECTS]:
-            self.play(turn)
+        for agent in self.agents:
+            view = await agent.context.get_prompt_window(str(self.session))
+            for dialect in DIALECTS:
+                await self.wire.ask(dialect, [*view, ChatMessage.of("user", "and now?")])
+        await sync_to_async(connections.close_all)()
 
 
 def check_story(pipeline: int, typed: bool, turns: list[Turn]) -> None:
@@ -128,7 +133,7 @@ def check_story(pipeline: int, typed: bool, turns: list[Turn]) -> None:
         with story.wire.connected():
             for turn in turns:
                 story.play(turn)
-            story.ask_all()
+            warm.run(story.ask_all())
     assert not story.wire.refused, story.wire.refused[0]
 
 
