@@ -10,6 +10,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from itertools import pairwise
@@ -277,6 +278,33 @@ def marked(request: Body) -> list[tuple[str, str]]:
     found = [(place, part["cache_control"].get("ttl", "5m")) for place, part in marks if "cache_control" in part]
     assert len(found) <= 4
     return found
+
+
+class ClaudeCache:
+    """What Claude reads from its cache: the longest beginning of a request that an earlier one has stored at a mark, up
+    to 20 blocks before a mark of this one, from 1,024 tokens on. A token is four bytes."""
+
+    LOOK_BACK, LEAST = 20, 1_024
+
+    def __init__(self) -> None:
+        self._stored: set[str] = set()
+        self.input = self.read = 0  # tokens
+
+    def add(self, request: Body) -> None:
+        assert len(marked(request)) <= 4
+        blocks = [*request.get("tools", ()), *request["system"]]
+        blocks += [{"role": turn["role"], **block} for turn in request["messages"] for block in _blocks(turn)]
+        digest, size, beginnings = sha256(), 0, []
+        for block in blocks:
+            text = json.dumps({name: value for name, value in block.items() if name != "cache_control"})
+            digest.update(text.encode())
+            size += len(text) // 4
+            beginnings.append((digest.hexdigest(), size))
+        marks = [at for at, block in enumerate(blocks) if "cache_control" in block]
+        near = {at - back for at in marks for back in range(min(self.LOOK_BACK, at + 1))}
+        self.read += max((beginnings[at][1] for at in near if beginnings[at][0] in self._stored), default=0)
+        self.input += size
+        self._stored |= {beginnings[at][0] for at in marks if beginnings[at][1] >= self.LEAST}
 
 
 # --------------------------------------------------------------------------------------------------- OpenAI's Responses
