@@ -84,11 +84,18 @@ def say_responses(say: Say, said: list[Any], number: Iterator[int]) -> list[Line
                 sealed = {"summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": f"sealed {id}"}
                 items.append({"type": "reasoning", "id": f"rs_{id}", **sealed})
             case ("call", tool, _, arguments):
-                call = {"call_id": f"call_{id}", "name": _named(tool), "arguments": arguments or "{}", "status": "completed"}
+                call = {
+                    "call_id": f"call_{id}",
+                    "name": _named(tool),
+                    "arguments": arguments or "{}",
+                    "status": "completed",
+                }
                 items.append({"type": "function_call", "id": f"fc_{id}", **call})
     said += [*items, {"type": "end"}]
     is_cut = say.end == "length"
-    return responses(*items, status="incomplete" if is_cut else "completed", why="max_output_tokens" if is_cut else None)
+    return responses(
+        *items, status="incomplete" if is_cut else "completed", why="max_output_tokens" if is_cut else None
+    )
 
 
 def say_chat(say: Say, said: list[Any], number: Iterator[int]) -> list[Line]:
