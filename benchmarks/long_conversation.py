@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -94,7 +95,7 @@ def measure(stack: Stack, runs: int, calls: int) -> Iterator[Figure]:
 
 
 def _between(times: Sequence[float]) -> list[float]:
-    return [(later - before) * 1000 for before, later in zip(times, times[1:], strict=False)]
+    return [(later - before) * 1000 for before, later in pairwise(times)]
 
 
 def _mean(values: Sequence[float]) -> float:

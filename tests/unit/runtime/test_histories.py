@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from pydantic import BaseModel
 
 from ravi_django import register, submit, tool
@@ -28,7 +28,7 @@ from ravi_django.kernel import ChatMessage, ImageBlock
 from ravi_django.models import JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, warm
 from tests.support import world
-from tests.support.histories import ASKED, DIALECTS, PIXEL, Turn, Wire, stories
+from tests.support.histories import ASKED, DIALECTS, PIXEL, Say, Turn, Wire, stories
 from tests.support.runs import drive, take_over
 
 pytestmark = [
@@ -137,10 +137,12 @@ def check_story(pipeline: int, typed: bool, turns: list[Turn]) -> None:
     assert not story.wire.refused, story.wire.refused[0]
 
 
+THOUGHT_AT_ITS_END = Turn(0, 0, "claude", [Say((("call", "echo", "", '{"text": "x"}'),)), Say((("thought",),))], None)
 cases = given(st.integers(0, len(PIPELINES) - 1), st.booleans(), stories)
 
 
 @cases
+@example(0, False, [THOUGHT_AT_ITS_END])
 @settings(max_examples=10)
 def test_each_request_is_accepted(pipeline: int, typed: bool, turns: list[Turn]) -> None:
     check_story(pipeline, typed, turns)
