@@ -98,9 +98,10 @@ def assistant(message: ChatMessage, family: str, text_of: Text, server: str = ""
 
 def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:
     """Claude's thoughts, texts and calls in their order. litellm puts the calls of a message at its end, and joins
-    neighbours: what follows a call begins another message."""
+    neighbours: what follows a call begins another message. Thoughts at the end led to nothing, and are refused."""
     turns: list[WireMessage] = []
-    for block in message.content:
+    last = max((at for at, block in enumerate(message.content) if _leads(block, text_of)), default=-1)
+    for block in message.content[: last + 1]:
         if isinstance(block, ToolUseBlock):
             turn = turns[-1] if turns else _next(turns)
             turn.setdefault("tool_calls", []).append(_call(block, "anthropic"))
@@ -114,6 +115,10 @@ def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:
             turn = turns[-1] if turns and "tool_calls" not in turns[-1] else _next(turns)
             turn["content"] = [*(turn["content"] or ()), part]
     return turns
+
+
+def _leads(block: ContentBlock, text_of: Text) -> bool:
+    return isinstance(block, ToolUseBlock) or not (_is_signed(block) or not text_of([block]).strip())
 
 
 def _next(turns: list[WireMessage]) -> WireMessage:
