@@ -45,8 +45,8 @@ def duration(span: timedelta | None) -> str:
     return f"{round(seconds) // size} {unit}" + (f" {rest} {lesser_unit}" if rest else "")
 
 
-def duration_s(seconds: float) -> str:
-    return duration(timedelta(seconds=seconds))
+def duration_s(seconds: float | None) -> str:
+    return duration(None if seconds is None else timedelta(seconds=seconds))
 
 
 def moment(at: datetime | None) -> str:
