@@ -18,6 +18,7 @@
 #   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
+#   make walks [ARGS=runtime/people]                    the files and functions that three requests enter, by folder
 #   make lint                                           what CI says about the code
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
@@ -39,7 +40,7 @@ PYTEST := $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -
 # Clients in Node, where it is installed.
 CLIENTS := tests/clients/node_modules/assistant-ui.js
 
-.PHONY: help demo test test-crash test-all test-sites test-clients coverage providers test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
+.PHONY: help demo test test-crash test-all test-sites test-clients coverage providers test-llm chaos simulate mutants walks lint vendor bench bench-peers soak screenshots clean
 
 help:
 	@sed -n '/^#/!q; s/^# *//p' Makefile
@@ -109,6 +110,10 @@ simulate:
 mutants:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m tests.mutants $(ARGS)
+
+walks:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.walks $(ARGS)
 
 lint:
 	@$(PY) .ci/install dev
