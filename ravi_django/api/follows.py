@@ -19,6 +19,7 @@ from ravi_django.runtime.people import site_rules
 from ravi_django.runtime.social import follow_rows, follows as social_follows, publications
 from ravi_django.services.fields import (
     AgentField,
+    ConversationField,
     IdField,
     NumberField,
     ObjectField,
@@ -51,7 +52,7 @@ class FollowSerializer(serializers.Serializer[Any]):
 class FollowNameSerializer(StrictSerializer):
     agent = AgentField()
     topic = TopicField()
-    session = IdField(required=False, allow_null=True, help_text="Only for this conversation of the user")
+    session = ConversationField(required=False, allow_null=True, help_text="Only for this conversation of the user")
 
 
 class FollowRequestSerializer(FollowNameSerializer):
@@ -162,13 +163,13 @@ class EmitView(ApiView):
         return Response(EmittedSerializer(row).data, status=202)
 
 
-def _place(user: Any, session: UUID | None) -> dict[str, Any]:
+def _place(user: Any, session: UUID | str | None) -> dict[str, Any]:
     """The tenant that `user` acts in, and the session. A superuser too must own the session: their messages are not for
     followers of another tenant. Raises SessionNotFoundError."""
     theirs = site_rules.own_tenants(user)
     only = site_rules.only_one(theirs)
-    if session is None:
-        return {"tenant": only, "session": None}
+    if session is None or isinstance(session, str):
+        return {"tenant": only, "session": session}
     found = Session.objects.filter(owner=user, id=session).first()
     if found is None or not (found.tenant == "" or theirs is None or found.tenant in theirs):
         raise SessionNotFoundError(session)

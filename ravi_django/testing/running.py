@@ -23,6 +23,7 @@ from ravi_django.runtime.engine.worker import has_worker
 from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lease import claims
 from ravi_django.runtime.runs import background
+from ravi_django.runtime.runs.checks import run_id_of
 from ravi_django.testing import memory, warm
 
 
@@ -108,8 +109,7 @@ def _work_beside_runs() -> None:
 
 
 def journal_of(run: Run | UUID | str) -> list[JournalEntry]:
-    """A run's journal in the order of `seq`, with its big values loaded."""
-    run_id: Any = run.id if isinstance(run, Run) else run
-    entries = list(JournalEntry.objects.filter(run_id=run_id).order_by("seq"))
+    """A run's journal in the order of `seq`, with its big values loaded. Raises NotFoundError for what is no id."""
+    entries = list(JournalEntry.objects.filter(run_id=run_id_of(run)).order_by("seq"))
     internalize(entries)
     return entries

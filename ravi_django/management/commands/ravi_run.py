@@ -11,7 +11,6 @@ import sys
 from contextlib import aclosing
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
@@ -28,6 +27,7 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db.threads import readers
 from ravi_django.runtime.people import mail
 from ravi_django.runtime.runs import failures
+from ravi_django.runtime.runs.checks import uuid_of
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import reading
 from ravi_django.services.shapes import RunSerializer
@@ -47,7 +47,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("agent", metavar="AGENT", help="type/key, such as react/assistant")
         parser.add_argument("text")
-        parser.add_argument("--session", metavar="ID", help="continue this conversation")
+        parser.add_argument("--session", metavar="ID", help="continue this conversation: its id or its name")
         parser.add_argument("--user", metavar="NAME", help="the owner of the run; by default the session's owner")
         parser.add_argument("--json", action="store_true", help="one frame a line, and the run object last")
 
@@ -56,8 +56,8 @@ class Command(BaseCommand):
         self._json = options["json"]
         self._transcript = Transcript(self._out, self._err)
         self._run: Run | None = None
-        session, user = _session(options["session"]), user_named(options["user"], BAD_USAGE)
-        asked = {"session": session and session.id, "user": user or (session and session.owner)}
+        session, user = options["session"], user_named(options["user"], BAD_USAGE)
+        asked = {"session": session, "user": user or _owner(session)}
         try:
             specs.find_or_list(agent)
             if not (options["traceback"] or failures.runs_log.hasHandlers()):
@@ -172,13 +172,7 @@ def _is_blocked(frame: dict[str, Any], run: Run) -> bool:
     )
 
 
-def _session(text: str | None) -> Session | None:
-    if text is None:
-        return None
-    try:
-        found: Session | None = Session.objects.select_related("owner").filter(id=UUID(text)).first()
-    except ValueError:
-        raise CommandError(f"a session's id is a UUID, not {text!r}", returncode=BAD_USAGE) from None
-    if found is None:
-        raise CommandError(f"there is no session {text}", returncode=BAD_USAGE)
-    return found
+def _owner(session: str | None) -> Any:
+    """The owner of the session with this id. None for a name: names belong to an owner."""
+    row = Session.objects.select_related("owner").filter(id=uuid_of(session)).first()
+    return row and row.owner

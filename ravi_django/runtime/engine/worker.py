@@ -33,6 +33,7 @@ from ravi_django.runtime.engine.engine import Engine
 from ravi_django.runtime.lifecycle import endings
 from ravi_django.runtime.people import answers
 from ravi_django.runtime.runs import background, following, hints, results
+from ravi_django.runtime.runs.checks import run_id_of
 from ravi_django.runtime.runs.submit import submit_once
 from ravi_django.runtime.streams import buffer
 
@@ -250,28 +251,31 @@ class Runtime:
         await self.engine.database.call(endings.cancel, row.id, reason)
         self.engine.cancel_run(row.id)
 
-    async def result(self, run_id: str, result_type: Any = None, *, timeout: float | timedelta | None = None) -> Any:
+    async def result(
+        self, run: Run | UUID | str, result_type: Any = None, *, timeout: float | timedelta | None = None
+    ) -> Any:
         """Wait for a run's end and return its output, as `Run.result` does.
 
-        Raises RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout` seconds.
+        Raises NotFoundError, RunFailedError when it failed, was cancelled or is blocked, TimeoutError after `timeout`
+        seconds.
         """
         results.check_type(result_type)
         limit = seconds_of(timeout)
         give_up = None if limit is None else time.monotonic() + limit
-        key, row = UUID(run_id), None
+        key, row = run_id_of(run), None
         looks = not self.engine.is_here(key)  # else the end of the lease here says how the run ended
         while True:
             lease_end = self.engine.lease_end(key)
             try:
                 if looks and (row := await self.engine.database.call(_end_of, key)) is None:
-                    raise NotFoundError(f"there is no run {run_id}")
+                    raise NotFoundError(f"there is no run {key}")
                 if row is not None and row.status in (*TERMINAL, Status.BLOCKED):
                     if specs.is_type_here(row):
                         return results.value_of(row, result_type)
                     return await self.engine.database.call(results.value_of, row, result_type)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:
-                    raise TimeoutError(f"run {run_id} is {row and row.status} after {limit:g} s")
+                    raise TimeoutError(f"run {key} is {row and row.status} after {limit:g} s")
                 await asyncio.wait([lease_end], timeout=max(0.0, min(left, LOOK_S)))
                 row = lease_end.result() if lease_end.done() else None
                 looks = row is None

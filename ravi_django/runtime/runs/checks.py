@@ -23,6 +23,7 @@ from ravi_django.kernel import (
     InputTooLargeError,
     InvalidInputError,
     Message,
+    NotFoundError,
     Priority,
     Role,
     SessionNotFoundError,
@@ -32,7 +33,7 @@ from ravi_django.kernel import (
 from ravi_django.kernel.checks import check_seconds, check_text, did_you_mean
 from ravi_django.kernel.content import FROM_CLIENTS, blocks_adapter, media_of
 from ravi_django.kernel.json_values import check_json
-from ravi_django.models import Session
+from ravi_django.models import Run, Session
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import near_key
 from ravi_django.runtime.db import clock
@@ -120,7 +121,7 @@ def session_of(given: Session | UUID | str | None, owner: Any) -> Session | None
             raise SessionNotFoundError(given.id)
         return given
     if (wanted := uuid_of(given)) is None:
-        raise InvalidInputError(f"session must be a UUID, not {given!r}", field="session")
+        raise InvalidInputError(f"session must be a session, its id or a name, not {given!r}", field="session")
     return _by_id(wanted, owner)
 
 
@@ -177,6 +178,14 @@ def uuid_of(value: Any) -> UUID | None:
         return UUID(str(value))
     except ValueError:
         return None
+
+
+def run_id_of(run: Run | UUID | str) -> UUID:
+    """The id of a run, from its row, its id or that as a text. Raises NotFoundError."""
+    run_id = run.id if isinstance(run, Run) else uuid_of(run)
+    if run_id is None:
+        raise NotFoundError(f"there is no run {run!r:.100}; the id of a run is a UUID")
+    return run_id
 
 
 def priority_of(value: str | Priority) -> Priority:

@@ -16,7 +16,7 @@ from ravi_django.conf import conf
 from ravi_django.kernel import NotFoundError, StreamEvent, TopicId, event_of
 from ravi_django.models import Run, Status
 from ravi_django.runtime.db.threads import readers
-from ravi_django.runtime.runs.checks import uuid_of
+from ravi_django.runtime.runs.checks import run_id_of
 from ravi_django.runtime.runs.results import refuse_to_wait, wait
 from ravi_django.runtime.streams import hidden
 from ravi_django.runtime.streams.live import live
@@ -31,10 +31,10 @@ TRIES = 300  # without a frame between them
 
 def find(run: Any, user: Any = None) -> Run:
     """The row as it is now; with `user`, if they may see it. Raises NotFoundError."""
-    key = run.id if isinstance(run, Run) else uuid_of(run)
+    key = run_id_of(run)
     found: Run | None = (Run.objects.for_user(user) if user is not None else Run.objects.all()).filter(id=key).first()
     if found is None:
-        raise NotFoundError(f"there is no run {key or run}{' of this user' if user else ''}")
+        raise NotFoundError(f"there is no run {key}{' of this user' if user else ''}")
     return found
 
 

@@ -139,6 +139,14 @@ def store_named(session: Session, again: bool = True) -> Session:
     return stored
 
 
+def stored(session: Session | None, agent: str) -> Session | None:
+    """A conversation as `checks.conversation_of` returns it; a new one is stored, for this agent."""
+    if session is None or not session._state.adding:
+        return session
+    session.agent = agent
+    return store_named(session)
+
+
 def take_name(run_id: UUID | str) -> Sequence[str]:
     """Remove name and owner's key from the conversation of a root run or from the fork of it that has them, and return
     them; nothing if none has a name."""

@@ -19,6 +19,7 @@ from ravi_django.models import TERMINAL, HumanRequest, Run, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs import hints
+from ravi_django.runtime.runs.checks import run_id_of
 from ravi_django.runtime.runs.waking import status_held, touch
 
 
@@ -30,10 +31,7 @@ def signal(run: Run | UUID | str, name: str, payload: Any = None, *, key: str = 
 
     Raises NotFoundError, IllegalTransitionError when the run has ended, InvalidInputError and InputTooLargeError.
     """
-    try:
-        run_id = UUID(str(run.id if isinstance(run, Run) else run))
-    except ValueError:
-        raise NotFoundError(f"there is no run {run!r}") from None
+    run_id = run_id_of(run)
     check_name(name)
     check_text("key", key, 64, least=0)
     sent = send_signal(run_id, name, check_json("payload", payload, conf.MAX_INPUT_BYTES), key)

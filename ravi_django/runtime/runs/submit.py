@@ -124,8 +124,8 @@ def _create(run: Run, message: Message) -> Run:
 def named(name: str, user: Any, agent: str, tenant: str = "") -> str:
     """The id of the user's conversation of this name, which is made at first use, or of the session with this id."""
     found = checks.named(name, checks.owner_of(user), checks.tenant_of(tenant))
-    found.agent = found.agent or agent
-    return str((sessions.store_named(found) if found._state.adding else found).id)
+    stored: Any = sessions.stored(found, agent)
+    return str(stored.id)
 
 
 anamed = sync_to_async(named)

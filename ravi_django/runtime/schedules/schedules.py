@@ -19,9 +19,11 @@ from ravi_django.kernel.checks import check_text, check_whole, seconds_of
 from ravi_django.models import Run, Schedule, Session, Source
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
+from ravi_django.runtime.runs import sessions
 from ravi_django.runtime.runs.checks import (
     address_of,
     budget_of,
+    conversation_of,
     message_of,
     metadata_of,
     moment_of,
@@ -135,7 +137,7 @@ def schedule(
     fields = {
         "agent": str(address_of(agent)),
         "input": input,
-        "session": session_of(session, owner),
+        "session": conversation_of(session, owner, tenant_of(tenant)),
         "cron": cron,
         "every_s": every_s,
         "timezone": timezone,
@@ -158,6 +160,7 @@ def schedule(
 
 def _put(key: dict[str, Any], fields: dict[str, Any]) -> Schedule:
     with transaction.atomic():
+        fields["session"] = sessions.stored(fields["session"], fields["agent"])
         row = Schedule.objects.select_for_update(no_key=True, of=("self",)).filter(**key).first() or Schedule(**key)
         for field, value in fields.items():
             setattr(row, field, value)

@@ -12,7 +12,14 @@ from ravi_django.kernel import Agent, AgentId, ForbiddenError, InvalidInputError
 from ravi_django.kernel.checks import check_whole, seconds_of
 from ravi_django.models import Follow, Session, uuid7
 from ravi_django.runtime.catalog import specs
-from ravi_django.runtime.runs.checks import address_of, metadata_of, owner_of as checked_owner, session_of, tenant_of
+from ravi_django.runtime.runs import sessions
+from ravi_django.runtime.runs.checks import (
+    address_of,
+    conversation_of,
+    metadata_of,
+    owner_of as checked_owner,
+    tenant_of,
+)
 from ravi_django.runtime.social import follow_rows
 
 MAX_EVERY_S = 366 * 24 * 3600
@@ -31,9 +38,10 @@ def follow(
     """Have `agent` follow `topic` (`type/source`) for `user`; (the follow, whether it is new). Inside the caller's
     transaction.
 
-    With `session`, only that conversation follows. Following again returns the same row, with the new `every_s` and
-    `metadata`. `every_s`: deliver once in so many seconds or a timedelta at most, all in one message; 0 leaves it as
-    it is, and is "at once" for a new follow. `metadata`: of the runs that deliveries start, as for `submit`.
+    With `session` (as for `submit`), only that conversation follows. Following again returns the same row, with the
+    new `every_s` and `metadata`. `every_s`: deliver once in so many seconds or a timedelta at most, all in one message;
+    0 leaves it as it is, and is "at once" for a new follow. `metadata`: of the runs that deliveries start, as for
+    `submit`.
 
     Raises InvalidInputError (with `field`), AgentNotFoundError, SessionNotFoundError and, where the site's policy
     refuses, ForbiddenError; nothing is written then.
@@ -52,11 +60,14 @@ def add(
     metadata: Mapping[str, Any] | None,
 ) -> tuple[Follow, bool]:
     """`follow`, where None leaves `every_s` as it is, and 0 changes it."""
-    row = _row(agent, topic, user, tenant, session)
+    own = conversation_of(session, owner_of(user), tenant_of(tenant))
+    row = _row(agent, topic, user, tenant, own)
     row.every_s, row.metadata = check_whole("every_s", seconds_of(every_s) or 0, 0, MAX_EVERY_S), metadata_of(metadata)
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
     access.check_follow(owner_of(user), found, topic_of(topic))
+    if (stored := sessions.stored(own, row.agent)) is not own:
+        return add(agent, topic, user=user, tenant=tenant, session=stored, every_s=every_s, metadata=metadata)
     return follow_rows.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
 
 
@@ -85,12 +96,8 @@ def followers(
 
 
 def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID | str | None) -> Follow:
-    try:
-        address = str(address_of(agent))
-    except InvalidInputError as error:
-        raise InvalidInputError(str(error), field="agent") from None
-    owner = owner_of(user)
-    own = session_of(session, owner)
+    address, owner = str(address_of(agent)), owner_of(user)
+    own = conversation_of(session, owner, tenant_of(tenant))
     if own is not None and own.tenant and tenant and tenant != own.tenant:
         raise InvalidInputError(f"session {own.id} is of another tenant than {tenant!r}", field="session")
     place = tenant_of(tenant) or (own.tenant if own else "")

@@ -23,11 +23,11 @@ from typing import Any
 
 from tests.acceptance.crash import stress
 from tests.acceptance.crash.checks import TERMINAL, Evidence, Violation, story_of
-from tests.acceptance.crash.lab import Lab
+from tests.acceptance.crash.lab import AGENT, Lab
 from tests.acceptance.crash.lab_app.crash_points import POINTS
 from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.plan import Plan
-from tests.acceptance.crash.story import EFFECTS, INPUT, OUTPUT, Author, Story
+from tests.acceptance.crash.story import EFFECTS, HANDS_OVER, INPUT, OUTPUT, Author, Story
 from tests.acceptance.crash.trouble import Trouble
 from tests.acceptance.crash.wishes import PEOPLES
 from tests.support.patience import seconds
@@ -49,8 +49,20 @@ STILL_S = 20.0  # of trouble after the last run has begun
 SAY_S = 10.0
 QUIET_S = seconds(20)  # what has not moved for so long, when there is no more trouble, does not move
 MANY_LINES = 400  # of journals are printed
-TOOLS = (*EFFECTS, "nap", "wait", "poke", "delegate", "hire", *(name for name in PEOPLES if name != "gated_inside"))
+TOOLS = (
+    *EFFECTS,
+    HANDS_OVER,
+    "nap",
+    "wait",
+    "poke",
+    "delegate",
+    "hire",
+    *(name for name in PEOPLES if name != "gated_inside"),
+)
 PERSONS = 2  # processes of people who answer
+GOES_ON = 0.6  # of the submitted runs, if there is a quiet conversation, are its next message
+MESSAGES = 5  # of a conversation
+AGENTS = ("react/lab", "react/lab", "react/heir")  # that messages go to
 PLANTED = 0.08  # of the submitted runs are roots of planned trees
 SMALL, SMALL_DEPTH = (6, 14), (2, 5)  # runs of such a tree, and how deep it goes
 CALL = INPUT + OUTPUT  # tokens
@@ -100,6 +112,8 @@ class Campaign:
         lab.meanwhile = self.trouble.end
         self.submitted: list[str] = []
         self.live: set[str] = set()  # runs that have not ended, children too
+        self._talks: list[list[str]] = []  # the runs of each conversation, one message after the other
+        self._busy: set[str] = set()  # trees with runs that have not ended
         self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on
         self._stories: dict[str, Story] = {}
         self._overfull: dict[str, str] = {}  # trees that were seen with more live runs than they may have
@@ -154,15 +168,26 @@ class Campaign:
                 plan = Plan(self.random.randrange(1_000_000), runs, depth)
                 self.plant(plan, plan.inner + self.random.randint(1, 4), self.random.choice(SPARES))
                 continue
-            hinted = self.random.random() < 0.9
-            run_id = self.lab.submit(self.author.story(), *dies, hinted=hinted)
+            hinted, agent = self.random.random() < 0.9, self.random.choice(AGENTS)
+            quiet = [talk for talk in self._talks if len(talk) < MESSAGES and talk[-1] not in self._busy]
+            if quiet and self.random.random() < GOES_ON:
+                talk = self.random.choice(quiet)
+                session = str(self.lab.run(talk[0])["session_id"])
+            else:
+                self._talks.append(talk := [])
+                session = None
+            story = self.author.story(to_heir=agent != AGENT)
+            run_id = self.lab.submit(story, *dies, hinted=hinted, agent=agent, session=session)
+            talk.append(run_id)
             self.submitted.append(run_id)
             self.live.add(run_id)
+            self._busy.add(run_id)
 
     def _look(self) -> None:
         """See what lives, and be the world for it: signal those that wait for that, decide what is uncertain."""
-        rows = self.lab.query("SELECT id, status FROM ravi_run WHERE NOT status = ANY(%s)", list(TERMINAL))
-        self.live = {str(row["id"]) for row in rows}
+        of_tree = "SELECT id, coalesce(root_id, id) AS tree FROM ravi_run WHERE NOT status = ANY(%s)"
+        rows = self.lab.query(of_tree, list(TERMINAL))
+        self.live, self._busy = {str(row["id"]) for row in rows}, {str(row["tree"]) for row in rows}
         self._look_at_slots()
         for run_id in self.live:
             self._signal(run_id)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.acceptance.crash.lab import Lab
 from tests.acceptance.crash.lab_app.ledger import ACKNOWLEDGED
+from tests.acceptance.crash.memory_checks import of_memory
 from tests.acceptance.crash.people_checks import is_proxy, of_people
 from tests.acceptance.crash.person import VOTES
 from tests.acceptance.crash.story import INPUT, NOT_RUN, OUTPUT, Step, Story
@@ -51,6 +52,7 @@ class Evidence:
                 if row["kind"] == "tool.call" and _said(row) == f"{row['name']} {NOT_RUN}":
                     numbers.add(row["request"]["arguments"]["number"])
         self.turns = rows("ravi_turn", "position")
+        self.sessions = {str(row["id"]): row for row in lab.query("SELECT * FROM ravi_session")}
         self.rows = rows("lab_row", "id", "run")
         self.inbox = rows("ravi_inboxmessage", "id")
         self.signals = rows("ravi_signal", "id")
@@ -91,6 +93,7 @@ class Evidence:
         live = {str(run["id"]): run for run in self.runs}
         for run in self.runs:
             found += [Violation(str(run["id"]), wrong) for wrong in self._of_run(run, live)]
+        found += [Violation(run_id, wrong) for run_id, wrong in of_memory(self)]
         for root, plan in self.plans.items():
             found += [Violation(root, wrong) for wrong in of_tree(self, root, plan)]
         return found
@@ -131,9 +134,9 @@ class Evidence:
         ledger, rows = self.ledger.get(run_id, []), self.rows.get(run_id, [])
         yield from _effects(self.story(run_id), ledger, rows, run, self.not_run(run))
         yield from of_people(self, run, self.story(run_id))
-        yield from _paid_once(self.journal.get(run_id, []), ledger)
+        yield from _paid_once(self.journal.get(run_id, []), ledger, self.story(run_id))
         if run["status"] == "completed":
-            yield from _answered(self.turns.get(run_id, []), self.journal.get(run_id, []))
+            yield from _answered(self.turns.get(run_id, []), self.journal.get(run_id, []), self.story(run_id))
             for signal in self.signals.get(run_id, []):
                 if signal["consumed_at"] is None:
                     yield f"completed without having read the signal {signal['name']!r}"
@@ -216,14 +219,18 @@ def _effect(step: Step, times: int, written: int, keys: dict[int, set[str]], wan
         yield f"{step.said()} happened under several keys"
 
 
-def _paid_once(journal: list[Row], ledger: list[Row]) -> Iterator[str]:
+def _paid_once(journal: list[Row], ledger: list[Row], story: Story) -> Iterator[str]:
     """Nothing that is recorded was done by a later lease, and no lease did anything twice."""
     calls = [row["epoch"] for row in journal if row["kind"] == "llm.call"]
     recorded = {("model", number): epoch for number, epoch in enumerate(calls)}
     for row in journal:
         if row["kind"] == "tool.call" and row["phase"] == "result":
             recorded[row["name"], row["request"]["arguments"]["number"]] = row["epoch"]
-    done = Counter((line["kind"], line["number"], line["epoch"]) for line in ledger)
+    before = 0 if story.heir is None else len(story.turns)  # the calls of the agent that handed over
+    done = Counter(
+        (line["kind"], line["number"] + (before if line.get("agent") == "heir" else 0), line["epoch"])
+        for line in ledger
+    )
     for (kind, number, epoch), times in done.items():
         known = recorded.get((kind, number))
         if known is not None and epoch > known:
@@ -232,7 +239,7 @@ def _paid_once(journal: list[Row], ledger: list[Row]) -> Iterator[str]:
             yield f"{kind} {number} was done {times} times under epoch {epoch}"
 
 
-def _answered(turns: list[Row], journal: list[Row]) -> Iterator[str]:
+def _answered(turns: list[Row], journal: list[Row], story: Story) -> Iterator[str]:
     asked: list[str] = []
     answered: list[str] = []
     rows = {row["id"]: row for row in journal}
@@ -248,6 +255,9 @@ def _answered(turns: list[Row], journal: list[Row]) -> Iterator[str]:
                 answered.append(block["call_id"])
     if sorted(asked) != sorted(answered):
         yield f"its history asks for the tool calls {asked} and answers {answered}"
+    wanted = sorted(f"c{step.number}" for turn in story.all_turns() for step in turn)
+    if turns and sorted(asked) != wanted:
+        yield f"its history asks for the tool calls {asked}, its story for {wanted}"
 
 
 def _counted(run: Row, journal: list[Row], story: Story) -> Iterator[str]:

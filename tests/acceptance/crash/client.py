@@ -20,11 +20,19 @@ from tests.support import world
 NUMBERING = ("seq", "type", "run", "parent", "depth", "from_seq", "from", "to")
 
 
-def submit(run_id: str, agent: str, text: str, budget: dict[str, Any] | None, hinted: bool = True) -> None:
+def submit(
+    run_id: str,
+    agent: str,
+    text: str,
+    budget: dict[str, Any] | None,
+    hinted: bool = True,
+    session: str | None = None,
+) -> None:
     """Start a run. Without a hint it is the sweep that finds it."""
     from tests.support.world import submit_once
 
-    submit_once(agent, text, budget=budget, run_id=UUID(run_id), send=None if hinted else lambda _: None)
+    send = None if hinted else lambda _: None
+    submit_once(agent, text, budget=budget, run_id=UUID(run_id), session=session, send=send)
 
 
 def signal(run_id: str, name: str, key: str) -> None:

@@ -278,14 +278,16 @@ class Lab:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def submit(self, story: Story, *dies: str, hinted: bool = True) -> str:
+    def submit(
+        self, story: Story, *dies: str, hinted: bool = True, agent: str = AGENT, session: str | None = None
+    ) -> str:
         """Start a run; a process dies for it at each of these points in turn: "name.before" or "name.after", perhaps
         ":times" behind it."""
         run_id = str(uuid4())
         self.stories[run_id] = story
         if dies:
             (self.folder / "armed" / run_id).write_text("\n".join(dies))
-        self.ask("submit", run_id=run_id, agent=AGENT, text=story.text, budget=None, hinted=hinted)
+        self.ask("submit", run_id=run_id, agent=agent, text=story.text, budget=None, hinted=hinted, session=session)
         return run_id
 
     def plant(self, plan: Plan, *, room: int, spare_tokens: int) -> str:

@@ -18,6 +18,7 @@ CHECKED = "checked"  # at most once, with a check; its argument `known` is wheth
 OUTLIVING = ("late", "late_async", "late_checked", "late_checked_async")  # at most once, and long after their timeout
 ROUNDS = "turns"  # the key of a story in the run's input
 PLACE = "place"  # instead: of a run in a planned tree
+HANDS_OVER = "hand_over"  # the last call of a story: another agent goes on with the run
 NOT_RUN = "was not run: this worker could not renew its lease in time"  # the result of an at-most-once call
 INPUT, OUTPUT = 90, 10  # tokens of every model call
 
@@ -85,22 +86,34 @@ class Story:
         turns = [[[step.tool, step.number, step.arguments] for step in turn] for turn in self.turns]
         return json.dumps({ROUNDS: turns})
 
+    @property
+    def heir(self) -> Story | None:
+        """What the agent does that takes the run over at its end."""
+        last = self.turns[-1][-1] if self.turns else None
+        return last.story if last is not None and last.tool == HANDS_OVER else None
+
     def answer(self, not_run: Container[int] = ()) -> str:
         """The run's output, when nothing is lost, doubled or mixed up."""
+        if self.heir is not None:
+            return self.heir.answer(not_run)
         return "; ".join([step.said(not_run) for step in self.steps()]) or "nothing to do"
 
     @property
     def calls(self) -> int:
-        """Of the model: each turn's, and the answer's."""
-        return len(self.turns) + 1
+        """Of the models: each turn's, and the answer's."""
+        return len(self.turns) + (1 if self.heir is None else self.heir.calls)
 
     @property
     def tokens(self) -> int:
         return self.calls * (INPUT + OUTPUT)
 
     def steps(self) -> Iterator[Step]:
-        for turn in self.turns:
-            yield from turn
+        """Of the run: also those of the agent that takes it over."""
+        for turn in self.all_turns():
+            yield from (step for step in turn if step.tool != HANDS_OVER)
+
+    def all_turns(self) -> tuple[tuple[Step, ...], ...]:
+        return self.turns if self.heir is None else self.turns + self.heir.all_turns()
 
     def tree(self) -> Iterator[Step]:
         """The steps of the run and of its children."""
@@ -126,12 +139,21 @@ class Author:
 
     def __init__(self, random: Random, tools: Sequence[str]) -> None:
         self._random = random
-        self._waits = [tool for tool in tools if tool not in EFFECTS]
+        self._waits = [tool for tool in tools if tool not in (*EFFECTS, HANDS_OVER)]
+        self._hands_over = HANDS_OVER in tools
         self._number = 0
 
-    def story(self, depth: int = 0, turns: int | None = None) -> Story:
+    def story(self, depth: int = 0, turns: int | None = None, *, to_heir: bool = False) -> Story:
+        """`to_heir`: of the agent that takes over; it hands nothing over itself."""
         turns = turns or self._random.randint(1, 3 if depth else 5)
-        return Story.of(*(self._turn(depth) for _ in range(turns)))
+        played: list[list[Step]] = [self._turn(depth) for _ in range(turns)]
+        if self._hands_over and not (depth or to_heir) and self._random.random() < 0.4:
+            played.append([self._with_task(HANDS_OVER, self.story(1, self._random.randint(1, 2), to_heir=True))])
+        return Story.of(*played)
+
+    def _with_task(self, tool: str, story: Story) -> Step:
+        self._number += 1
+        return Step(tool, self._number, {"task": story.text})
 
     def _turn(self, depth: int) -> list[Step]:
         return [self._step(depth) for _ in range(self._random.choice((1, 1, 1, 2, 3)))]

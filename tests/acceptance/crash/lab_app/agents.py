@@ -19,9 +19,9 @@ from typing import Any
 from django.db import InterfaceError, InternalError, OperationalError, connections
 
 import ravi_django
-from ravi_django import register, tool
+from ravi_django import FinishAgentResult, register, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.agents.context import DjangoHistoryProvider
+from ravi_django.agents.context import CompactionPipeline, DjangoHistoryProvider
 from ravi_django.agents.memory.agent_context import ContextConfig
 from ravi_django.agents.user_proxy import UserProxyAgent
 from ravi_django.kernel import (
@@ -51,12 +51,14 @@ from ravi_django.tools import FunctionTool
 from tests.acceptance.crash.lab_app import ledger
 from tests.acceptance.crash.lab_app.crash_points import hit
 from tests.acceptance.crash.lab_app.models import Row
+from tests.acceptance.crash.memory_checks import view_of
 from tests.acceptance.crash.playing import ask_person, nap, response, said
 from tests.acceptance.crash.story import OUTLIVING, place_of
 from tests.acceptance.crash.wishes import AMOUNT, CHIEFS, CLERKS, ESCALATES_S, EXPIRES_S, done
 from tests.support.world import current_context
 
 LAB = AgentId("react", "lab")
+HEIR = AgentId("react", "heir")
 USER = AgentId("user_proxy", "user")
 ROOM_S = 0.4  # until the next try for a place in a tree that is full
 LATE_S = 4.0  # above the timeout and the time that a cancelled task has to end
@@ -66,12 +68,13 @@ SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
 class LabModel:
     """Plays the story that the last user message holds."""
 
-    name = "lab"
+    def __init__(self, name: str = "lab") -> None:
+        self.name = name
 
     async def stream(
         self, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
     ) -> AsyncIterator[Any]:
-        note("model", turns_since_user(messages))
+        note("model", turns_since_user(messages), agent=self.name, **view_of(messages))
         here("model.before")
         await asyncio.sleep(_moment())
         turn = response(messages, self.name)
@@ -255,7 +258,7 @@ async def _delegate(number: int, task: str, ctx: RunContext, to: str, urgent: bo
             if urgent:
                 outcome = await ctx.join(await ctx.spawn(AgentId.parse(to), task, priority=Priority.HIGH))
             else:
-                outcome = await ctx.ask(AgentId.parse(to), task)
+                outcome = await ctx.ask(AgentId.parse(to), task, memory="conversation")
         except SpawnDeniedError:  # each of the tree's runs gives its place back some time
             await ctx.sleep_until(timedelta(seconds=ROOM_S))
         else:
@@ -268,6 +271,12 @@ async def hire(number: int, task: str, ctx: RunContext) -> str:
     return f"hire {number}: {said(await ctx.join(await ctx.spawn(LAB, task)))}"
 
 
+@tool(risk="safe")
+async def hand_over(number: int, task: str) -> FinishAgentResult:
+    """Let another agent go on with this run."""
+    return FinishAgentResult(target=HEIR, task=task)
+
+
 # -------------------------------------------------------------------------------------------------------- code
 
 
@@ -276,7 +285,7 @@ class LabCode:
     Every third of a planned tree replies, and ends behind its reply."""
 
     id = AgentId("test", "lab-code")
-    model = LabModel()
+    model = LabModel("lab-code")
     tools = (idempotent, at_most_once, transactional)
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> str:
@@ -323,18 +332,27 @@ def _moment() -> float:
 
 register(LabCode())
 register(UserProxyAgent("user", to=f"group:{CLERKS}"))
-register(
-    ReActAgent(
-        "lab",
-        model=LabModel(),
+for key in ("lab", "heir"):
+    agent = ReActAgent(
+        key,
+        model=LabModel(key),
         tools=[
             *(idempotent, at_most_once, checked, transactional, nap, wait, poke, delegate, hire),
             *map(outliving, OUTLIVING),
-            *(ask_person, ask_proxy, gated_idempotent, gated_once, gated_transactional, expiring, escalating),
+            *(
+                ask_person,
+                ask_proxy,
+                gated_idempotent,
+                gated_once,
+                gated_transactional,
+                expiring,
+                escalating,
+                hand_over,
+            ),
         ],
         approvers={name: f"group:{CLERKS}" for name in ("gated_idempotent", "gated_once", "gated_transactional")},
-        context=ContextConfig(DjangoHistoryProvider()),
+        context=ContextConfig(DjangoHistoryProvider(), CompactionPipeline()),  # reads the whole conversation
         max_iterations=50,
     )
-)
+    register(agent)
 register(ReActAgent("inside", model=LabModel(), tools=[gated_inside], middleware=[AskInside()]))
