@@ -38,12 +38,12 @@ from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = _(
-    "Feed: its URL. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: leave "
+    "Feed: its URL. Model: app.Model. Adapter: its registered name. Webhook: leave "
     "it empty; its URL and secret are created here."
 )
 OPTIONS = _(
     'JSON. All: {"edits": true} also delivers edits, {"metadata": {…}} goes to the runs. Model: '
-    '{"fields": [names]}. Webhook and drop: {"id", "title", "text", "url": paths}. Do not enter keys '
+    '{"fields": [names]}. Webhook: {"id", "title", "text", "url": paths}. Do not enter keys '
     "or passwords."
 )
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]

@@ -490,8 +490,8 @@ class Migration(migrations.Migration):
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=200)),
-                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('model', 'Model'), ('drop', 'Drop'), ('adapter', 'Adapter')], default='feed', max_length=10)),
-                ('location', models.CharField(blank=True, default='', help_text="A feed's URL, a model (app.Model), a directory, or an adapter's name", max_length=2000)),
+                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('model', 'Model'), ('adapter', 'Adapter')], default='feed', max_length=10)),
+                ('location', models.CharField(blank=True, default='', help_text="A feed's URL, a model (app.Model), or an adapter's name", max_length=2000)),
                 ('options', models.JSONField(blank=True, default=dict, help_text="Options of the kind or of the adapter")),
                 ('secret', models.CharField(blank=True, default='', help_text="Of a webhook's signatures, encrypted; at most two", max_length=1000)),
                 ('agent', models.CharField(help_text="The agent that gets the items, type/key", max_length=302)),
@@ -962,7 +962,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='source',
-            index=models.Index(condition=models.Q(('enabled', True), ('kind__in', ['feed', 'drop', 'adapter'])), fields=['next_at'], name='ravi_source_due'),
+            index=models.Index(condition=models.Q(('enabled', True), ('kind__in', ['feed', 'adapter'])), fields=['next_at'], name='ravi_source_due'),
         ),
         migrations.AddIndex(
             model_name='source',

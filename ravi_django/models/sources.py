@@ -1,4 +1,4 @@
-"""Sources of items: feeds, webhooks, models of the site, files. The agent of a source gets each item once."""
+"""Sources of items: feeds, webhooks, models of the site, adapters. The agent of a source gets each item once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class Source(Owned):
         FEED = "feed"  # RSS, Atom or JSON Feed, by HTTP
         WEBHOOK = "webhook"  # signed POSTs
         MODEL = "model"  # saves of a Django model
-        DROP = "drop"  # files put into a directory
         ADAPTER = "adapter"  # the site's own code
 
     owner = Owned.strict_owner()
@@ -29,7 +28,7 @@ class Source(Owned):
         max_length=2000,
         blank=True,
         default="",
-        help_text=_("A feed's URL, a model (app.Model), a directory, or an adapter's name"),
+        help_text=_("A feed's URL, a model (app.Model), or an adapter's name"),
     )
     options = models.JSONField(default=dict, blank=True, help_text=_("Options of the kind or of the adapter"))
     secret = models.CharField(
@@ -60,7 +59,7 @@ class Source(Owned):
         indexes = [
             models.Index(
                 fields=["next_at"],
-                condition=Q(enabled=True, kind__in=["feed", "drop", "adapter"]),
+                condition=Q(enabled=True, kind__in=["feed", "adapter"]),
                 name="ravi_source_due",
             ),
             models.Index(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +18,8 @@ from project.models import Invoice
 from ravi_django import checks
 from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
-from ravi_django.models import InboxMessage, Run, Signal, Source
+from ravi_django.models import InboxMessage, Run, Schedule, Signal, Source
+from ravi_django.schedules import run_now
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.docs import Page
@@ -40,9 +39,9 @@ class Reader:
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given = PAGE.run("settings.py")["RAVI"]
-    settings.RAVI = {**settings.RAVI, **given, "DROP_ROOTS": [str(tmp_path)]}
+    settings.RAVI = {**settings.RAVI, **given}
     world.silence(monkeypatch, "background_hint")
     world.patch(monkeypatch, "adapters_by_kind", {})
     world.register(Reader())
@@ -85,18 +84,18 @@ def test_the_pages_model_is_delivered(user: Any) -> None:
     assert payload["extra"]["fields"] == {"amount": "5.00"} and payload["revision"] == 1
 
 
-def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a.md").write_text("# Hello")
-    os.utime(folder / "a.md", (time.time() - 60,) * 2)
-    source = PAGE.run("shop/files.py")["add_files"](user, folder)
+def test_the_pages_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = PAGE.run("shop/folder.py")
+    monkeypatch.setitem(names, "FOLDER", tmp_path)
+    (tmp_path / "done").mkdir()
+    names["set_up"]()
+    for text in ("Hello", "Hello again"):
+        (tmp_path / "a.txt").write_text(text)
+        run_now(Schedule.objects.get())
+        run_until_idle()
 
-    world.poll_due()
-
-    source.refresh_from_db()
-    assert [(one["title"], one["text"]) for one in told()] == [("a.md", "# Hello")], source.error
-    assert (folder / "done" / "a.md").exists()
+    bodies = InboxMessage.objects.filter(run__agent="test/reader").order_by("id").values_list("body", flat=True)
+    assert [str(body).count("Hello again") for body in bodies] == [0, 1] and (tmp_path / "done" / "a.txt").exists()
 
 
 class FakeX(BaseHTTPRequestHandler):

@@ -171,13 +171,11 @@ runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
 runtime.sources.webhooks: feed_agent
 runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
-runtime.sources.pollers: own_thread_after_fork=_after_fork Hangs on_own_thread
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
-runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
+runtime.sources.poll: sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
     PER_HOST poll_due Polls=_Polls SOURCES_RENEWALS=RENEWALS sources_sweep=sweep sweep_unread WHOLE_S
-runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLLING_PARSERS=PARSERS
-    SOURCE_ADAPTERS_POLL_S=POLL_S pollers pollers_by_kind=_pollers drops_put_aside=_put_aside register_poller THREAD_S
-    WAIT_S
+runtime.sources.pollers: polling_parse=parse POLLING_PARSERS=PARSERS SOURCE_ADAPTERS_POLL_S=POLL_S pollers
+    pollers_by_kind=_pollers register_poller WAIT_S
 runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
 runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
     model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save

@@ -30,9 +30,8 @@ AGENT = "react/reader"
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.RAVI = {**settings.RAVI, "DROP_ROOTS": [str(tmp_path)], "SOURCE_MODELS": ["project.Invoice"]}
-    (tmp_path / "in").mkdir()
+def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.RAVI = {**settings.RAVI, "SOURCE_MODELS": ["project.Invoice"]}
     register(ReActAgent("reader", model=ScriptedModel([])))
     world.patch(monkeypatch, "adapters_by_kind", {"x": object()})
 
@@ -115,7 +114,6 @@ def test_what_cannot_work_is_said_at_its_field(editor: Client) -> None:
         ({"kind": "webhook", "location": "", "options": '{"id": 5}'}, "options", "id must be a path"),
         ({"kind": "model", "location": "auth.User"}, "location", "project.Invoice"),
         ({"kind": "model", "location": "project.Invoice"}, "location", "project.view_invoice"),
-        ({"kind": "drop", "location": "/etc"}, "location", "DROP_ROOTS"),
         ({"kind": "adapter", "location": "os.system"}, "location", "registered: x"),
         ({"kind": "nonsense"}, "kind", "not one of"),
         ({"name": "a\0b"}, "name", "Null characters"),
@@ -126,9 +124,9 @@ def test_what_cannot_work_is_said_at_its_field(editor: Client) -> None:
             assert "tiger" not in str(found) and not Source.objects.exists()
 
 
-def test_each_kind_can_be_made(editor: Client, tmp_path: Any) -> None:
+def test_each_kind_can_be_made(editor: Client) -> None:
     get_user_model().objects.get(username="ed").user_permissions.add(Permission.objects.get(codename="view_invoice"))
-    places = {"feed": "https://example.com/a", "webhook": "", "drop": str(tmp_path / "in"), "adapter": "x"}
+    places = {"feed": "https://example.com/a", "webhook": "", "adapter": "x"}
     for kind, location in {**places, "model": "project.Invoice"}.items():
         response = editor.post(ADD, form(kind, location))
         assert response.status_code == 302, errors(response)
@@ -142,15 +140,13 @@ def test_each_kind_can_be_made(editor: Client, tmp_path: Any) -> None:
         ("feed", "https://example.com/a", {"newest": 200, "edits": True, "metadata": {}}),
         ("webhook", "", {"scheme": "github", "id": "a.b", "title": "t", "text": "x", "url": "u", "items": "i"}),
         ("webhook", "", {"keep": ["a"]}),
-        ("drop", "in", {"id": "a", "title": "t", "text": "x", "url": "u", "items": "i", "keep": ["a"]}),
         ("model", "project.Invoice", {"fields": ["amount"], "edits": False}),
         ("adapter", "x", {"zzz": 1, "newest": "x", "scheme": 5}),
     ],
-    ids=["feed", "webhook", "webhook keep", "drop", "model", "adapter"],
+    ids=["feed", "webhook", "webhook keep", "model", "adapter"],
 )
-def test_every_option_of_a_kind_is_taken(root, tmp_path, kind, location, options) -> None:
-    place = str(tmp_path / "in") if kind == "drop" else location
-    response = root.post(ADD, form(kind, place, options=json.dumps(options)))
+def test_every_option_of_a_kind_is_taken(root, kind, location, options) -> None:
+    response = root.post(ADD, form(kind, location, options=json.dumps(options)))
 
     assert response.status_code == 302, errors(response)
     assert Source.objects.get().options == options

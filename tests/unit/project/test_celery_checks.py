@@ -163,20 +163,13 @@ def ids(settings: Any, **given: Any) -> list[str]:
     return [str(found.id) for found in check_source_places()]
 
 
-def test_source_places_are_checked(settings, tmp_path):
+def test_source_places_are_checked(settings):
     assert ids(settings) == []
 
-    assert ids(settings, DROP_ROOTS=[str(tmp_path), tmp_path]) == []
-    # a root that is no directory is named
-    for root in ["/no/such/place", "relative", ".", "", None, 5, __file__]:
-        with case(root):
-            assert ids(settings, DROP_ROOTS=[root]) == ["ravi.E018"]
-            assert repr(root) in check_source_places()[0].msg
-
-    assert ids(settings, DROP_ROOTS=str(tmp_path), SOURCE_MODELS="project.Invoice") == ["ravi.E018", "ravi.E019"]
+    assert ids(settings, SOURCE_MODELS="project.Invoice") == ["ravi.E019"]
     # a model that is not there is named
     for name in ["project.Nope", "nope", "ravi.Run", "ravi", "", "a.b.c", None]:
-        assert ids(settings, DROP_ROOTS=[], SOURCE_MODELS=["project.Invoice", name]) == ["ravi.E019"], name
+        assert ids(settings, SOURCE_MODELS=["project.Invoice", name]) == ["ravi.E019"], name
 
 
 def findings() -> list[tuple[str, str]]:
