@@ -256,15 +256,6 @@ _SERVERS = ("redis://", "rediss://", "unix://")
 
 
 @register("ravi")
-def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """The models of sources."""
-    from ravi_django.runtime.sources import saves
-
-    hint = 'SOURCE_MODELS = ["shop.Order", "blog"]: models, or all models of an app, whose saves sources may follow.'
-    return _each("SOURCE_MODELS", saves.faults(), hint, "ravi.E019")
-
-
-@register("ravi")
 def check_database(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if conf.DATABASE not in settings.DATABASES:
         hint = f"DATABASES has {', '.join(sorted(settings.DATABASES))}."

@@ -490,8 +490,8 @@ class Migration(migrations.Migration):
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=200)),
-                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('model', 'Model'), ('adapter', 'Adapter')], default='feed', max_length=10)),
-                ('location', models.CharField(blank=True, default='', help_text="A feed's URL, a model (app.Model), or an adapter's name", max_length=2000)),
+                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('adapter', 'Adapter')], default='feed', max_length=10)),
+                ('location', models.CharField(blank=True, default='', help_text="A feed's URL or an adapter's name", max_length=2000)),
                 ('options', models.JSONField(blank=True, default=dict, help_text="Options of the kind or of the adapter")),
                 ('secret', models.CharField(blank=True, default='', help_text="Of a webhook's signatures, encrypted; at most two", max_length=1000)),
                 ('agent', models.CharField(help_text="The agent that gets the items, type/key", max_length=302)),
@@ -525,7 +525,6 @@ class Migration(migrations.Migration):
                 ('seen_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('changed_at', models.DateTimeField(blank=True, null=True)),
                 ('signed_at', models.DateTimeField(editable=False, help_text='When its text was signed; texts that are older are ignored', null=True)),
-                ('undelivered', models.JSONField(editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}", null=True)),
                 ('source', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='items', to='ravi.source')),
             ],
             options={
@@ -966,19 +965,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='source',
-            index=models.Index(condition=models.Q(('enabled', True), ('kind', 'model')), fields=['kind', 'location'], name='ravi_source_model'),
-        ),
-        migrations.AddIndex(
-            model_name='source',
             index=models.Index(fields=['owner', '-id'], name='ravi_source_owner_idx'),
         ),
         migrations.AddConstraint(
             model_name='source',
             constraint=models.CheckConstraint(condition=models.Q(('agent', ''), _negated=True), name='ravi_source_agent'),
-        ),
-        migrations.AddIndex(
-            model_name='sourceitem',
-            index=models.Index(condition=models.Q(('undelivered__isnull', False)), fields=['source', 'id'], name='ravi_sourceitem_pending'),
         ),
         migrations.AddConstraint(
             model_name='sourceitem',

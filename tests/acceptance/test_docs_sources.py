@@ -11,14 +11,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.db import transaction
+from django.db.models.signals import post_save
 from django.test import Client
 
 from project.models import Invoice
-from ravi_django import checks
 from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
-from ravi_django.models import InboxMessage, Run, Schedule, Signal, Source
+from ravi_django.models import InboxMessage, Publication, Run, Schedule, Signal, Source
 from ravi_django.schedules import run_now
 from ravi_django.testing import run_until_idle
 from tests.support import world
@@ -39,9 +39,7 @@ class Reader:
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = PAGE.run("settings.py")["RAVI"]
-    settings.RAVI = {**settings.RAVI, **given}
+def site(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "background_hint")
     world.patch(monkeypatch, "adapters_by_kind", {})
     world.register(Reader())
@@ -72,16 +70,20 @@ def test_the_senders_code_is_understood(user: Any) -> None:
     assert [(one["id"], one["title"], one["extra"]) for one in told()] == [("e1", "down", {"event.host": "a"})]
 
 
-def test_the_pages_model_is_delivered(user: Any) -> None:
-    assert checks.check_source_places() == []
-    user.user_permissions.add(Permission.objects.get(codename="view_invoice"))
-    source = PAGE.run("shop/invoices.py")["add_invoices"](user)
-    Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
+def test_the_pages_receiver_publishes_a_save_with_its_transaction(user: Any) -> None:
+    names = PAGE.run("shop/invoices.py")
+    names["subscribe"](user)
+    try:
+        with transaction.atomic():
+            Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
+            transaction.set_rollback(True)
+        Invoice.objects.create(customer="ACME", amount=7, idempotency_key="l")
+        world.fan_out_run(Publication.objects.get().id)
+        run_until_idle()
+    finally:
+        post_save.disconnect(names["publish"], sender=Invoice)
 
-    assert world.model_sources_run(source.id) == 1
-    (payload,) = told()
-    assert set(payload["extra"]) == {"model", "pk", "created", "fields", "save"}
-    assert payload["extra"]["fields"] == {"amount": "5.00"} and payload["revision"] == 1
+    assert [(one["amount"], one["created"]) for one in told()] == [("7", True)]
 
 
 def test_the_pages_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

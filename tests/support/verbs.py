@@ -61,7 +61,7 @@ runtime.engine.rehearse: live_runs rehearse
 runtime.engine.server: server_begun=_begun start_when_ready=_start_when_ready
 runtime.engine.settle: journal_block=block requeue suspend settle_write=write
 runtime.engine.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
-    sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_model_sources=saves sweeper_sweep=sweep
+    sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_sweep=sweep
     sweeper_scheduler=ticking
 runtime.engine.worker: close_worker read_end=_end_of get_worker Runtime Worker current_worker=_worker
 runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S NotYet Relayed BASE_RETRY_S=RETRY_S
@@ -177,10 +177,6 @@ runtime.sources.poll: sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources
 runtime.sources.pollers: polling_parse=parse POLLING_PARSERS=PARSERS SOURCE_ADAPTERS_POLL_S=POLL_S pollers
     pollers_by_kind=_pollers register_poller WAIT_S
 runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
-runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
-    model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
-    model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
-    with_undelivered
 runtime.sources.webhooks: seal secrets_of
 runtime.sources.items: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of

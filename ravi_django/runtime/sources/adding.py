@@ -22,9 +22,8 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs.checks import owner_of
-from ravi_django.runtime.sources import saves, webhooks
+from ravi_django.runtime.sources import webhooks
 from ravi_django.runtime.sources.items import MOVED, STATE, TODAY
-from ravi_django.users import permits
 
 Fault = tuple[str, str]  # the field, and its error as text
 
@@ -134,18 +133,6 @@ def _webhook(source: Source) -> Iterator[Fault]:
     yield from (("options", fault) for fault in adapter.faults(source.options))
 
 
-def _model(source: Source) -> Iterator[Fault]:
-    named = saves.named_models()
-    model = named.get(source.location.lower())
-    if model is None:
-        known = ", ".join(sorted(model._meta.label for model in named.values())) or "none"
-        yield "location", f"Choose a model of RAVI['SOURCE_MODELS']: {known}"
-        return
-    if source.owner is not None and not permits(source.owner, saves.permission_of(model)):
-        yield "location", f"The owner needs the permission {saves.permission_of(model)}."
-    yield from (("options", fault) for fault in saves.field_faults(model, source.options.get("fields")))
-
-
 def _adapter(source: Source) -> Iterator[Fault]:
     try:
         adapter.find_source_adapter(source.location)
@@ -156,12 +143,10 @@ def _adapter(source: Source) -> Iterator[Fault]:
 _NAMES: dict[str, tuple[str, ...]] = {
     Source.Kind.FEED: ("newest",),
     Source.Kind.WEBHOOK: ("scheme", *adapter.PATHS, "keep"),
-    Source.Kind.MODEL: ("fields",),
 }
 _OF_KIND: dict[str, Callable[[Source], Iterator[Fault]]] = {
     Source.Kind.FEED: _feed,
     Source.Kind.WEBHOOK: _webhook,
-    Source.Kind.MODEL: _model,
     Source.Kind.ADAPTER: _adapter,
 }
 
@@ -181,7 +166,7 @@ def add_source(
     session: Session | UUID | None = None,
 ) -> Source:
     """Deliver new items of `location` to `agent`, as a run of `user` (None: the system) in `session`, or in a session
-    that the first item creates. `kind` is feed, webhook, model or adapter; docs/sources.md has their options.
+    that the first item creates. `kind` is feed, webhook or adapter; docs/sources.md has their options.
 
     Raises InvalidInputError, whose `field` names what is wrong; nothing is written then.
     """
