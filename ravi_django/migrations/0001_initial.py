@@ -317,6 +317,7 @@ class Migration(migrations.Migration):
                 ('asked_at', models.DateTimeField(blank=True, help_text='When the present address was asked; empty: at the opening', null=True)),
                 ('four_eyes', models.BooleanField(db_default=False, default=False, help_text='The owner may not answer')),
                 ('notified', models.SmallIntegerField(db_default=-1, default=-1, help_text='The last level whose e-mails were sent')),
+                ('mails', models.JSONField(db_default={}, default=dict, editable=False, help_text='Tries by user and opening: the number, the next time')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('not_before', models.DateTimeField(blank=True, help_text='An earlier answer is refused', null=True)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
@@ -676,24 +677,6 @@ class Migration(migrations.Migration):
                 'ordering': ['id'],
                 'indexes': [models.Index(fields=['due_at'], name='ravi_feeditem_due')],
                 'constraints': [models.UniqueConstraint(fields=('follow', 'publication'), name='ravi_feeditem_once')],
-            },
-        ),
-        migrations.CreateModel(
-            name='RequestLink',
-            fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('level', models.SmallIntegerField(default=0)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('expires_at', models.DateTimeField()),
-                ('sent_at', models.DateTimeField(blank=True, help_text='Set before the sending: at most once', null=True)),
-                ('tries', models.SmallIntegerField(db_default=0, default=0)),
-                ('retry_at', models.DateTimeField(blank=True, help_text='The earliest time of the next try', null=True)),
-                ('used_at', models.DateTimeField(blank=True, null=True)),
-                ('request', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='links', to='ravi.humanrequest')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
-            ],
-            options={
-                'constraints': [models.UniqueConstraint(fields=('request', 'user', 'level'), name='ravi_link_once')],
             },
         ),
         migrations.CreateModel(

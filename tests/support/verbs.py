@@ -120,8 +120,7 @@ runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_r
 runtime.people.standing: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
-runtime.people.mail: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
-    use_link
+runtime.people.mail: claim_mail=claim parts_of mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT
     on_request mail_rests_until=_rests_until mail_send=send mail_site_connection=_site_connection SMTP_TIMEOUT_S
     mail_sweep=sweep title_of
