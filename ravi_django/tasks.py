@@ -94,7 +94,7 @@ def relay_events() -> None:
 
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
-    """Read due feeds, directories and adapters."""
+    """Read due feeds and adapters."""
     from ravi_django.runtime.sources import poll
 
     poll.poll_due()

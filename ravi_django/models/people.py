@@ -1,4 +1,4 @@
-"""Requests to people, their e-mail links, delegations, and sticky decisions."""
+"""Requests to people, delegations, and sticky decisions."""
 
 from __future__ import annotations
 
