@@ -9,7 +9,7 @@
 #   make test-sites                                     of these, the sites that install the app, one of each kind
 #   make coverage [ARGS=…]                              all tests with branch coverage, child processes included
 #   make test-clients                                   of these, those with clients in Node (20 or newer)
-#   make providers [LITELLM=latest]                     of these, those at stand-ins of providers; with the newest litellm
+#   make providers [LITELLM=latest] [HISTORIES=2000]    of these, those at stand-ins of providers; with the newest litellm
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
@@ -78,7 +78,7 @@ test-clients: $(CLIENTS)
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
 
-PROVIDERS = tests/unit/capabilities/llm $$(grep -rl support.providers tests --include='test_*.py' | grep -v capabilities/llm)
+PROVIDERS = tests/unit/capabilities/llm $$(grep -rlE 'support.(providers|histories)' tests --include='test_*.py' | grep -v capabilities/llm)
 LATEST := .cache/litellm-latest
 
 providers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -31,8 +32,10 @@ from tests.support import world
 from tests.support.histories import ASKED, DIALECTS, PIXEL, Say, Turn, Wire, stories
 from tests.support.runs import drive, take_over
 
+HISTORIES = int(os.environ.get("HISTORIES", "20"))
 pytestmark = [
     pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(7200 if HISTORIES > 100 else 120),
     pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
 ]
 PIPELINES = [
@@ -127,7 +130,14 @@ class Story:
         await sync_to_async(connections.close_all)()
 
 
-def check_story(pipeline: int, typed: bool, turns: list[Turn]) -> None:
+THOUGHT_AT_ITS_END = Turn(0, 0, "claude", [Say((("call", "echo", "", '{"text": "x"}'),)), Say((("thought",),))], None)
+cases = given(st.integers(0, len(PIPELINES) - 1), st.booleans(), stories)
+
+
+@cases
+@example(0, False, [THOUGHT_AT_ITS_END])
+@settings(max_examples=HISTORIES // 2)  # a conversation has one for each of its two agents
+def test_each_request_is_accepted(pipeline: int, typed: bool, turns: list[Turn]) -> None:
     with FakeClock() as clock:
         story = Story(clock, pipeline, typed)
         with story.wire.connected():
@@ -135,23 +145,3 @@ def check_story(pipeline: int, typed: bool, turns: list[Turn]) -> None:
                 story.play(turn)
             warm.run(story.ask_all())
     assert not story.wire.refused, story.wire.refused[0]
-
-
-THOUGHT_AT_ITS_END = Turn(0, 0, "claude", [Say((("call", "echo", "", '{"text": "x"}'),)), Say((("thought",),))], None)
-cases = given(st.integers(0, len(PIPELINES) - 1), st.booleans(), stories)
-
-
-@cases
-@example(0, False, [THOUGHT_AT_ITS_END])
-@settings(max_examples=10)
-def test_each_request_is_accepted(pipeline: int, typed: bool, turns: list[Turn]) -> None:
-    check_story(pipeline, typed, turns)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(7200)
-@cases
-@settings(max_examples=1_000)
-def test_each_request_of_two_thousand_histories_is_accepted(pipeline: int, typed: bool, turns: list[Turn]) -> None:
-    """A conversation has one history for each of its two agents."""
-    check_story(pipeline, typed, turns)
