@@ -118,7 +118,9 @@ def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:
 
 
 def _leads(block: ContentBlock, text_of: Text) -> bool:
-    return isinstance(block, ToolUseBlock) or not (_is_signed(block) or not text_of([block]).strip())
+    if _is_signed(block):
+        return _is_of_server(block.type)
+    return isinstance(block, ToolUseBlock) or bool(text_of([block]).strip())
 
 
 def _next(turns: list[WireMessage]) -> WireMessage:
