@@ -184,6 +184,9 @@ def media_of(blocks: list[ContentBlock]) -> Iterator[Media]:
             yield block
 
 
+SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # thoughts of no type of ours: no words
+
+
 def text_of(blocks: list[ContentBlock]) -> str:
     """The readable text of blocks, one line a block; a binary block is its kind in brackets."""
     return "\n".join(part for part in map(_readable, blocks) if part)
@@ -200,6 +203,8 @@ def _readable(block: ContentBlock) -> str:
         case ErrorBlock():
             return block.message
         case ThinkingBlock() | ToolUseBlock():
+            return ""
+        case UnknownBlock(type=kind) if kind in SIGNED:
             return ""
         case ToolResultBlock():
             return block.text

@@ -6,10 +6,13 @@ another server sent is replaced instead (`storable`), so that the rest of it is 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -143,6 +146,62 @@ def storable(value: Any) -> Any:
     if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
         return to_json(value).decode()
     return value
+
+
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # a text, or a comma before an end
+_MARKS = re.compile(r"^\s*```\w*|(?:\s*(?:```|<[^<>{}\"]*>))+\s*$")  # of Markdown and of chat templates
+_BRACKET, _SPACE = re.compile(r"[{\[]"), re.compile(r"\s*")
+_MOST_TRIES = 100  # brackets that are tried as the begin of a value
+
+
+def written(text: str) -> Any:
+    """The value of a JSON text that a model wrote: also with line breaks in texts, commas before an end, Python's
+    quotes, marks around it, encoded twice, repeated, or after an empty object. Raises ValueError for another text."""
+    check_cost(text)
+    value = _written(text)
+    is_text = isinstance(value, str) and value.lstrip().startswith(("{", "["))
+    return _written(value) if is_text else value
+
+
+def _written(text: str) -> Any:
+    bare = _MARKS.sub("", text)
+    for form in (text, bare, _COMMA.sub(r"\1", bare)):
+        with suppress(ValueError, RecursionError):
+            *before, last = _sequence(form.strip())
+            if all(value in ({}, last) for value in before):
+                return last
+    try:
+        return json.loads(json.dumps(ast.literal_eval(bare.strip()), allow_nan=False))
+    except (SyntaxError, TypeError, RecursionError, MemoryError):
+        raise ValueError("the text is not JSON") from None
+
+
+def _sequence(text: str) -> Iterator[Any]:
+    at = 0
+    while at < len(text):
+        value, at = _decoder.raw_decode(text, at)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        yield value
+
+
+def values_between(text: str) -> Iterator[Any]:
+    """The objects and lists of JSON between the words of a text."""
+    check_cost(text)
+    at = 0
+    for _ in range(_MOST_TRIES):
+        if (begin := _BRACKET.search(text, at)) is None:
+            return
+        at = begin.end()
+        with suppress(ValueError, RecursionError):
+            value, at = _decoder.raw_decode(text, begin.start())
+            yield value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(strict=False, parse_constant=_refuse)
 
 
 def check_json(field: str, value: Any, most: float = math.inf) -> Any:

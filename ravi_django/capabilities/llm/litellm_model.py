@@ -217,7 +217,9 @@ class LiteLLMModel:
     ) -> Request | None:
         """The request without what the error is about: every later call would send it too. None: it has nothing."""
         before = build(form, messages)
-        if is_fetch_error(error):
+        if "stream_options" in str(error) and before.get("stream_options"):  # an older server
+            again = {name: value for name, value in before.items() if name != "stream_options"}
+        elif is_fetch_error(error):
             again = build(replace(form, addresses="none"), messages)
         elif is_reasoning_error(error):
             if "summar" in str(error):  # some accounts have to be verified for it

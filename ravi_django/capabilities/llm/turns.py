@@ -12,14 +12,12 @@ from hashlib import sha256
 from typing import Any
 
 from ravi_django.kernel.chat import ChatMessage
-from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
+from ravi_django.kernel.content import SIGNED, ContentBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 
 WireMessage = dict[str, Any]
 Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
-
-SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")

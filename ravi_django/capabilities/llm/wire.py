@@ -27,7 +27,6 @@ from ravi_django.kernel.content import (
     ImageBlock,
     TextBlock,
     ToolResultBlock,
-    UnknownBlock,
     VideoBlock,
     text_of,
 )
@@ -241,8 +240,6 @@ def readable(block: ContentBlock) -> str:
             return f"[image: {alt}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
             return f"[{block.type}: {words}]"
-        case UnknownBlock(type=kind) if kind in turns.SIGNED:
-            return ""
         case _:
             return text_of([block])
 
