@@ -15,12 +15,12 @@ MAX_BYTES = 32 * 1024 * 1024  # of a line, and of an answer that is one document
 DRAIN_S = 1.0  # for the end of the response after [DONE]: then its connection is used again
 
 
-async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
-    """The chunks of an `openai.AsyncStream` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
+async def chunks(response: Any) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of an `httpx.Response` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
     is one chunk. Raises `openai.APIError` for an error that is sent as data."""
     document: list[str] = []
     piece, event, size = "", "", 0  # a piece may have several lines
-    lines = _lines(stream.response)
+    lines = _lines(response)
     async for line in lines:
         if document or line.lstrip().startswith(("{", "[{")):
             document.append(line)
@@ -42,20 +42,20 @@ async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
             with suppress(ValueError):
                 chunk = json.loads(piece)
                 piece = ""
-                yield _chunk(stream, chunk, is_error="error" in (name, event))
+                yield _chunk(response, chunk, is_error="error" in (name, event))
                 continue
         elif not line:
-            _check_whole(stream, piece)
+            _check_whole(response, piece)
         event = data if name == "event" else event if line else ""
         yield ALIVE
-    _check_whole(stream, piece)
+    _check_whole(response, piece)
     if document:
         body = "\n".join(document)
         try:
             chunk = json.loads(body)
         except ValueError:
-            _check_whole(stream, body)
-        yield _chunk(stream, chunk)
+            _check_whole(response, body)
+        yield _chunk(response, chunk)
         yield DONE
 
 
@@ -77,18 +77,18 @@ def _check_size(size: int) -> None:
         raise ValueError(f"the provider's answer is larger than {MAX_BYTES} bytes")
 
 
-def _check_whole(stream: Any, piece: str) -> None:
+def _check_whole(response: Any, piece: str) -> None:
     if piece:
-        raise _error(stream, f"the provider sent a piece that is not JSON: {piece[:200]}", None)
+        raise _error(response, f"the provider sent a piece that is not JSON: {piece[:200]}", None)
 
 
-def _chunk(stream: Any, chunk: Any, *, is_error: bool = False) -> dict[str, Any]:
+def _chunk(response: Any, chunk: Any, *, is_error: bool = False) -> dict[str, Any]:
     if isinstance(chunk, list) and len(chunk) == 1:  # Gemini's errors
         chunk = chunk[0]
     if chunk is None:
         return ALIVE
     if not isinstance(chunk, dict):
-        raise _error(stream, f"the provider sent a piece that is no object: {chunk!s:.200}", None)
+        raise _error(response, f"the provider sent a piece that is no object: {chunk!s:.200}", None)
     holders = (chunk, chunk.get("response"), *(chunk.get("choices") or ()))
     errors = (holder.get("error") for holder in holders if isinstance(holder, dict))
     # Some servers send an error without words in each piece.
@@ -103,14 +103,14 @@ def _chunk(stream: Any, chunk: Any, *, is_error: bool = False) -> dict[str, Any]
             k: v for k, v in body.items() if v is not None
         }
         words = body.get("message") or body.get("detail") or "the provider sent an error in its stream"
-        raise _error(stream, str(words), body)
+        raise _error(response, str(words), body)
     return chunk
 
 
 _ABOUT = ("code", "status", "status_code")  # of an error, beside it
 
 
-def _error(stream: Any, message: str, body: dict[str, Any] | None) -> Exception:
+def _error(response: Any, message: str, body: dict[str, Any] | None) -> Exception:
     import openai
 
-    return openai.APIError(message, stream.response.request, body=body)
+    return openai.APIError(message, response.request, body=body)
