@@ -148,32 +148,34 @@ def storable(value: Any) -> Any:
     return value
 
 
-_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # a text, or a comma before an end
-_MARKS = re.compile(r"^\s*```\w*|(?:\s*(?:```|<[^<>{}\"]*>))+\s*$")  # of Markdown and of chat templates
+# Each is linear: an answer may be long. A text, or a comma before an end; the marks of Markdown and of chat templates.
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s{0,99}[}\]])', re.DOTALL)
+_MARKS = re.compile(r"\A```\w*|(?:(?:```|<[^<>{}\"]{0,60}>)\s{0,9}){1,5}\Z")
 _BRACKET, _SPACE = re.compile(r"[{\[]"), re.compile(r"\s*")
-_MOST_TRIES = 100  # brackets that are tried as the begin of a value
+_MOST_TRIES, _MOST_PYTHON = 100, 100_000  # brackets that may begin a value; letters that Python reads
 
 
 def written(text: str) -> Any:
     """The value of a JSON text that a model wrote: also with line breaks in texts, commas before an end, Python's
     quotes, marks around it, encoded twice, repeated, or after an empty object. Raises ValueError for another text."""
     check_cost(text)
-    value = _written(text)
-    is_text = isinstance(value, str) and value.lstrip().startswith(("{", "["))
-    return _written(value) if is_text else value
-
-
-def _written(text: str) -> Any:
-    bare = _MARKS.sub("", text)
+    bare = _MARKS.sub("", text.strip())
     for form in (text, bare, _COMMA.sub(r"\1", bare)):
         with suppress(ValueError, RecursionError):
-            *before, last = _sequence(form.strip())
-            if all(value in ({}, last) for value in before):
-                return last
-    try:
-        return json.loads(json.dumps(ast.literal_eval(bare.strip()), allow_nan=False))
-    except (SyntaxError, TypeError, RecursionError, MemoryError):
-        raise ValueError("the text is not JSON") from None
+            *before, value = _sequence(form.strip())
+            if all(one in ({}, value) for one in before):
+                break
+    else:
+        try:
+            value = json.loads(
+                json.dumps(ast.literal_eval(bare.strip() if len(bare) <= _MOST_PYTHON else ""), allow_nan=False)
+            )
+        except (SyntaxError, TypeError, RecursionError, MemoryError):
+            raise ValueError("the text is not JSON") from None
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        value = json.loads(value)
+    check_storable(value, texts=False)
+    return value
 
 
 def _sequence(text: str) -> Iterator[Any]:
@@ -186,7 +188,6 @@ def _sequence(text: str) -> Iterator[Any]:
 
 def values_between(text: str) -> Iterator[Any]:
     """The objects and lists of JSON between the words of a text."""
-    check_cost(text)
     at = 0
     for _ in range(_MOST_TRIES):
         if (begin := _BRACKET.search(text, at)) is None:
@@ -194,6 +195,7 @@ def values_between(text: str) -> Iterator[Any]:
         at = begin.end()
         with suppress(ValueError, RecursionError):
             value, at = _decoder.raw_decode(text, begin.start())
+            check_storable(value, texts=False)
             yield value
 
 

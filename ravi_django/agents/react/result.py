@@ -23,7 +23,7 @@ from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Message, ModelResponse, Ru
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError, message_of
-from ravi_django.kernel.json_values import check_storable, values_between, written
+from ravi_django.kernel.json_values import check_cost, values_between, written
 
 TOOL_NAME = "final_result"
 WRAP = "result"  # the property that holds a result that is not a JSON object
@@ -101,14 +101,16 @@ class ResultType:
     def _first(self, values: Iterable[Any], why: str) -> Result:
         """The first valid one. Raises ResultRejected with the words about the first one."""
         rejected: ResultRejected | None = None
+        tried: list[Any] = []
         for value in chain.from_iterable(map(_forms, values)):
-            try:
-                check_storable(value, texts=False)
-                return self._read(value)
-            except ResultRejected as error:
-                rejected = rejected or error
-            except ValueError:
-                pass  # no row can hold it
+            if value not in tried:
+                tried.append(value)
+                try:
+                    return self._read(value)
+                except ResultRejected as error:
+                    rejected = rejected or error
+                except ValueError:
+                    pass  # no row can hold it
         raise rejected or ResultRejected(why)
 
     def from_value(self, value: Any) -> Result:
@@ -238,7 +240,8 @@ def _bounded(words: str) -> str:
 _TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection)"  # servers without a reasoning parser
 _BEGIN = re.compile(rf"<{_TAG}>|◁think▷|\[THINK\]|<\|channel\|>(?!final)", re.IGNORECASE)
 _END = re.compile(rf"</{_TAG}>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>", re.IGNORECASE)
-_FENCE = re.compile(r"(?:```|~~~)(?:[a-zA-Z]\w*)?(?:[^\n{\[]*\n)?(.*?)(?:```|~~~)", re.DOTALL)
+_FENCE = re.compile(r"(?:```|~~~)(?:[a-zA-Z]\w*)?(?:[^\n{\[]{0,80}\n)?(.*?)(?:```|~~~)", re.DOTALL)
+_FENCES = 20  # that are read
 _AROUND = frozenset({"name", "type", "title", "required", "description", "$schema", "additionalProperties"})
 
 
@@ -251,18 +254,19 @@ def _values(text: str) -> Iterator[Any]:
         if _BEGIN.match(bare):  # a thought that does not end
             continue
         is_bare = bool(ends) and not at
-        for candidate in [bare] if is_bare else [bare, *reversed(_FENCE.findall(bare))]:
+        for candidate in [bare] if is_bare else [bare, *_FENCE.findall(bare)[: -_FENCES - 1 : -1]]:
             with suppress(ValueError):
                 yield written(candidate)
-        if not is_bare:
-            with suppress(ValueError):
-                between = list(values_between(bare))
-                yield from (*reversed(between), *([between] if between else ()))
-            with suppress(ValueError):
-                yield written(bare[bare.find("{") : bare.rfind("}") + 1])
+        with suppress(ValueError):
+            check_cost(bare)
+            between = [] if is_bare else list(values_between(bare))
+            yield from reversed(between)
+            if between:
+                yield between
+            yield written("" if is_bare else bare[bare.find("{") : bare.rfind("}") + 1])
 
 
-def _forms(value: Any) -> Iterator[Any]:
+def _forms(value: Any, depth: int = 3) -> Iterator[Any]:
     """A value, and what is in it: models put a result into a list, a property, a call's text or its schema."""
     yield value
     inner: Any = None
@@ -273,8 +277,8 @@ def _forms(value: Any) -> Iterator[Any]:
         (inner,) = value
     elif isinstance(value, dict) and len(names := value.keys() - _AROUND) == 1 and "error" not in names:
         inner = value[names.pop()]
-    if isinstance(inner, dict | list | str) and inner != value:
-        yield from _forms(inner)
+    if depth and isinstance(inner, dict | list | str):
+        yield from _forms(inner, depth - 1)
 
 
 _TAKEN = "The result was taken."

@@ -18,7 +18,7 @@ from typing import Any
 from ravi_django.capabilities.llm.turns import arguments_text
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
-from ravi_django.kernel.json_values import check_storable, storable, written
+from ravi_django.kernel.json_values import storable, written
 from ravi_django.kernel.llm import FinishReason, ModelResponse
 from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
@@ -289,7 +289,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
         return {}  # some models call a tool without parameters like this
     try:
         arguments = written(text)
-        check_storable(arguments, texts=False)
     except (ValueError, RecursionError):
         return {INVALID_ARGUMENTS_KEY: storable(text)}
     if arguments is None:

@@ -133,7 +133,7 @@ def _retry_after(error: Exception) -> float | None:
             return max(0.0, float(value) / 1000)
     for value in filter(None, (headers.get("retry-after") for headers in _headers_of(error))):
         with suppress(ValueError):
-            return max(0.0, float(value))
+            return max(0.0, float(value.strip().removesuffix("s")))
         with suppress(ValueError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None

@@ -165,9 +165,9 @@ def _scaled(content: bytes, max_base64: int) -> Content:
         is_photo = image.format in ("JPEG", "MPO")  # MPO: a phone's, with a second picture
         if is_photo:
             image.thumbnail((SIDE, SIDE))  # decodes at a fraction of the size
-        if image.mode.startswith("I"):  # 16 bits a pixel
-            image = image.point(lambda grey: grey / 256).convert("L")
-        picture = ImageOps.exif_transpose(image).convert("RGB" if is_photo else "RGBA")
+        is_deep = image.mode.startswith("I")  # 16 bits a pixel
+        upright = ImageOps.exif_transpose(image.point(lambda grey: grey / 256).convert("L") if is_deep else image)
+        picture = upright.convert("RGB" if is_photo else "RGBA")
         for side in (SIDE, 1_400, 1_000, 700, 400):
             picture.thumbnail((side, side))
             for form in ("JPEG",) if is_photo else ("PNG", "JPEG"):
