@@ -109,6 +109,8 @@ class ResultType:
                     return self._read(value)
                 except ResultRejected as error:
                     rejected = rejected or error
+                    if isinstance(error.__cause__, TooMuchToCheck):
+                        break
                 except ValueError:
                     pass  # no row can hold it
         raise rejected or ResultRejected(why)
@@ -213,7 +215,7 @@ def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any], _Load]
         try:
             errors = schema_errors(validator, from_json(body), _SHOWN_ERRORS)
         except TooMuchToCheck as error:
-            raise ResultRejected(str(error)) from None
+            raise ResultRejected(str(error)) from error
         if errors:
             raise ResultRejected(_joined(errors))
         return body
