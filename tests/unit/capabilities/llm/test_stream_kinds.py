@@ -209,7 +209,6 @@ def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
         ({"error": {"message": "too long", "code": 400}}, "ModelError"),
         ({"error": {"message": "no funds", "code": "402"}}, "ModelError"),
         ({"object": "error", "message": "unknown model", "code": 404}, "ModelError"),
-        ({"error": {"message": "overloaded", "code": 503}}, "TransientError"),
         ({"error": "too long", "code": 400}, "ModelError"),
         ({"error": {"message": "no key", "type": "authentication_error"}}, "ModelError"),
         ({"error": {"message": "too long", "code": "context_length_exceeded"}}, "ModelError"),
@@ -219,6 +218,7 @@ def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
         ({"choices": [{"delta": {}, "error": {"message": "too long", "code": 400}}]}, "ModelError"),
         ('error: {"message": "too long", "code": 400}', "ModelError"),  # of llama.cpp
         ('event: error\ndata: {"message": "too long", "code": 400}', "ModelError"),
+        ({"error": {"message": "overloaded", "code": 503}}, "TransientError"),  # last: its run is made again
     ):
         line = error if isinstance(error, str) else data(error)
         with case(error), Provider([chunk({"content": "h"}), line, DONE]) as provider:
