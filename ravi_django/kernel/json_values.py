@@ -6,10 +6,13 @@ another server sent is replaced instead (`storable`), so that the rest of it is 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -143,6 +146,64 @@ def storable(value: Any) -> Any:
     if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
         return to_json(value).decode()
     return value
+
+
+# Each is linear: an answer may be long. A text, or a comma before an end; the marks of Markdown and of chat templates.
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s{0,99}[}\]])', re.DOTALL)
+_MARKS = re.compile(r"\A```\w*|(?:(?:```|<[^<>{}\"]{0,60}>)\s{0,9}){1,5}\Z")
+_BRACKET, _SPACE = re.compile(r"[{\[]"), re.compile(r"\s*")
+_MOST_TRIES, _MOST_PYTHON = 100, 100_000  # brackets that may begin a value; letters that Python reads
+
+
+def written(text: str) -> Any:
+    """The value of a JSON text that a model wrote: also with line breaks in texts, commas before an end, Python's
+    quotes, marks around it, encoded twice, repeated, or after an empty object. Raises ValueError for another text."""
+    check_cost(text)
+    bare = _MARKS.sub("", text.strip())
+    for form in (text, bare, _COMMA.sub(r"\1", bare)):
+        with suppress(ValueError, RecursionError):
+            *before, value = _sequence(form.strip())
+            if all(one in ({}, value) for one in before):
+                break
+    else:
+        try:
+            value = json.loads(
+                json.dumps(ast.literal_eval(bare.strip() if len(bare) <= _MOST_PYTHON else ""), allow_nan=False)
+            )
+        except (SyntaxError, TypeError, RecursionError, MemoryError):
+            raise ValueError("the text is not JSON") from None
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        value = json.loads(value)
+    check_storable(value, texts=False)
+    return value
+
+
+def _sequence(text: str) -> Iterator[Any]:
+    at = 0
+    while at < len(text):
+        value, at = _decoder.raw_decode(text, at)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        yield value
+
+
+def values_between(text: str) -> Iterator[Any]:
+    """The objects and lists of JSON between the words of a text."""
+    at = 0
+    for _ in range(_MOST_TRIES):
+        if (begin := _BRACKET.search(text, at)) is None:
+            return
+        at = begin.end()
+        with suppress(ValueError, RecursionError):
+            value, at = _decoder.raw_decode(text, begin.start())
+            check_storable(value, texts=False)
+            yield value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(strict=False, parse_constant=_refuse)
 
 
 def check_json(field: str, value: Any, most: float = math.inf) -> Any:

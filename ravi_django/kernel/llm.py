@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -95,19 +96,20 @@ class FinishReason(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> FinishReason:
-        """From the name that a provider uses."""
-        name = name.lower()
-        return _REASONS.get(name) or (cls(name) if name in cls._value2member_map_ else cls.STOP)
+        """From the name that a provider uses. An unknown one is STOP."""
+        name = name.lower().replace("-", "_")
+        if name in cls._value2member_map_:
+            return cls(name)
+        return next((reason for words, reason in _REASONS if re.search(words, name)), cls.STOP)
 
 
-_REASONS = {
-    "max_tokens": FinishReason.LENGTH,
-    "model_length": FinishReason.LENGTH,  # Mistral
-    "tool_use": FinishReason.CALLS,
-    "function_call": FinishReason.CALLS,
-    "pause_turn": FinishReason.PAUSE,
-    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), FinishReason.FILTER),
-}
+_REASONS = (  # the first whose words are in the name
+    ("^pause", FinishReason.PAUSE),
+    ("tool_?(?:use|call)s?$|function_call$", FinishReason.CALLS),
+    ("filter|safety|sensitive|recitation|blocklist|prohibited|spii|guardrail|moderat", FinishReason.FILTER),
+    ("length|max_.*tokens|token_limit|context_window|incomplete", FinishReason.LENGTH),
+    ("error|abort|cancel|fail|time_?out|insufficient", FinishReason.ERROR),
+)
 
 
 class ModelResponse(BaseModel):

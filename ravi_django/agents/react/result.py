@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -23,7 +23,7 @@ from ravi_django.kernel import INVALID_ARGUMENTS_KEY, Message, ModelResponse, Ru
 from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.errors import InvalidInputError, ResultInvalidError, message_of
-from ravi_django.kernel.json_values import check_storable
+from ravi_django.kernel.json_values import check_cost, values_between, written
 
 TOOL_NAME = "final_result"
 WRAP = "result"  # the property that holds a result that is not a JSON object
@@ -89,14 +89,31 @@ class ResultType:
         return ToolSpec(name=name, description=words, parameters=self._object)
 
     def from_text(self, text: str) -> Result:
-        """An answer as text, see `_parsed`. Raises ResultRejected."""
-        return self._read(_parsed(text))
+        """An answer as text, see `_values`. Raises ResultRejected."""
+        return self._first(_values(text), "it is not JSON" if text.strip() else "it is empty")
 
     def from_arguments(self, arguments: dict[str, Any]) -> Result:
         """An answer as a tool's arguments. Raises ResultRejected."""
         if INVALID_ARGUMENTS_KEY in arguments:
             raise ResultRejected(_bounded(f"the arguments were not valid JSON: {arguments[INVALID_ARGUMENTS_KEY]}"))
-        return self._read(arguments)
+        return self._first([arguments], "it is empty")
+
+    def _first(self, values: Iterable[Any], why: str) -> Result:
+        """The first valid one. Raises ResultRejected with the words about the first one."""
+        rejected: ResultRejected | None = None
+        tried: list[Any] = []
+        for value in chain.from_iterable(map(_forms, values)):
+            if value not in tried:
+                tried.append(value)
+                try:
+                    return self._read(value)
+                except ResultRejected as error:
+                    rejected = rejected or error
+                    if isinstance(error.__cause__, TooMuchToCheck):
+                        break
+                except ValueError:
+                    pass  # no row can hold it
+        raise rejected or ResultRejected(why)
 
     def from_value(self, value: Any) -> Result:
         """An answer from code: an instance of the model, JSON, or JSON text. Raises ResultRejected."""
@@ -198,7 +215,7 @@ def _from_schema(schema: dict[str, Any]) -> tuple[_Check, dict[str, Any], _Load]
         try:
             errors = schema_errors(validator, from_json(body), _SHOWN_ERRORS)
         except TooMuchToCheck as error:
-            raise ResultRejected(str(error)) from None
+            raise ResultRejected(str(error)) from error
         if errors:
             raise ResultRejected(_joined(errors))
         return body
@@ -222,31 +239,48 @@ def _bounded(words: str) -> str:
     return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
 
 
-_THOUGHTS = re.compile(r"^.*</think(?:ing)?>", re.DOTALL)
-_FENCE = re.compile(r"```[a-zA-Z]*(.*?)```", re.DOTALL)
+_TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection)"  # servers without a reasoning parser
+_BEGIN = re.compile(rf"<{_TAG}>|◁think▷|\[THINK\]|<\|channel\|>(?!final)", re.IGNORECASE)
+_END = re.compile(rf"</{_TAG}>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>", re.IGNORECASE)
+_FENCE = re.compile(r"(?:```|~~~)(?:[a-zA-Z]\w*)?(?:[^\n{\[]{0,80}\n)?(.*?)(?:```|~~~)", re.DOTALL)
+_FENCES = 20  # that are read
+_AROUND = frozenset({"name", "type", "title", "required", "description", "$schema", "additionalProperties"})
 
 
-def _parsed(text: str) -> Any:
-    """The JSON of an answer: bare, in a ``` fence, after thoughts in tags, or between words. Raises ResultRejected."""
-    bare = _THOUGHTS.sub("", text.strip())
-    why = ""
-    for candidate in _candidates(bare):
-        try:
-            value = from_json(candidate, allow_inf_nan=False)
-            check_storable(value, texts=False)
-            return value
-        except ValueError as error:
-            why = why or str(error)
-    raise ResultRejected(f"it is not JSON ({why})" if bare else "it is empty")
+def _values(text: str) -> Iterator[Any]:
+    """The JSON of an answer: bare, in a fence, or between words, the last one first; never of its thoughts."""
+    text = text.strip("\ufeff\u200b\u00a0 \t\r\n")
+    ends = [end.end() for end in _END.finditer(text)]
+    for at in dict.fromkeys((*ends[-1:], *ends[:1], 0)):  # a text of the result may have such a tag
+        bare = text[at:].strip()
+        if _BEGIN.match(bare):  # a thought that does not end
+            continue
+        is_bare = bool(ends) and not at
+        for candidate in [bare] if is_bare else [bare, *_FENCE.findall(bare)[: -_FENCES - 1 : -1]]:
+            with suppress(ValueError):
+                yield written(candidate)
+        with suppress(ValueError):
+            check_cost(bare)
+            between = [] if is_bare else list(values_between(bare))
+            yield from reversed(between)
+            if between:
+                yield between
+            yield written("" if is_bare else bare[bare.find("{") : bare.rfind("}") + 1])
 
 
-def _candidates(bare: str) -> Iterator[str]:
-    yield bare
-    yield from reversed(_FENCE.findall(bare))  # the last one is the answer
-    for begin, end in ("{}", "[]"):
-        first, last = bare.find(begin), bare.rfind(end)
-        if 0 <= first < last:
-            yield bare[first : last + 1]
+def _forms(value: Any, depth: int = 3) -> Iterator[Any]:
+    """A value, and what is in it: models put a result into a list, a property, a call's text or its schema."""
+    yield value
+    inner: Any = None
+    if isinstance(value, str):
+        with suppress(ValueError):
+            inner = written(value)
+    elif isinstance(value, list) and len(value) == 1:
+        (inner,) = value
+    elif isinstance(value, dict) and len(names := value.keys() - _AROUND) == 1 and "error" not in names:
+        inner = value[names.pop()]
+    if depth and isinstance(inner, dict | list | str):
+        yield from _forms(inner, depth - 1)
 
 
 _TAKEN = "The result was taken."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
@@ -17,7 +18,7 @@ from typing import Any
 from ravi_django.capabilities.llm import turns
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
-from ravi_django.kernel.json_values import check_cost, check_storable, storable
+from ravi_django.kernel.json_values import storable, written
 from ravi_django.kernel.llm import FinishReason, ModelResponse
 from ravi_django.kernel.messages import ReasoningDelta, StreamAlive, TextDelta, ToolCallDelta
 from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
@@ -48,6 +49,12 @@ class Call:
     index: int = 0  # among the calls of the answer
     item: str = ""  # its other id, in OpenAI's Responses
     extra: dict[str, Any] = field(default_factory=dict)  # fields of its server, which it wants to see again
+    is_again: bool = False  # it began with the name of the call before it, and nothing else
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said of it: an empty piece, or a name that the server repeats at the end of a call."""
+        return not self.id and not self.arguments and (self.is_again or not self.name)
 
     @property
     def is_whole(self) -> bool:
@@ -78,14 +85,21 @@ class ResponseCollector:
     def add(self, chunk: Any) -> Iterator[Delta]:
         """The deltas of a chunk, or that the model is at work."""
         self.is_done = self.is_done or _get(chunk, "done") is True
-        self.model = _get(chunk, "model") or self.model
-        self.provider_usage = _get(chunk, "usage") or self.provider_usage
+        self.model = str(_get(chunk, "model") or self.model)
         deltas: list[Delta] = []
-        for choice in (_get(chunk, "choices") or ())[:1]:
-            if isinstance(reason := _get(choice, "finish_reason"), str) and reason:
-                self.finish_reason = FinishReason.of(reason)
-            if (delta := _get(choice, "delta")) is not None:
-                deltas += self._add_delta(delta)
+        choices = (_get(chunk, "choices") or ())[:1]
+        for part in (*choices, _get(chunk, "x_groq"), chunk):  # of Moonshot, of Groq, of the others
+            self.provider_usage = _counted(_get(part, "usage")) or self.provider_usage
+        for choice in choices:
+            if isinstance(reason := _get(choice, "finish_reason"), str) and reason not in ("", "null"):
+                reason = FinishReason.of(reason)
+                # A cut or refused answer stays one, if the server closes it by "stop".
+                self.finish_reason = self.finish_reason if reason is FinishReason.STOP else reason
+                self.finish_reason = self.finish_reason or reason
+            delta = _get(choice, "delta")
+            if not delta and not self._parts:  # a whole answer, in a stream or as a document
+                delta = _get(choice, "message") or {"content": _get(choice, "text")}
+            deltas += self._add_delta(delta)
         yield from deltas or [StreamAlive()]
 
     @property
@@ -94,8 +108,8 @@ class ResponseCollector:
         if usage is None:
             return Usage()
         return Usage(
-            input_tokens=_get(usage, "prompt_tokens") or 0,
-            output_tokens=_get(usage, "completion_tokens") or 0,
+            input_tokens=_count(usage, "prompt_tokens"),
+            output_tokens=_count(usage, "completion_tokens"),
             cached_tokens=_cached(usage),
             reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
         )
@@ -131,7 +145,7 @@ class ResponseCollector:
                     ThinkingBlock(text=whole(text), signature=signature, origin=origin) if text or signature else None
                 )
             case Call():
-                return self._call_block(part, taken)
+                return None if part.is_empty else self._call_block(part, taken)
         return UnknownBlock.model_validate({**part, "origin": self._origin})
 
     def _call_block(self, call: Call, taken: set[str]) -> ToolUseBlock:
@@ -142,14 +156,14 @@ class ResponseCollector:
             kept |= {"extra": call.extra, "server": self._server}
         if call.item:
             kept["item"] = call.item
-        if call.arguments != turns.arguments_text(arguments):
+        if call.is_whole and call.arguments != turns.arguments_text(arguments):  # a broken text would be refused
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
-        return ToolUseBlock(tool_name=call.name, arguments=arguments, call_id=call_id, origin=origin)
+        return ToolUseBlock(tool_name=storable(call.name).strip(), arguments=arguments, call_id=call_id, origin=origin)
 
     @property
     def has_calls(self) -> bool:
-        return any(isinstance(part, Call) for part in self._parts)
+        return any(isinstance(part, Call) and not part.is_empty for part in self._parts)
 
     @property
     def output_text(self) -> str:
@@ -163,25 +177,24 @@ class ResponseCollector:
             self._add_signed(block)
         fields = _get(delta, "provider_specific_fields")
         if details := _get(delta, "reasoning_details") or _get(fields, "reasoning_details"):
-            self._add_details(details)
+            self._add_details(details if isinstance(details, list) else [details])
         if fields:
             self._add_server_work(fields)
         yield from self._add_content(_get(delta, "content"))
         if refusal := _get(delta, "refusal"):
             self._is_refusal = True
             yield from self._add_text(refusal)
-        for piece in _get(delta, "tool_calls") or ():
-            yield self._add_call(piece)
+        pieces = _get(delta, "tool_calls") or _get(delta, "function_call")
+        for piece in pieces if isinstance(pieces, list) else [pieces]:
+            if piece is not None:
+                yield self._add_call(piece)
 
     def _add_content(self, content: Any) -> Iterator[Delta]:
-        if not isinstance(content, list):
-            yield from self._add_text(content)
-            return
-        for part in content:  # of Mistral's reasoning models
-            if _get(part, "type") == "thinking":
+        for part in content if isinstance(content, list) else [content]:
+            if _get(part, "type") == "thinking":  # of Mistral's reasoning models
                 yield from self._add_thought("".join(_texts(_get(part, "thinking"))))
             else:
-                yield from self._add_text(_get(part, "text") if not isinstance(part, str) else part)
+                yield from self._add_text(_text(part))
 
     def _add_text(self, text: Any) -> Iterator[Delta]:
         if not isinstance(text, str) or not text:
@@ -236,11 +249,11 @@ class ResponseCollector:
         return self._parts[-1]
 
     def _add_call(self, piece: Any) -> ToolCallDelta:
-        function = _get(piece, "function")
+        function = _get(piece, "function") or piece
         name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
         if not isinstance(arguments, str):  # llama.cpp and others send an object
             arguments = json.dumps(arguments, ensure_ascii=False)
-        call = self._call_for(_get(piece, "id") or "", _get(piece, "index"), name)
+        call = self._call_for(str(_get(piece, "id") or ""), _get(piece, "index"), name)
         if name and not call.name:
             call.name = name
         elif name != call.name and not call.arguments:
@@ -253,17 +266,19 @@ class ResponseCollector:
     def _call_for(self, id: str, index: Any, name: str) -> Call:
         """The call that a piece belongs to: that of its id, else of its index, else the last one. A name begins a call
         once the call before it is whole, or has another id and no arguments yet."""
+        is_again = False
         last = next((part for part in reversed(self._parts) if isinstance(part, Call)), None)
         call = self._call_of.get(id) or (last if index is None else self._call_at.get(index))
         if call is not None and name:
             is_other = id not in ("", call.id) and bool(call.id) and not call.arguments
             is_elsewhere = id != call.id or not id or self._call_at.get(index) is not call
             if is_other or (is_elsewhere and call.is_whole):
+                is_again = not id and name == call.name
                 call = None
         elif call is None and not name:
             call = last
         if call is None:
-            call = Call(index=sum(isinstance(part, Call) for part in self._parts))
+            call = Call(index=sum(isinstance(part, Call) for part in self._parts), is_again=is_again)
             self._parts.append(call)
         if index is not None:
             self._call_at[index] = call
@@ -294,9 +309,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}  # some models call a tool without parameters like this
     try:
-        check_cost(text)
-        arguments = json.loads(text, parse_constant=_refuse)
-        check_storable(arguments, texts=False)
+        arguments = written(text)
     except (ValueError, RecursionError):
         return {INVALID_ARGUMENTS_KEY: storable(text)}
     if arguments is None:
@@ -306,8 +319,18 @@ def parse_arguments(text: str) -> dict[str, Any]:
     return dict(storable(arguments))
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
+def _counted(usage: Any) -> Any:
+    """The usage under the names of OpenAI; None if it counts nothing."""
+    if not isinstance(usage, dict):
+        return usage
+    total = _count(usage, "total_tokens")
+    read = _count(usage, "prompt_tokens") or _count(usage, "input_tokens")
+    wrote = _count(usage, "completion_tokens") or _count(usage, "output_tokens")
+    read, wrote = read or max(0, total - wrote), wrote or max(0, total - read)
+    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if thought and total == read + wrote + thought:  # xAI counts them beside the answer
+        wrote += thought
+    return {**usage, "prompt_tokens": read, "completion_tokens": wrote} if read or wrote else None
 
 
 def _cached(usage: Any) -> int:
@@ -324,15 +347,23 @@ def _detail(usage: Any, group: str, field: str) -> int:
 
 
 def _count(usage: Any, field: str) -> int:
-    count = _get(usage, field)
-    return count if isinstance(count, int) else 0
+    with suppress(TypeError, ValueError):
+        return max(0, int(float(_get(usage, field) or 0)))
+    return 0
 
 
 def _texts(parts: Any) -> Iterator[str]:
     for part in [parts] if isinstance(parts, str) else parts or ():
-        text = part if isinstance(part, str) else _get(part, "text")
-        if isinstance(text, str):
+        if text := _text(part):
             yield text
+
+
+def _text(part: Any) -> str:
+    """The text of a part: bare, a number, or in its field."""
+    for field in ("text", "value", "refusal"):
+        if isinstance(part, dict):
+            part = part.get(field, part)
+    return str(part) if isinstance(part, str | int | float) and not isinstance(part, bool) else ""
 
 
 def _get(value: Any, name: str) -> Any:

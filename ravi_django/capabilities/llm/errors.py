@@ -39,6 +39,11 @@ _REASONING = re.compile(r"encrypted|reasoning|signature|thought|thinking", re.IG
 _NO_KEY = re.compile(  # messages of the clients of OpenAI, Anthropic, Google and Amazon
     r"missing credentials|missing \w+ api key|no key is set|unable to locate credentials", re.IGNORECASE
 )
+_FAULT = re.compile(  # codes of an error event that a repeat does not help against
+    r"invalid|bad.?request|context.?length|content.?(?:policy|filter)|too.?(?:large|long)|auth|permission|forbidden"
+    r"|denied|not.?found|unsupported|billing|payment|credit",
+    re.IGNORECASE,
+)
 _STATUS = re.compile(r"[45]\d\d")
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]*KEY\b")
 _MAX_MESSAGE = 2_000  # characters of a provider's message that are kept
@@ -94,7 +99,7 @@ def _is_transient(error: Exception, status: int | None) -> bool:
         return True
     if status is None:
         # An error event inside a stream has no status. It is transient unless the request is invalid.
-        return "APIError" in kinds and not any("invalid" in str(code) for code in codes)
+        return "APIError" in kinds and not any(_FAULT.search(str(code)) for code in codes)
     return status in _TRANSIENT_STATUS or status >= 500
 
 
@@ -105,7 +110,8 @@ def _body_field(error: Exception, field: str) -> Any:
 
 def _status_of(error: Exception) -> int | None:
     """The HTTP status; of an error inside a stream the code of three digits in its body."""
-    for status in (getattr(error, "status_code", None), _body_field(error, "code"), _body_field(error, "status")):
+    fields = (_body_field(error, name) for name in ("code", "status", "status_code"))
+    for status in (getattr(error, "status_code", None), *fields):
         if isinstance(status, int | str) and _STATUS.fullmatch(str(status)):
             return int(status)
     return None
@@ -127,7 +133,7 @@ def _retry_after(error: Exception) -> float | None:
             return max(0.0, float(value) / 1000)
     for value in filter(None, (headers.get("retry-after") for headers in _headers_of(error))):
         with suppress(ValueError):
-            return max(0.0, float(value))
+            return max(0.0, float(value.strip().removesuffix("s")))
         with suppress(ValueError):
             return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     return None

@@ -226,7 +226,9 @@ class LiteLLMModel:
     ) -> Request | None:
         """The request without what the error is about: every later call would send it too. None: it has nothing."""
         before = build(form, messages)
-        if is_fetch_error(error):
+        if "stream_options" in str(error) and before.get("stream_options"):  # an older server
+            again = {name: value for name, value in before.items() if name != "stream_options"}
+        elif is_fetch_error(error):
             again = build(replace(form, addresses="none"), messages)
         elif is_reasoning_error(error):
             if "summar" in str(error):  # some accounts have to be verified for it
@@ -367,12 +369,18 @@ def source_of(stream: Any) -> tuple[AsyncIterable[Any], bool]:
     """The chunks of a stream, and whether they are the provider's own: those in OpenAI's format are not read by
     litellm's wrapper, which takes about 1 ms of CPU per token."""
     import openai
+    from litellm.llms.openai.chat.gpt_transformation import OpenAIChatCompletionStreamingHandler
+    from litellm.llms.openrouter.chat.transformation import OpenRouterChatCompletionStreamingHandler
 
     source = getattr(stream, "completion_stream", None)
     if isinstance(source, openai.AsyncStream):
-        return sse.chunks(source), True
+        return sse.chunks(source.response), True
     if hasattr(stream, "stream_iterator"):  # of Responses
-        return sse.chunks(stream), True
+        return sse.chunks(stream.response), True
+    if isinstance(source, OpenAIChatCompletionStreamingHandler | OpenRouterChatCompletionStreamingHandler):
+        response = getattr(source, "http_response", None)
+        if response is not None and not source.json_mode:
+            return sse.chunks(response), True
     return life.chunks(stream), False
 
 

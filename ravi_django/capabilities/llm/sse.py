@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,49 +15,61 @@ MAX_BYTES = 32 * 1024 * 1024  # of a line, and of an answer that is one document
 DRAIN_S = 1.0  # for the end of the response after [DONE]: then its connection is used again
 
 
-async def chunks(stream: Any) -> AsyncIterator[dict[str, Any]]:
-    """The chunks of an `openai.AsyncStream` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
+async def chunks(response: Any) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of an `httpx.Response` as JSON, with `ALIVE` and `DONE` among them. An answer that is one document
     is one chunk. Raises `openai.APIError` for an error that is sent as data."""
     document: list[str] = []
-    size = 0
-    lines = _lines(stream.response)
+    piece, event, size = "", "", 0  # a piece may have several lines
+    lines = _lines(response)
     async for line in lines:
-        if document or line.startswith("{"):
+        if document or line.lstrip().startswith(("{", "[{")):
             document.append(line)
             size += len(line)
             _check_size(size)
             continue
         name, _, data = line.partition(":")
         data = data.removeprefix(" ")
-        if name != "data" or not data:
-            yield ALIVE
-        elif data.startswith("[DONE]"):
+        if name == "data" and data.startswith("[DONE]"):
             yield DONE
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     async for _line in lines:
                         pass
             return
-        else:
-            yield _chunk(stream, data)
+        if name in ("data", "error") and data:  # llama.cpp has sent errors as a field
+            piece += data
+            _check_size(len(piece))
+            with suppress(ValueError):
+                chunk = json.loads(piece)
+                piece = ""
+                yield _chunk(response, chunk, is_error="error" in (name, event))
+                continue
+        elif not line:
+            _check_whole(response, piece)
+        event = data if name == "event" else event if line else ""
+        yield ALIVE
+    _check_whole(response, piece)
     if document:
-        chunk = _chunk(stream, "\n".join(document))
-        for choice in chunk.get("choices") or ():
-            choice["delta"] = choice.pop("message", None)
-        yield chunk
+        body = "\n".join(document)
+        try:
+            chunk = json.loads(body)
+        except ValueError:
+            _check_whole(response, body)
+        yield _chunk(response, chunk)
         yield DONE
 
 
 async def _lines(response: Any) -> AsyncIterator[str]:
-    """Lines end with LF or CRLF alone: JSON may hold the other characters that Python takes for ends of lines."""
-    rest = b""
+    """Lines end with LF, CRLF or CR alone: JSON may hold the other characters that Python takes for ends of lines."""
+    rest, mark = b"", codecs.BOM_UTF8
     async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = (rest + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         _check_size(len(rest))
         for line in lines:
-            yield line.removesuffix(b"\r").decode(errors="replace")
+            yield line.removeprefix(mark).decode(errors="replace")
+            mark = b""
     if rest:
-        yield rest.decode(errors="replace")
+        yield rest.removeprefix(mark).decode(errors="replace")
 
 
 def _check_size(size: int) -> None:
@@ -64,23 +77,40 @@ def _check_size(size: int) -> None:
         raise ValueError(f"the provider's answer is larger than {MAX_BYTES} bytes")
 
 
-def _chunk(stream: Any, data: str) -> dict[str, Any]:
-    try:
-        chunk = json.loads(data)
-    except ValueError:
-        raise _error(stream, f"the provider sent a piece that is not JSON: {data[:200]}", None) from None
+def _check_whole(response: Any, piece: str) -> None:
+    if piece:
+        raise _error(response, f"the provider sent a piece that is not JSON: {piece[:200]}", None)
+
+
+def _chunk(response: Any, chunk: Any, *, is_error: bool = False) -> dict[str, Any]:
+    if isinstance(chunk, list) and len(chunk) == 1:  # Gemini's errors
+        chunk = chunk[0]
+    if chunk is None:
+        return ALIVE
     if not isinstance(chunk, dict):
-        raise _error(stream, f"the provider sent a piece that is no object: {data[:200]}", None)
-    error = chunk.get("error") or (chunk["response"].get("error") if isinstance(chunk.get("response"), dict) else None)
-    if "error" in (chunk.get("object"), chunk.get("type")):
-        error = error or chunk
+        raise _error(response, f"the provider sent a piece that is no object: {chunk!s:.200}", None)
+    holders = (chunk, chunk.get("response"), *(chunk.get("choices") or ()))
+    errors = (holder.get("error") for holder in holders if isinstance(holder, dict))
+    # Some servers send an error without words in each piece.
+    error = next((one for one in errors if (any(one.values()) if isinstance(one, dict) else one)), None)
+    is_alone = not chunk.keys() & {"choices", "type", "object", "usage"} and chunk.keys() & {"message", "detail"}
+    if not error and (is_error or is_alone or "error" in (chunk.get("object"), chunk.get("type"))):
+        error = chunk
     if error:
-        body = error if isinstance(error, Mapping) else {"message": str(error)}
-        raise _error(stream, str(body.get("message") or "the provider sent an error in its stream"), dict(body))
+        inner = error.get("error", error) if isinstance(error, dict) else error
+        body = inner if isinstance(inner, dict) else {"message": str(inner)}
+        body = {name: chunk[name] for name in _ABOUT if name in chunk} | {
+            k: v for k, v in body.items() if v is not None
+        }
+        words = body.get("message") or body.get("detail") or "the provider sent an error in its stream"
+        raise _error(response, str(words), body)
     return chunk
 
 
-def _error(stream: Any, message: str, body: dict[str, Any] | None) -> Exception:
+_ABOUT = ("code", "status", "status_code")  # of an error, beside it
+
+
+def _error(response: Any, message: str, body: dict[str, Any] | None) -> Exception:
     import openai
 
-    return openai.APIError(message, stream.response.request, body=body)
+    return openai.APIError(message, response.request, body=body)

@@ -114,7 +114,12 @@ def _pages(content: bytes) -> int | None:
     try:
         from pypdf import PdfReader
 
-        return int(PdfReader(BytesIO(content)).root_object["/Pages"]["/Count"])  # type: ignore[index]
+        reader = PdfReader(BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise InvalidInputError("the document needs a password; upload it without one", field="file")
+        return int(reader.root_object["/Pages"]["/Count"])  # type: ignore[index]
+    except InvalidInputError:
+        raise
     except Exception:  # a broken file, or one that only its reader can open
         return None
 
@@ -157,14 +162,15 @@ def _scaled(content: bytes, max_base64: int) -> Content:
     with _decoding, Image.open(BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"it has {image.width} by {image.height} pixels")
-        if image.format == "JPEG":
+        is_photo = image.format in ("JPEG", "MPO")  # MPO: a phone's, with a second picture
+        if is_photo:
             image.thumbnail((SIDE, SIDE))  # decodes at a fraction of the size
-            picture = ImageOps.exif_transpose(image).convert("RGB")
-        else:
-            picture = image.convert("RGBA")
+        is_deep = image.mode.startswith("I")  # 16 bits a pixel
+        upright = ImageOps.exif_transpose(image.point(lambda grey: grey / 256).convert("L") if is_deep else image)
+        picture = upright.convert("RGB" if is_photo else "RGBA")
         for side in (SIDE, 1_400, 1_000, 700, 400):
             picture.thumbnail((side, side))
-            for form in ("JPEG",) if image.format == "JPEG" else ("PNG", "JPEG"):
+            for form in ("JPEG",) if is_photo else ("PNG", "JPEG"):
                 body = _saved(picture, form)
                 if len(body) * 4 // 3 + 4 <= max_base64:
                     return Content(body, f"image/{form.lower()}")

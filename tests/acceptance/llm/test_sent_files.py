@@ -42,10 +42,12 @@ def picture(width: int, height: int, form: str = "JPEG", *, noise: bool = False)
     return file.getvalue()
 
 
-def pdf(pages: int) -> bytes:
+def pdf(pages: int, password: str = "") -> bytes:
     file, writer = BytesIO(), PdfWriter()
     for _ in range(pages):
         writer.add_blank_page(100, 100)
+    if password:
+        writer.encrypt(password)
     writer.write(file)
     return file.getvalue()
 
@@ -96,12 +98,28 @@ def test_files_of_any_size_are_accepted_in_each_later_request(claude_chat: Any, 
             assert max(Image.open(content).size) <= 2_000 and file.size < 3_500_000 * 3 // 4
 
 
+def test_a_phones_photo_stays_upright_and_deep_pictures_are_scaled(web: Any) -> None:
+    turned = Image.Exif()
+    turned[0x112] = 6
+    for form, mode, size in (
+        ("MPO", "RGB", (1_000, 2_000)),
+        ("WEBP", "RGB", (1_000, 2_000)),
+        ("PNG", "I;16", (2_000, 1_000)),
+    ):
+        file = BytesIO()
+        Image.new(mode, (3_000, 1_500)).save(file, form, exif=turned if mode == "RGB" else Image.Exif())
+        assert post(web, file.getvalue()).status_code == 201, form
+        with RaviFile.objects.latest("created_at").content.open() as content:
+            assert Image.open(content).size == size, form
+
+
 def test_what_cannot_be_made_fit_is_refused_with_its_number(web: Any, monkeypatch: Any) -> None:
     bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 30_000, 30_000, 8, 2, 0, 0, 0)
     images = [(picture(2_400, 20, form), picture(2_000, 20, form)) for form in ("PNG", "JPEG", "GIF", "WEBP")]
     cut = picture(3_000, 100, "PNG", noise=True)[:1_000]
     for content, status, words in (
         (pdf(150), 413, "the document has 150 pages, and at most 100"),
+        (pdf(1, "secret"), 400, "the document needs a password"),
         (bomb, 413, "the image has 30000 by 30000 pixels and 29 bytes; at most 50000000 pixels"),
         (cut, 400, "the image has 3000 by 100 pixels and 1000 bytes, and cannot be scaled"),
     ):

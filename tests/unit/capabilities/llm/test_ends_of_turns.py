@@ -42,6 +42,22 @@ def test_a_cut_call_never_runs(play: Any) -> None:
             assert (run.error["type"], echoed(run), len(provider.requests)) == ("AnswerCut", [], 2)
 
 
+def test_other_names_of_an_end_run_no_cut_call(play: Any) -> None:
+    call = call_piece(0, "a", name="echo", arguments='{"text": "x"}')
+    for model in ("openai/gpt-x", "deepseek/deepseek-chat"):
+        for reason, error in {
+            "max_output_tokens": "AnswerCut", "model_context_window_exceeded": "AnswerCut",
+            "abort": "StreamError", "insufficient_system_resource": "StreamError",
+            "sensitive": None, "content-filter": None,
+        }.items():  # fmt: skip
+            ended = answer(chunk({"content": "I cannot."}), call, reason=reason)
+            with case(model, reason), Provider([*ended[:-2], chunk(reason="stop"), *ended[-2:]]) as provider:
+                run = play(provider, model)
+                assert (run.error and run.error["type"], echoed(run)) == (error, [])
+        with case(model, "null"), Provider([chunk({"content": "half"}, reason="null")]) as provider:
+            assert play(provider, model).error["type"] == "StreamCut"
+
+
 def test_an_empty_answer_is_asked_for_once_more_and_paid(play: Any) -> None:
     nothing = answer(chunk({"content": ""}))
     for name, empty in {"empty": nothing, "thoughts": answer(chunk({"reasoning_content": "hm"}))}.items():
@@ -84,10 +100,25 @@ def test_a_typed_answer_is_read_wherever_the_model_puts_it(play: Any) -> None:
         '<think>\nIt is {"order": 4}?\n</think>\n\n{"order": 3}',
         'Here it is:\n```\n{"order": 3}\n```\nAnything else?',
         'The parcel is {"order": 3}.',
+        'Of {x} and {y}: {"order": 4}, or better {"order": 3}, not {z}.',
+        '[{"order": 3}]',
+        '"{\\"order\\": 3}"',
+        '{"Parcel": {"order": 3}}',
+        '<tool_call>\n{"name": "final_result", "arguments": {"order": 3}}\n</tool_call>',
+        '{"type": "object", "properties": {"order": {"type": "integer"}}}\n{"order": 3}',
+        '{"properties": {"order": 3}, "required": ["order"], "type": "object"}',
+        '{"order": 3,}',
+        "{'order': 3}",
+        '[THINK]{"order": 4}[/THINK]{"order": 3}',
+        '<|channel|>analysis<|message|>{"order": 4}<|end|><|channel|>final<|message|>{"order": 3}',
+        '{"order": 3, "note": "a </think> b"}',
+        '~~~json title="it"\n{"order": 3}\n~~~',
     ):
         with case(text), Provider(says(text)) as provider:
             run = play(provider, result_model=Parcel)
             assert (run.output, len(provider.requests)) == ('{"order":3}', 1), run.error
+    with case("a thought that does not end"), Provider(says('<think>{"order": 4}'), says('{"order": 3}')) as provider:
+        assert play(provider, result_model=Parcel).output == '{"order":3}'
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")

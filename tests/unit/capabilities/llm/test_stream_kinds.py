@@ -88,6 +88,32 @@ CALLS: dict[str, tuple[Sequence[str], list[str]]] = {
         [call_piece(None, "c1", name="echo", arguments='{"text"'), call_piece(None, arguments=':"x"}')],
         ["x"],
     ),
+    "an empty object, then the arguments": (
+        [
+            call_piece(0, "c1", name="echo", arguments="{}"),
+            call_piece(0, arguments='{"te'),
+            call_piece(0, arguments='xt":"x"}'),
+        ],
+        ["x"],
+    ),
+    "the arguments twice": (
+        [call_piece(0, "c1", name="echo", arguments='{"text":"x"}'), call_piece(0, arguments='{"text":"x"}')],
+        ["x"],
+    ),
+    "encoded twice": ([call_piece(0, "c1", name="echo", arguments='"{\\"text\\":\\"x\\"}"')], ["x"]),
+    "a tag after the arguments": ([call_piece(0, "c1", name="echo", arguments='{"text":"x"}\n</tool_call>')], ["x"]),
+    "a line break and a comma": ([call_piece(0, "c1", name="echo", arguments='{"text":"a\nb",}')], ["a\nb"]),
+    "the name once more at the end": (
+        [call_piece(0, "c1", name="echo", arguments='{"text":"x"}'), call_piece(0, name="echo", arguments="")],
+        ["x"],
+    ),
+    "an id that is a number": ([call_piece(0, 5, name="echo", arguments='{"text":"x"}')], ["x"]),  # type: ignore[arg-type]
+    "no function": ([chunk({"tool_calls": [None, {"index": 0, "name": "echo", "arguments": '{"text":"x"}'}]})], ["x"]),
+    "the old form": (
+        [chunk({"function_call": {"name": "echo"}}), chunk({"function_call": {"arguments": '{"text":"x"}'}})],
+        ["x"],
+    ),
+    "spaces around the name": ([call_piece(0, "c1", name=" echo\n", arguments='{"text":"x"}')], ["x"]),
     "no arguments": ([call_piece(0, "c1", name="echo"), call_piece(1, "c2", name="echo")], ["nothing", "nothing"]),
 }
 
@@ -115,6 +141,17 @@ TEXTS: dict[str, tuple[Sequence[Any], str]] = {
         "a\u2028b",
     ),
     "a hundred equal pieces": ([*[chunk({"content": "-----"})] * 150, *answer()], "-" * 750),
+    "a BOM": (["\ufeff" + chunk({"content": "hi"}), *answer()], "hi"),
+    "CR alone": (["\r\r".join([chunk({"content": "hi"}), *map(str, answer())])], "hi"),
+    "a piece in several lines": (
+        ['data: {"choices":[{"delta":\ndata: {"content":"hi"},\ndata: "finish_reason":"stop"}]}', USAGE, DONE],
+        "hi",
+    ),
+    "an empty error": ([chunk({"content": "hi"}, error={"message": "", "code": None}), *answer()], "hi"),
+    "null": (["data: null", *says("hi")], "hi"),
+    "a message": ([data({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}), USAGE, DONE], "hi"),
+    "a number": ([chunk({"content": 4}), chunk({"content": {"type": "text", "text": "2"}}), *answer()], "42"),
+    "thoughts of no type of ours": ([chunk({"reasoning_details": [{"text": "hm"}]}), *says("hi")], "hi"),
     "signs of life": ([": at work", 0.1, chunk({"content": ""}), 0.1, ": at work", *says("hi")], "hi"),
 }
 
@@ -128,6 +165,29 @@ def test_texts_are_read_in_any_pieces(play: Any) -> None:
     with case("a document"), Provider(Document(document)) as provider:
         run = play(provider)
         assert (run.output, run.input_tokens) == ("hi", 3)
+
+
+def test_tokens_are_counted_wherever_the_server_has_them(play: Any) -> None:
+    count, named = (
+        {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+        {"input_tokens": 10, "output_tokens": 5},
+    )
+    last = {"delta": {}, "finish_reason": "stop"}
+    for name, pieces in {
+        "in the choice": [data({"choices": [{**last, "usage": count}]})],
+        "of Groq": [chunk(reason="stop", x_groq={"usage": count})],
+        "then nothing": [chunk(reason="stop"), USAGE, data({"usage": {"prompt_tokens": 0, "completion_tokens": None}})],
+        "other names": [chunk(reason="stop"), data({"usage": named})],
+        "only the sum": [chunk(reason="stop"), data({"usage": {"completion_tokens": 5.0, "total_tokens": "15"}})],
+        "thoughts beside": [
+            chunk(reason="stop"),
+            data({"usage": count | {"completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 3}}}),
+        ],
+    }.items():
+        for model in ("openai/gpt-x", "deepseek/deepseek-chat", "openrouter/any/model"):
+            with case(name, model), Provider([chunk({"content": "hi"}), *pieces, DONE]) as provider:
+                run = play(provider, model)
+                assert (run.output, run.input_tokens, run.output_tokens) == ("hi", 10, 5), run.error
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")  # litellm's own types
@@ -149,9 +209,19 @@ def test_an_error_as_data_has_the_status_of_its_code(play: Any) -> None:
         ({"error": {"message": "too long", "code": 400}}, "ModelError"),
         ({"error": {"message": "no funds", "code": "402"}}, "ModelError"),
         ({"object": "error", "message": "unknown model", "code": 404}, "ModelError"),
-        ({"error": {"message": "overloaded", "code": 503}}, "TransientError"),
+        ({"error": "too long", "code": 400}, "ModelError"),
+        ({"error": {"message": "no key", "type": "authentication_error"}}, "ModelError"),
+        ({"error": {"message": "too long", "code": "context_length_exceeded"}}, "ModelError"),
+        ({"error": {"error": {"message": "too long", "status_code": 400}}}, "ModelError"),
+        ([{"error": {"message": "too long", "code": 400}}], "ModelError"),
+        ({"message": "too long", "code": "InvalidParameter"}, "ModelError"),
+        ({"choices": [{"delta": {}, "error": {"message": "too long", "code": 400}}]}, "ModelError"),
+        ('error: {"message": "too long", "code": 400}', "ModelError"),  # of llama.cpp
+        ('event: error\ndata: {"message": "too long", "code": 400}', "ModelError"),
+        ({"error": {"message": "overloaded", "code": 503}}, "TransientError"),  # last: its run is made again
     ):
-        with case(error), Provider([chunk({"content": "h"}), data(error), DONE]) as provider:
+        line = error if isinstance(error, str) else data(error)
+        with case(error), Provider([chunk({"content": "h"}), line, DONE]) as provider:
             model = LLMFactory("openai/gpt-x", "a-key-of-the-test", api_base=f"{provider.url}/v1").build()
             agent = register(ReActAgent("streams", model=model), replace=True)
             run = submit(agent, "hi")
