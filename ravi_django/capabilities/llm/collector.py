@@ -360,9 +360,9 @@ def _texts(parts: Any) -> Iterator[str]:
 
 def _text(part: Any) -> str:
     """The text of a part: bare, a number, or in its field."""
-    for field in ("text", "value", "refusal"):
+    for name in ("text", "value", "refusal"):
         if isinstance(part, dict):
-            part = part.get(field, part)
+            part = part.get(name, part)
     return str(part) if isinstance(part, str | int | float) and not isinstance(part, bool) else ""
 
 
