@@ -9,6 +9,7 @@
 #   make test-sites                                     of these, the sites that install the app, one of each kind
 #   make coverage [ARGS=…]                              all tests with branch coverage, child processes included
 #   make test-clients                                   of these, those with clients in Node (20 or newer)
+#   make providers [LITELLM=latest]                     of these, those at stand-ins of providers; with the newest litellm
 #   make test-llm                                       what that real model streams through the whole stack
 #   make chaos [N=40] [FAULTS=600] [SEED=7]             N runs while everything around them dies
 #   make chaos BACKENDS=2500 [SEED=7]                   one worker that loses so many connections to PostgreSQL
@@ -17,6 +18,7 @@
 #   make simulate [SECONDS=60] [SEED=7]                 schedules of workers on one thread, or all moves of one
 #   make mutants [ARGS="fence"]                         remove each guard in tests/support/guards, and check that its test fails
 #   make mutants ARGS=--all                             … and search for another test where that one is gone or passes
+#   make walks [ARGS=runtime/people]                    the files and functions that three requests enter, by folder
 #   make lint                                           what CI says about the code
 #   make vendor                                         copy the pinned modules of the pages and their tests from npm
 #   make bench [ARGS="--only tree"], make bench-peers   the measurements, ours and beside others
@@ -38,7 +40,7 @@ PYTEST := $(VENV)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -
 # Clients in Node, where it is installed.
 CLIENTS := tests/clients/node_modules/assistant-ui.js
 
-.PHONY: help demo test test-crash test-all test-sites test-clients coverage test-llm chaos simulate mutants lint vendor bench bench-peers soak screenshots clean
+.PHONY: help demo test test-crash test-all test-sites test-clients coverage providers test-llm chaos simulate mutants walks lint vendor bench bench-peers soak screenshots clean
 
 help:
 	@sed -n '/^#/!q; s/^# *//p' Makefile
@@ -76,6 +78,21 @@ test-clients: $(CLIENTS)
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m pytest -m full tests/acceptance/api/test_agui_clients.py tests/acceptance/ws/test_programs.py $(ARGS)
 
+PROVIDERS = tests/unit/capabilities/llm $$(grep -rl support.providers tests --include='test_*.py' | grep -v capabilities/llm)
+LATEST := .cache/litellm-latest
+
+providers:
+ifeq ($(LITELLM),latest)
+	@rm -rf $(LATEST) && $(PY) -m venv $(LATEST)
+	@$(LATEST)/bin/python -m pip install --quiet --no-compile --upgrade -e .[dev] "litellm[mcp]"
+	@$(LATEST)/bin/python -m pytest -n 3 --dist loadfile -m "not llm" $(PROVIDERS) $(ARGS); \
+	code=$$?; $(LATEST)/bin/python -m pip list | grep '^litellm '; rm -rf $(LATEST); exit $$code
+else
+	@$(PY) .ci/install dev
+	@$(VENV)/python -m pip install --quiet --no-compile "$$(grep '^litellm' requirements.txt)"
+	@exec $(PYTEST) -m "not llm" $(PROVIDERS) $(ARGS)
+endif
+
 test-llm:
 	@$(PY) .ci/install dev local
 	@exec $(VENV)/python -m pytest -m llm $(ARGS)
@@ -93,6 +110,10 @@ simulate:
 mutants:
 	@$(PY) .ci/install dev
 	@exec $(VENV)/python -m tests.mutants $(ARGS)
+
+walks:
+	@$(PY) .ci/install dev
+	@exec $(VENV)/python -m tests.walks $(ARGS)
 
 lint:
 	@$(PY) .ci/install dev

@@ -39,6 +39,7 @@ class Plan:
     claimers: tuple[int, ...]  # processes that look for claimable runs at once
     backlog: int  # pending runs beside a recovery, and beside a first token
     conversations: tuple[int, ...]  # turns of those that a prompt begins with
+    long_conversation: tuple[int, int]  # runs; calls of each
     delegations: int  # one after another
     fan_out: tuple[int, int]  # children asked in one turn; how often
     tree: tuple[int, int]  # runs; how many trees
@@ -60,6 +61,7 @@ FULL = Plan(
     claimers=(1, 2, 4),
     backlog=1_000,
     conversations=(1_000, 10_000),
+    long_conversation=(20, 50),
     delegations=60,
     fan_out=(100, 9),
     tree=(500, 3),
@@ -80,6 +82,7 @@ QUICK = Plan(
     claimers=(2,),
     backlog=20,
     conversations=(200,),
+    long_conversation=(2, 5),
     delegations=3,
     fan_out=(5, 2),
     tree=(8, 1),
@@ -136,6 +139,12 @@ def windows(stack: Stack, plan: Plan) -> Iterable[Figure]:
     from benchmarks import windows
 
     return windows.measure(plan.repetitions, plan.conversations)
+
+
+def long_conversation(stack: Stack, plan: Plan) -> Iterable[Figure]:
+    from benchmarks import long_conversation
+
+    return long_conversation.measure(stack, *plan.long_conversation)
 
 
 def delegation(stack: Stack, plan: Plan) -> Iterable[Figure]:
@@ -201,6 +210,7 @@ BENCHMARKS: dict[str, Callable[[Stack, Plan], Iterable[Figure]]] = {
     "steps": steps,
     "storage": storage,
     "windows": windows,
+    "long_conversation": long_conversation,
     "in_flight": in_flight,
     "first_token": first_token,
     "durability": durability,

@@ -1,5 +1,4 @@
 from django.apps import AppConfig
-from django.core.signals import setting_changed
 from django.db import router
 from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate, pre_save
@@ -28,7 +27,6 @@ class RaviConfig(AppConfig):
         from ravi_django.runtime.journal.outbox import events_written
         from ravi_django.runtime.lifecycle import erasing
         from ravi_django.runtime.people.mail import on_request
-        from ravi_django.runtime.sources import saves
         from ravi_django.runtime.streams.buffer import on_request_changed
         from ravi_django.signals import request_answered, request_changed, request_closed, request_opened
 
@@ -41,8 +39,6 @@ class RaviConfig(AppConfig):
             signal.connect(on_request_changed, dispatch_uid="ravi.hints")
         erasing.connect()
         files.connect()
-        saves.connect()
-        setting_changed.connect(saves.connect, dispatch_uid="ravi.model_sources")
         for signal in (request_opened, request_changed):
             signal.connect(on_request, dispatch_uid="ravi.mail")
         registry.register_built_in(tools.built_in)

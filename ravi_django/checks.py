@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -254,28 +253,6 @@ def check_event_bus(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage
 
 
 _SERVERS = ("redis://", "rediss://", "unix://")
-
-
-@register("ravi")
-def check_source_places(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """The directories and models of sources."""
-    from ravi_django.runtime.sources import saves
-
-    roots = conf.DROP_ROOTS
-    hint = 'DROP_ROOTS = ["/srv/drops"]: absolute paths of existing directories; sources look below them.'
-    if isinstance(roots, list | tuple):
-        bad = [root for root in roots if not _is_directory(root)]
-        found = _each(
-            "DROP_ROOTS", (f" has {root!r}, which is not a directory here" for root in bad), hint, "ravi.E018"
-        )
-    else:
-        found = [_wrong("DROP_ROOTS", hint, "ravi.E018", ", not a list")]
-    hint = 'SOURCE_MODELS = ["shop.Order", "blog"]: models, or all models of an app, whose saves sources may follow.'
-    return found + _each("SOURCE_MODELS", saves.faults(), hint, "ravi.E019")
-
-
-def _is_directory(path: Any) -> bool:
-    return isinstance(path, str | PurePath) and Path(path).is_absolute() and Path(path).is_dir()
 
 
 @register("ravi")

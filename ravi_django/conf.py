@@ -148,10 +148,6 @@ DEFAULTS: dict[str, Any] = {
     "SOURCE_GAP_S": 0.2,
     # Unread items that a run may have; its sources deliver no more until it has read them.
     "SOURCE_UNREAD": 500,
-    # Directories below which sources may look for files.
-    "DROP_ROOTS": [],
-    # Models ("app.Model", or all of an "app") whose saves may be a source's items.
-    "SOURCE_MODELS": [],
     # --- the event bus: None writes no events, "memory" is this process alone, "auto" the streams' Redis, or its URL
     "EVENT_BUS": None,
     "EVENT_MAXLEN": 100_000,

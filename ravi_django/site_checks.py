@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ from django.urls import Resolver404, get_resolver, resolve
 from ravi_django import access
 from ravi_django.agents.react.approval import ApprovalGate
 from ravi_django.agents.tools.approvers import approvers_of, refuse_owner
+from ravi_django.capabilities.llm.loading import LAST_TESTED
 from ravi_django.conf import DEFAULTS, conf
 from ravi_django.kernel import InvalidInputError, Risk, Tool
 from ravi_django.kernel.people import Addressees
@@ -89,6 +92,16 @@ def check_hidden_tools(app_configs: Any = None, **kwargs: Any) -> list[CheckMess
 def check_conflicts(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     hint = f"{registry.CONFLICT_FIX}."
     return [Error(f"{fault}. The first one is in use.", hint=hint, id="ravi.E038") for fault in registry.conflicts]
+
+
+@register("ravi")
+def check_litellm(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """It is released each day, and changes what it sends and what it makes of answers."""
+    installed = metadata.version("litellm")
+    release, tested = ([*map(int, re.findall(r"\d+", version)[:3])] for version in (installed, LAST_TESTED))
+    text = f"litellm {installed} is installed; the last version that this release was tested with is {LAST_TESTED}."
+    hint = f'pip install "litellm[mcp]=={LAST_TESTED}".'
+    return [Warning(text, hint=hint, id="ravi.W015")] if release > tested else []
 
 
 @register("ravi")

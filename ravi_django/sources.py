@@ -1,4 +1,4 @@
-"""Sources of news for agents: feeds, webhooks, saved models and the event bus. Guide: docs/sources.md."""
+"""Sources of news for agents: feeds, webhooks, adapters and the event bus. Guide: docs/sources.md."""
 
 from ravi_django.capabilities.feeds.adapter import register_source_adapter
 from ravi_django.runtime.sources.adding import add_source

@@ -92,17 +92,9 @@ def relay_events() -> None:
     relay_safely()
 
 
-@shared_task(name="ravi.deliver_saves")
-def deliver_saves(source_id: str) -> None:
-    """Deliver the saves of a model that wait for a source's agent."""
-    from ravi_django.runtime.sources.saves import run
-
-    run(source_id)
-
-
 @shared_task(name="ravi.poll_sources")
 def poll_sources() -> None:
-    """Read due feeds, directories and adapters."""
+    """Read due feeds and adapters."""
     from ravi_django.runtime.sources import poll
 
     poll.poll_due()

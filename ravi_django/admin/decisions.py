@@ -248,13 +248,11 @@ def _one_of(values: Any) -> str:
 def _outcome(row: HumanRequest) -> dict[str, Any] | None:
     """The outcome, with the difference of changed arguments."""
     found = outcome_of(row)
-    return None if found is None else {**found, "changes": _changed(row.arguments, found["arguments"])}
-
-
-def _changed(asked: Any, edited: Any) -> list[dict[str, Any]]:
-    """Compared as one document, so that names of arguments are not translated."""
-    found = changes({"arguments": asked}, {"arguments": edited}) if isinstance(edited, dict) else []
-    return [{**one, "lines": [(mark, show.visible(line)) for mark, line in one["lines"]]} for one in found]
+    if found is None:
+        return None
+    edited = found["arguments"]  # compared as one document, so that names of arguments are not translated
+    compared = changes({"arguments": row.arguments}, {"arguments": edited}) if isinstance(edited, dict) else []
+    return {**found, "changes": compared}
 
 
 def _history(row: HumanRequest) -> list[dict[str, Any]]:

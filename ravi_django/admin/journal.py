@@ -42,7 +42,7 @@ def _line(entry: JournalEntry, begin: Any, span: float) -> dict[str, Any]:
         "width": round(max(0.8, min(100 * took.total_seconds() / span, 100 - offset)), 2),
         "duration": show.duration(took) if took else "",
         "since": f"+{show.duration(entry.started_at - begin)}",
-        "tokens": show.tokens(entry.input_tokens, entry.output_tokens) if called_model else "",
+        "tokens": show.tokens(entry.input_tokens, entry.output_tokens, entry.cached_tokens) if called_model else "",
         "cost": show.money(entry.cost) if called_model else "",
         "bodies": [(name, shown) for name, shown in bodies if shown],
     }

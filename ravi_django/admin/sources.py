@@ -38,12 +38,11 @@ from ravi_django.users import has
 
 FIELDS = ["name", "kind", "location", "agent", "signal", "every_s", "options", "enabled", "owner", "tenant"]
 LOCATION = _(
-    "Feed: its URL. Model: app.Model. Drop: a directory. Adapter: its registered name. Webhook: leave "
-    "it empty; its URL and secret are created here."
+    "Feed: its URL. Adapter: its registered name. Webhook: leave it empty; its URL and secret are created here."
 )
 OPTIONS = _(
-    'JSON. All: {"edits": true} also delivers edits, {"metadata": {…}} goes to the runs. Model: '
-    '{"fields": [names]}. Webhook and drop: {"id", "title", "text", "url": paths}. Do not enter keys '
+    'JSON. All: {"edits": true} also delivers edits, {"metadata": {…}} goes to the runs. '
+    'Webhook: {"id", "title", "text", "url": paths}. Do not enter keys '
     "or passwords."
 )
 SHOWN = ["hook", "secret_state", "shown_error", "checked_at", "next_poll", "failures", "moved_from", "shown_home"]
@@ -287,9 +286,6 @@ class SourceItemAdmin(InspectAdmin):
     goes_along = True  # with its source
     readonly_fields = [*list_display, "identity", "digest"]  # type: ignore[list-item]
     shown_title = column(_("title"), lambda item: show.snippet(item.title) or item.identity[:12])
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[SourceItem]:
-        return super().get_queryset(request).filter(undelivered__isnull=True)  # the other rows are not items yet
 
     @admin.display(description=_("address"))
     def address(self, item: SourceItem) -> SafeString | str:

@@ -32,7 +32,7 @@ def of_run(run: Run) -> dict[str, Any] | None:
         "more": len(rows) > MOST,
         "runs": total.runs,
         "live": total.live,
-        "tokens": show.tokens(total.input_tokens, total.output_tokens),
+        "tokens": show.tokens(total.input_tokens, total.output_tokens, total.cached_tokens),
         "cost": show.money(total.cost, unknown=total.cost_unknown),
         "budget": None if account is None else _budget(account),
     }

@@ -215,7 +215,7 @@ class AguiFormat(Format):
         snapshot = {"run": self._run, "session": self._session, "board": [*self._tasks.values()]}
         return _event("STATE_SNAPSHOT", snapshot=snapshot)
 
-    def _finished(self, outcome: dict[str, Any], usage: tuple[int, int] | None = None) -> bytes:
+    def _finished(self, outcome: dict[str, Any], usage: tuple[int, int, int] | None = None) -> bytes:
         tokens = {"usage": [{"inputTokens": usage[0], "outputTokens": usage[1]}]} if usage else {}
         return _event("RUN_FINISHED", **self._ids, outcome=outcome, **tokens)
 

@@ -21,10 +21,9 @@ from django.utils.translation import gettext as _, gettext_lazy
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from ravi_django.db import transaction
 from ravi_django.kernel import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from ravi_django.kernel.visible import visible
-from ravi_django.models import TERMINAL, HumanRequest, RequestLink
+from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.models.names import word
 from ravi_django.pages.context import cost_of, input_of, outcome_of, turns_of
 from ravi_django.pages.form import DecisionForm, now_at, pretty
@@ -96,7 +95,7 @@ class DecideView(View):
 
     def _for_the_right_one(self, request: HttpRequest, token: str) -> HttpResponseBase:
         try:
-            mail.id_of(token)
+            mail.parts_of(token)
             user = getattr(request, "user", None)
             if user is None or not user.is_authenticated:
                 return redirect_to_login(request.get_full_path(), login_url())
@@ -129,14 +128,11 @@ class DecideView(View):
         return HttpResponseRedirect(request.path, status=303)
 
     def _decide(self, request: HttpRequest, form: DecisionForm) -> bool:
-        """Record the answer and the use of the link in one commit. False: the form has errors."""
+        """Record the answer. False: the form has errors."""
         given = form.given()
         if given is None:
             return False
-        with transaction.atomic():
-            answers.answer(self.link.request_id, by=request.user, **given)
-            if not mail.use_link(self.link):
-                raise ConflictError(_("This link has already been used."))
+        answers.answer(self.link.request.id, by=request.user, **given)
         return True
 
     def _page(
@@ -173,7 +169,7 @@ class DecideView(View):
         return _render(request, context, status or standing.status)
 
 
-def standing_of(link: RequestLink, user: Any) -> Standing:
+def standing_of(link: mail.Link, user: Any) -> Standing:
     """By the same rule as the answer. A link is valid only at the escalation level that it was sent at."""
     asked = link.request
     try:
@@ -183,7 +179,7 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
     except ForbiddenError as error:
         return Standing(403, str(error))
     if asked.status != HumanRequest.Status.PENDING:
-        return Standing(200, _closed(link))
+        return Standing(200, _closed(asked, user))
     if asked.expires_at is not None and asked.expires_at <= timezone.now():
         return Standing(200, _("The time to answer has expired."))
     if asked.run.status in TERMINAL:
@@ -191,16 +187,13 @@ def standing_of(link: RequestLink, user: Any) -> Standing:
         return Standing(200, words % {"status": word(asked.run.status)})
     if link.level != asked.level:
         return Standing(410, _("This request is now assigned to others. You can no longer decide with this link."))
-    if link.used_at is not None:
-        return Standing(200, _("This link has already been used. It was valid for one decision."))
     return Standing(200, is_open=True)
 
 
-def _closed(link: RequestLink) -> str:
-    asked = link.request
+def _closed(asked: HumanRequest, user: Any) -> str:
     if asked.status != HumanRequest.Status.ANSWERED:
         return _("This request is closed.")
-    if link.used_at is not None and asked.answered_by_id == link.user_id:
+    if asked.answered_by_id == user.pk:
         decision = {"decision": decision_of(asked), "name": name_of(asked)}
         return _("Your decision was recorded: %(decision)s: %(name)s.") % decision
     return _("This request has been decided.")

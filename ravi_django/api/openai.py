@@ -148,7 +148,7 @@ class ChatFormat(Format):
         self._counts = counts
         self._text = self._message = ""
         self._calls: list[dict[str, Any]] = []
-        self._usage: dict[str, int] = {}
+        self._usage: dict[str, Any] = {}
         self.failed: dict[str, Any] | None = None
 
     def begin(self) -> Iterator[bytes]:
@@ -166,9 +166,10 @@ class ChatFormat(Format):
                 yield from self._end()
             case Ended():
                 self.failed = failure(piece, self._head["id"])
-                inputs, outputs = piece.usage
+                inputs, outputs, cached = piece.usage
                 total = inputs + outputs
                 self._usage = {"prompt_tokens": inputs, "completion_tokens": outputs, "total_tokens": total}
+                self._usage["prompt_tokens_details"] = {"cached_tokens": cached}
                 yield from self._end()
 
     def _end(self) -> Iterator[bytes]:
@@ -185,7 +186,7 @@ class ChatFormat(Format):
         return "tool_calls" if self._calls else "stop"
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         return self._usage or {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
     def body(self) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class ResponseFormat(Format):
                 yield from self._end("completed")
             case Ended():
                 yield from self._close()
-                inputs, outputs = piece.usage
+                inputs, outputs, cached = piece.usage
                 self._body["usage"] = {
                     "input_tokens": inputs,
-                    "input_tokens_details": {"cached_tokens": 0},
+                    "input_tokens_details": {"cached_tokens": cached},
                     "output_tokens": outputs,
                     "output_tokens_details": {"reasoning_tokens": 0},
                     "total_tokens": inputs + outputs,

@@ -29,7 +29,7 @@ from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.runtime.teams.slots import resume
 from ravi_django.services import shapes
 from ravi_django.services.exchanges import submit
-from ravi_django.services.shapes import CostField, RunRowSerializer
+from ravi_django.services.shapes import RunRowSerializer, UsageSerializer
 
 
 class CountersSerializer(serializers.Serializer[Any]):
@@ -56,11 +56,7 @@ class BudgetAccountSerializer(serializers.Serializer[Any]):
     reserved = CountersSerializer(source="*", help_text="By open model calls")
 
 
-class TreeTotalSerializer(serializers.Serializer[Any]):
-    input_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField(help_text="Of the input tokens")
-    output_tokens = serializers.IntegerField()
-    cost = CostField()
+class TreeTotalSerializer(UsageSerializer):
     cost_known = serializers.FloatField(source="cost", help_text="The known part of it")
 
 

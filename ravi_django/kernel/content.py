@@ -201,6 +201,8 @@ def _readable(block: ContentBlock) -> str:
             return block.message
         case ThinkingBlock() | ToolUseBlock():
             return ""
+        case UnknownBlock() if "origin" in (block.model_extra or {}):  # for its provider alone
+            return ""
         case ToolResultBlock():
             return block.text
         case UIResourceBlock():

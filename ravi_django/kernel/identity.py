@@ -39,7 +39,7 @@ class _Address:
             _checked(field, getattr(self, field))
 
     def __str__(self) -> str:
-        first, second, namespace = (getattr(self, field) for field in self.__slots__)
+        first, second, namespace = map(self.__getattribute__, self.__slots__)
         return f"{first}/{second}" if namespace == DEFAULT_NAMESPACE else f"{namespace}/{first}/{second}"
 
     @classmethod

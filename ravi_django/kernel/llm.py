@@ -47,6 +47,7 @@ class GenerationOptions(BaseModel):
     reasoning_effort: str | None = None
     cache_life: Literal["1h"] | None = None  # of the provider's cache, where it can be chosen; None: its default
     response_format: dict[str, Any] | None = None
+    result_by: Literal["schema", "tool"] | None = None  # how a typed result is asked for; set by the loop
     extra: dict[str, Any] = Field(default_factory=dict)  # passed to the provider as is; no keys or passwords
 
     @classmethod
@@ -78,7 +79,7 @@ class GenerationOptions(BaseModel):
     @cached_property
     def digest(self) -> str:
         """Over all that the answer depends on, but for the tools. Computed once."""
-        return digest_of(self.model_dump(exclude={"tools", "cache_life"}, exclude_none=True))
+        return digest_of(self.model_dump(exclude={"tools", "cache_life", "result_by"}, exclude_none=True))
 
 
 class FinishReason(StrEnum):
@@ -89,6 +90,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # at the limit of output tokens
     FILTER = "content_filter"
     REFUSAL = "refusal"
+    PAUSE = "pause"  # of Claude, amid work of its server: the same blocks go back, and it continues
     ERROR = "error"
 
     @classmethod
@@ -103,6 +105,7 @@ _REASONS = {
     "model_length": FinishReason.LENGTH,  # Mistral
     "tool_use": FinishReason.CALLS,
     "function_call": FinishReason.CALLS,
+    "pause_turn": FinishReason.PAUSE,
     **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), FinishReason.FILTER),
 }
 
@@ -189,7 +192,8 @@ class ChatModel(Protocol):
 
     Optional attributes: `retry` (a RetryPolicy, instead of the site's), and the coroutines `context_window() -> int |
     None` (tokens), `count_tokens(messages) -> int`, `supports_schema() -> bool` (whether `response_format` may hold a
-    JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network.
+    JSON schema) and `supports_schema_beside_tools() -> bool`. None of them uses the network. The str `endpoint` tells
+    two servers apart that have a model of one name.
     """
 
     name: str  # the logical name: part of a recorded call's identity

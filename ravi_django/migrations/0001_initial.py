@@ -317,6 +317,7 @@ class Migration(migrations.Migration):
                 ('asked_at', models.DateTimeField(blank=True, help_text='When the present address was asked; empty: at the opening', null=True)),
                 ('four_eyes', models.BooleanField(db_default=False, default=False, help_text='The owner may not answer')),
                 ('notified', models.SmallIntegerField(db_default=-1, default=-1, help_text='The last level whose e-mails were sent')),
+                ('mails', models.JSONField(db_default={}, default=dict, editable=False, help_text='Tries by user and opening: the number, the next time')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('not_before', models.DateTimeField(blank=True, help_text='An earlier answer is refused', null=True)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
@@ -490,8 +491,8 @@ class Migration(migrations.Migration):
                 ('tenant', models.CharField(blank=True, default='', max_length=100)),
                 ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=200)),
-                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('model', 'Model'), ('drop', 'Drop'), ('adapter', 'Adapter')], default='feed', max_length=10)),
-                ('location', models.CharField(blank=True, default='', help_text="A feed's URL, a model (app.Model), a directory, or an adapter's name", max_length=2000)),
+                ('kind', models.CharField(choices=[('feed', 'Feed'), ('webhook', 'Webhook'), ('adapter', 'Adapter')], default='feed', max_length=10)),
+                ('location', models.CharField(blank=True, default='', help_text="A feed's URL or an adapter's name", max_length=2000)),
                 ('options', models.JSONField(blank=True, default=dict, help_text="Options of the kind or of the adapter")),
                 ('secret', models.CharField(blank=True, default='', help_text="Of a webhook's signatures, encrypted; at most two", max_length=1000)),
                 ('agent', models.CharField(help_text="The agent that gets the items, type/key", max_length=302)),
@@ -525,7 +526,6 @@ class Migration(migrations.Migration):
                 ('seen_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('changed_at', models.DateTimeField(blank=True, null=True)),
                 ('signed_at', models.DateTimeField(editable=False, help_text='When its text was signed; texts that are older are ignored', null=True)),
-                ('undelivered', models.JSONField(editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}", null=True)),
                 ('source', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='items', to='ravi.source')),
             ],
             options={
@@ -677,24 +677,6 @@ class Migration(migrations.Migration):
                 'ordering': ['id'],
                 'indexes': [models.Index(fields=['due_at'], name='ravi_feeditem_due')],
                 'constraints': [models.UniqueConstraint(fields=('follow', 'publication'), name='ravi_feeditem_once')],
-            },
-        ),
-        migrations.CreateModel(
-            name='RequestLink',
-            fields=[
-                ('id', models.UUIDField(default=ravi_django.models.ids.uuid7, editable=False, primary_key=True, serialize=False)),
-                ('level', models.SmallIntegerField(default=0)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('expires_at', models.DateTimeField()),
-                ('sent_at', models.DateTimeField(blank=True, help_text='Set before the sending: at most once', null=True)),
-                ('tries', models.SmallIntegerField(db_default=0, default=0)),
-                ('retry_at', models.DateTimeField(blank=True, help_text='The earliest time of the next try', null=True)),
-                ('used_at', models.DateTimeField(blank=True, null=True)),
-                ('request', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='links', to='ravi.humanrequest')),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
-            ],
-            options={
-                'constraints': [models.UniqueConstraint(fields=('request', 'user', 'level'), name='ravi_link_once')],
             },
         ),
         migrations.CreateModel(
@@ -962,11 +944,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='source',
-            index=models.Index(condition=models.Q(('enabled', True), ('kind__in', ['feed', 'drop', 'adapter'])), fields=['next_at'], name='ravi_source_due'),
-        ),
-        migrations.AddIndex(
-            model_name='source',
-            index=models.Index(condition=models.Q(('enabled', True), ('kind', 'model')), fields=['kind', 'location'], name='ravi_source_model'),
+            index=models.Index(condition=models.Q(('enabled', True), ('kind__in', ['feed', 'adapter'])), fields=['next_at'], name='ravi_source_due'),
         ),
         migrations.AddIndex(
             model_name='source',
@@ -975,10 +953,6 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='source',
             constraint=models.CheckConstraint(condition=models.Q(('agent', ''), _negated=True), name='ravi_source_agent'),
-        ),
-        migrations.AddIndex(
-            model_name='sourceitem',
-            index=models.Index(condition=models.Q(('undelivered__isnull', False)), fields=['source', 'id'], name='ravi_sourceitem_pending'),
         ),
         migrations.AddConstraint(
             model_name='sourceitem',

@@ -21,7 +21,6 @@ from ravi_django.models.names import translate
 from ravi_django.models.people import (
     Delegation as Delegation,
     HumanRequest as HumanRequest,
-    RequestLink as RequestLink,
     StickyDecision as StickyDecision,
 )
 from ravi_django.models.rollup import Rollup as Rollup

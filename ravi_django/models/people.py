@@ -1,4 +1,4 @@
-"""Requests to people, their e-mail links, delegations, and sticky decisions."""
+"""Requests to people, delegations, and sticky decisions."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ class HumanRequest(Owned):
     )
     four_eyes = models.BooleanField(default=False, db_default=False, help_text="The owner may not answer")
     notified = models.SmallIntegerField(default=-1, db_default=-1, help_text="The last level whose e-mails were sent")
+    mails = models.JSONField(
+        default=dict, db_default={}, editable=False, help_text="Tries by user and opening: the number, the next time"
+    )
 
     not_before = models.DateTimeField(null=True, blank=True, help_text="An earlier answer is refused")
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -169,24 +172,3 @@ class Delegation(models.Model):
 
     def __str__(self) -> str:
         return gettext("%(delegate)s for %(user)s") % {"delegate": self.delegate_id, "user": self.user_id}
-
-
-class RequestLink(models.Model):
-    """The link in an e-mail to one person about one request. It shows the request, and can be used for one answer."""
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    request = models.ForeignKey(HumanRequest, on_delete=models.CASCADE, related_name="links", db_index=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    level = models.SmallIntegerField(default=0)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    expires_at = models.DateTimeField()
-    sent_at = models.DateTimeField(null=True, blank=True, help_text="Set before the sending: at most once")
-    tries = models.SmallIntegerField(default=0, db_default=0)
-    retry_at = models.DateTimeField(null=True, blank=True, help_text="The earliest time of the next try")
-    used_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["request", "user", "level"], name="ravi_link_once")]
-
-    def __str__(self) -> str:
-        return str(self.id)

@@ -1,4 +1,4 @@
-"""Sources of items: feeds, webhooks, models of the site, files. The agent of a source gets each item once."""
+"""Sources of items: feeds, webhooks, adapters. The agent of a source gets each item once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ class Source(Owned):
     class Kind(models.TextChoices):
         FEED = "feed"  # RSS, Atom or JSON Feed, by HTTP
         WEBHOOK = "webhook"  # signed POSTs
-        MODEL = "model"  # saves of a Django model
-        DROP = "drop"  # files put into a directory
         ADAPTER = "adapter"  # the site's own code
 
     owner = Owned.strict_owner()
@@ -29,7 +27,7 @@ class Source(Owned):
         max_length=2000,
         blank=True,
         default="",
-        help_text=_("A feed's URL, a model (app.Model), a directory, or an adapter's name"),
+        help_text=_("A feed's URL or an adapter's name"),
     )
     options = models.JSONField(default=dict, blank=True, help_text=_("Options of the kind or of the adapter"))
     secret = models.CharField(
@@ -60,11 +58,8 @@ class Source(Owned):
         indexes = [
             models.Index(
                 fields=["next_at"],
-                condition=Q(enabled=True, kind__in=["feed", "drop", "adapter"]),
+                condition=Q(enabled=True, kind__in=["feed", "adapter"]),
                 name="ravi_source_due",
-            ),
-            models.Index(
-                fields=["kind", "location"], condition=Q(enabled=True, kind="model"), name="ravi_source_model"
             ),
             models.Index(fields=["owner", "-id"], name="ravi_source_owner_idx"),
         ]
@@ -87,18 +82,10 @@ class SourceItem(models.Model):
     signed_at = models.DateTimeField(
         null=True, editable=False, help_text="When its text was signed; texts that are older are ignored"
     )
-    undelivered = models.JSONField(
-        null=True, editable=False, help_text="Set for a model's save that is not delivered yet: {pk, created}"
-    )
 
     class Meta:
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["source", "identity"], name="ravi_sourceitem_once")]
-        indexes = [
-            models.Index(
-                fields=["source", "id"], condition=Q(undelivered__isnull=False), name="ravi_sourceitem_pending"
-            )
-        ]
 
     def __str__(self) -> str:
         return visible(self.title) or self.identity[:12]

@@ -5,6 +5,7 @@ Texts have no hidden characters. The template escapes them.
 
 from __future__ import annotations
 
+import difflib
 import json
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,8 @@ from ravi_django.runtime.journal.entries import BLOB_KEY
 NONE = "—"
 LINE = 140  # characters of a text in one line
 CLIP = 4_000  # characters of a value in a list; its own page shows all
+COMPARED = 1_000_000  # characters of a text, and pairs of lines: the time of a comparison grows with their number
+DIFFERENCE_LINES = 400
 
 
 def duration(span: timedelta | None) -> str:
@@ -42,8 +45,8 @@ def duration(span: timedelta | None) -> str:
     return f"{round(seconds) // size} {unit}" + (f" {rest} {lesser_unit}" if rest else "")
 
 
-def duration_s(seconds: float) -> str:
-    return duration(timedelta(seconds=seconds))
+def duration_s(seconds: float | None) -> str:
+    return duration(None if seconds is None else timedelta(seconds=seconds))
 
 
 def moment(at: datetime | None) -> str:
@@ -54,8 +57,14 @@ def between(start: datetime | None, end: datetime | None) -> str:
     return duration(end - start) if start and end else NONE
 
 
-def tokens(given: int | None, taken: int | None) -> str:
-    return NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
+def tokens(given: int | None, taken: int | None, cached: int | None = None) -> str:
+    text = NONE if not given and not taken else f"{given or 0:,} → {taken or 0:,}"
+    return f"{text} ({cached_share(cached, given)})" if given and cached else text
+
+
+def cached_share(cached: int, given: int) -> str:
+    """The part of the input tokens that the provider has read from its cache."""
+    return gettext("%(cached)s cached") % {"cached": f"{100 * cached // given} %"}
 
 
 def money(cost: Decimal | float | None, *, unknown: bool = False) -> str:
@@ -82,6 +91,26 @@ def pretty(value: Any, limit: int | None = CLIP) -> dict[str, Any] | None:
 def as_text(value: Any) -> str:
     shown = pretty(value or None)
     return shown["text"] if shown else ""
+
+
+def difference(before: Any, after: Any) -> list[tuple[str, str]]:
+    """The lines of two texts or JSON values that differ, as (mark, line). A mark is +, -, @ or a space."""
+    old, new = _lines(before), _lines(after)
+    if len(old) * len(new) > COMPARED:
+        words = gettext("%(before)s lines before, %(after)s lines after: too many to compare")
+        return [("@", words % {"before": len(old), "after": len(new)})]
+    lines = list(difflib.unified_diff(old, new, lineterm=""))[3:]  # the first has positions
+    marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
+    cut = len(marked) - DIFFERENCE_LINES
+    more = [("@", gettext("and %(count)s more lines") % {"count": cut})] if cut > 0 else []
+    return marked[:DIFFERENCE_LINES] + more
+
+
+def _lines(value: Any) -> list[str]:
+    if value is None:
+        return []
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    return visible(text[:COMPARED]).splitlines() or [""]
 
 
 def snippet(text: str, limit: int = LINE) -> str:

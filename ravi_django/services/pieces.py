@@ -64,7 +64,7 @@ class Ended:
 
     status: str
     error: dict[str, Any]  # type and message; empty if it has completed
-    usage: tuple[int, int]  # tokens: input, output
+    usage: tuple[int, int, int]  # tokens: input, output, of the input from the cache
     output: Text | None = None  # of a completed run: the whole answer, without what its agent said before
 
 
@@ -171,7 +171,7 @@ async def pieces(exchange: Exchange, every_s: float = POLL_S) -> AsyncGenerator[
     output = Text(f"{tree}/output", run.output) if run.status == Status.COMPLETED and run.output else None
     if output and output.text.strip() != reader.last.strip():
         yield output
-    yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens), output)
+    yield Ended(run.status, run.error or {}, (run.input_tokens, run.output_tokens, run.cached_tokens), output)
 
 
 def _is_blocked(frame: dict[str, Any], tree: str) -> bool:

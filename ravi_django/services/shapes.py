@@ -60,6 +60,7 @@ class CostField(serializers.FloatField):
 
 class UsageSerializer(Shown[Any]):
     input_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="Of the input tokens, read from the provider's cache")
     output_tokens = serializers.IntegerField()
     cost = CostField()
 
@@ -202,7 +203,6 @@ class SignalSerializer(StrictSerializer):
 
 
 class EntryUsageSerializer(UsageSerializer):
-    cached_tokens = serializers.IntegerField()
     reasoning_tokens = serializers.IntegerField()
 
     def to_representation(self, row: Any) -> Any:

@@ -13,7 +13,8 @@ from math import floor, log10
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 
-NONE = "–"  # noqa: RUF001 - a dash
+from ravi_django.pages.show import NONE
+
 LEFT, TOP, BOTTOM = 9.0, 8.0, 84.0  # per cent: the plot begins right of the axis' labels and ends above the times
 LABELS = 6  # at most so many times below a chart
 
@@ -163,17 +164,6 @@ def tokens(value: int) -> str:
         if value >= least:
             return f"{number(value / size)} {unit}"
     return count(value)
-
-
-def duration(seconds: float | None) -> str:
-    """0.2 s, 18 s, 4 min, 26 h, 3 d."""
-    if seconds is None:
-        return NONE
-    if seconds < 90:
-        return f"{number(seconds)} s" if seconds >= 0.001 else "0 s"
-    units = ((60, "min", 90), (3600, "h", 72), (86400, "d", float("inf")))
-    size, unit = next((size, unit) for size, unit, most in units if seconds / size < most)
-    return f"{round(seconds / size)} {unit}"
 
 
 def money(cost: Decimal, unpriced: int = 0) -> str:

@@ -151,24 +151,25 @@ class _Page:
             "worse": now.failed > before.failed * WORSE,
         }
         median, p95, p95_before = (of.times.percentile(at) for of, at in ((now, 0.5), (now, 0.95), (before, 0.95)))
-        notes = [(_("95th percentile %(time)s") % {"time": charts.duration(p95)}, "")]
+        notes = [(_("95th percentile %(time)s") % {"time": show.duration_s(p95)}, "")]
         is_slower = p95 is not None and p95_before is not None and p95 > p95_before * WORSE
         if is_slower:
-            notes.append((_("slower: %(time)s before") % {"time": charts.duration(p95_before)}, ""))
+            notes.append((_("slower: %(time)s before") % {"time": show.duration_s(p95_before)}, ""))
         yield {
             "name": _("Median duration of calls") if self._is_of_model else _("Median time at work"),
-            "value": charts.duration(median),
+            "value": show.duration_s(median),
             "url": self._ended(Status.COMPLETED),
             "notes": notes,
             "worse": is_slower,
         }
-        spent = found.before.cost
+        spent, cached = found.before.cost, found.total.cached_tokens
         yield {
             "name": _("Cost"),
             "value": charts.money(found.total.cost, found.total.unpriced),
             "url": self._ended(),
             "notes": [
                 (_("%(count)s tokens") % {"count": charts.tokens(found.total.tokens)}, ""),
+                *([(show.cached_share(cached, found.total.input_tokens), "")] if cached else []),
                 *([(self._against(found.total.cost, spent, charts.money), "")] if spent else []),
             ],
             "worse": spent and float(found.total.cost) > float(spent) * WORSE,
@@ -209,7 +210,7 @@ class _Page:
         return (self._found.now - seen).total_seconds() < MISSED * float(conf.HEARTBEAT_S)
 
     def _age(self, at: datetime) -> str:
-        return charts.duration(max(0.0, (self._found.now - at).total_seconds()))
+        return show.duration_s(max(0.0, (self._found.now - at).total_seconds()))
 
     # -------------------------------------------------------------------------------------------------- charts
 
@@ -225,7 +226,7 @@ class _Page:
             titles = [f"{name}: {charts.count(n)} {show.word(kind)}" for n, kind in zip(counts, KINDS, strict=True)]
             ended.append(Slot(self._label(at), counts, titles, urls))
             times = [tally.times.percentile(0.5), tally.times.percentile(0.95)]
-            titles = [f"{name}: {charts.duration(seconds)}" for seconds in times]
+            titles = [f"{name}: {show.duration_s(seconds)}" for seconds in times]
             took.append(Slot(self._label(at), times, titles, [self._runs("", at, self._next(at))] * 2))
             title = f"{name}: {charts.money(of.cost, of.unpriced)}"
             cost.append(Slot(self._label(at), [float(of.cost)], [title], [self._runs("", at, self._next(at))]))
@@ -257,7 +258,7 @@ class _Page:
                     (
                         n,
                         self._runs("", at, self._next(at)),
-                        [charts.duration(tally.times.percentile(share)) for share in (0.5, 0.95)],
+                        [show.duration_s(tally.times.percentile(share)) for share in (0.5, 0.95)],
                     )
                     for at, n, tally, _of in shown
                 ],
@@ -304,7 +305,7 @@ class _Page:
                     (visible(agent), self._address(agent=agent)),
                     (charts.count(tally.total), self._ended(agent=agent)),
                     (charts.share(tally.failed, tally.total), self._ended(Status.FAILED, agent=agent)),
-                    (charts.duration(tally.times.percentile(0.5)), ""),
+                    (show.duration_s(tally.times.percentile(0.5)), ""),
                     (charts.tokens(of.tokens), ""),
                     (charts.money(of.cost, of.unpriced), ""),
                 ]
@@ -319,7 +320,7 @@ class _Page:
                 (visible(model), self._address(model=model)),
                 (charts.count(of.calls.total), ""),
                 (charts.share(of.calls.failed, of.calls.total), ""),
-                (charts.duration(of.calls.times.percentile(0.5)), ""),
+                (show.duration_s(of.calls.times.percentile(0.5)), ""),
                 (charts.tokens(of.tokens), ""),
                 (charts.money(of.cost, of.unpriced), ""),
             ]

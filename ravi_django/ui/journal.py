@@ -5,7 +5,6 @@ A reader finds and reads only what the REST API shows them of an entry, and what
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ LINE = 80  # characters of a folded value
 LONG = 4_000  # characters: a longer text is folded at first
 SHORT = 1_000  # characters: shorter JSON is open at first, at all levels
 ADDED = 50  # entries and messages between two model calls
-COMPARED = 500  # lines of each side
 _ADDS = ("llm.call", "tool.call", "ask", "ask_human", "signal")  # an agent may put their results into its next prompt
 # The kinds whose result says where a bar ends, or which run it is about.
 _ABOUT = ("run.started", "run.resumed", "run.suspended", "child.spawned", "run.handoff")
@@ -150,7 +148,7 @@ def edited(entry: dict[str, Any]) -> list[tuple[str, str]]:
     request = entry["request"]
     if not isinstance(request, dict) or "ran_with" not in request:
         return []
-    return difference(request.get("arguments"), request["ran_with"])
+    return show.difference(request.get("arguments"), request["ran_with"])
 
 
 def replay_difference(run: Run, user: Any) -> dict[str, Any] | None:
@@ -164,33 +162,11 @@ def replay_difference(run: Run, user: Any) -> dict[str, Any] | None:
     if not hidden.sees(user) and (row is None or hidden.is_marked(row.kind, row.request, row.result, row.name)):
         sides = [_without_arguments(side) for side in sides]
     seq = row.seq if row is not None else 0
-    return {"seq": seq, "before": max(0, seq - 1), "lines": difference(*sides)}
+    return {"seq": seq, "before": max(0, seq - 1), "lines": show.difference(*sides)}
 
 
 def _without_arguments(call: Any) -> Any:
     return {name: call[name] for name in ("kind", "name") if name in call} if isinstance(call, dict) else None
-
-
-def difference(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Lines of JSON, or of texts, as (`del`, `ins` or "", line)."""
-    old, new = _lines(before), _lines(after)
-    if max(len(old), len(new)) > COMPARED:  # the comparison is quadratic
-        return [("del", f"- {line}") for line in old] + [("ins", f"+ {line}") for line in new]
-    found: list[tuple[str, str]] = []
-    for tag, *places in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        begin, end, new_begin, new_end = places
-        if tag == "equal":
-            found += [("", f"  {line}") for line in old[begin:end]]
-            continue
-        found += [("del", f"- {line}") for line in old[begin:end]]
-        found += [("ins", f"+ {line}") for line in new[new_begin:new_end]]
-    return found
-
-
-def _lines(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return visible((value if isinstance(value, str) else _pretty(value))[:SHOWN]).splitlines()
 
 
 # ------------------------------------------------------------------------------------------------------ prompts
@@ -212,7 +188,7 @@ def new_since(call: JournalEntry, user: Any, *, with_instructions: bool) -> dict
         "before": before,
         "messages": [(one.request or {}).get("messages", 0) for one in (before, call)],
         "is_instructed_anew": instructions[0] != instructions[1],
-        "instructions": difference(*map(_text_of, instructions)) if with_instructions else [],
+        "instructions": show.difference(*map(_text_of, instructions)) if with_instructions else [],
         "tools": [f"+ {name}" for name in sorted(tools[1] - tools[0])]
         + [f"- {name}" for name in sorted(tools[0] - tools[1])],
         "added": [*_results(ours.filter(seq__gte=before.seq), user), *_received(before, call, user)],

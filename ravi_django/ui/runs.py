@@ -230,7 +230,7 @@ class _Shown:
             (_("Owner"), name_of(run.owner) if run.owner else _("the system")),
             (_("Starts at") if run.start_at else _("Started"), show.moment(run.start_at or run.started_at)),
             (_("At work / total") if work else _("Total"), f"{work}{show.duration(timeline.axis.total)}"),
-            (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens)),
+            (_("Tokens in → out"), show.tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)),
             (_("Cost"), show.money(usage.cost, unknown=usage.cost_unknown) if usage.input_tokens else show.NONE),
             (_("Runs"), f"{usage.runs:,}"),
         ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,14 +11,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import Permission
+from django.db import transaction
+from django.db.models.signals import post_save
 from django.test import Client
 
 from project.models import Invoice
-from ravi_django import checks
 from ravi_django.capabilities.feeds import adapter
 from ravi_django.kernel import AgentId
-from ravi_django.models import InboxMessage, Run, Signal, Source
+from ravi_django.models import InboxMessage, Publication, Run, Schedule, Signal, Source
+from ravi_django.schedules import run_now
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.docs import Page
@@ -40,9 +39,7 @@ class Reader:
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = PAGE.run("settings.py")["RAVI"]
-    settings.RAVI = {**settings.RAVI, **given, "DROP_ROOTS": [str(tmp_path)]}
+def site(monkeypatch: pytest.MonkeyPatch) -> None:
     world.silence(monkeypatch, "background_hint")
     world.patch(monkeypatch, "adapters_by_kind", {})
     world.register(Reader())
@@ -73,30 +70,34 @@ def test_the_senders_code_is_understood(user: Any) -> None:
     assert [(one["id"], one["title"], one["extra"]) for one in told()] == [("e1", "down", {"event.host": "a"})]
 
 
-def test_the_pages_model_is_delivered(user: Any) -> None:
-    assert checks.check_source_places() == []
-    user.user_permissions.add(Permission.objects.get(codename="view_invoice"))
-    source = PAGE.run("shop/invoices.py")["add_invoices"](user)
-    Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
+def test_the_pages_receiver_publishes_a_save_with_its_transaction(user: Any) -> None:
+    names = PAGE.run("shop/invoices.py")
+    names["subscribe"](user)
+    try:
+        with transaction.atomic():
+            Invoice.objects.create(customer="ACME", amount=5, idempotency_key="k")
+            transaction.set_rollback(True)
+        Invoice.objects.create(customer="ACME", amount=7, idempotency_key="l")
+        world.fan_out_run(Publication.objects.get().id)
+        run_until_idle()
+    finally:
+        post_save.disconnect(names["publish"], sender=Invoice)
 
-    assert world.model_sources_run(source.id) == 1
-    (payload,) = told()
-    assert set(payload["extra"]) == {"model", "pk", "created", "fields", "save"}
-    assert payload["extra"]["fields"] == {"amount": "5.00"} and payload["revision"] == 1
+    assert [(one["amount"], one["created"]) for one in told()] == [("7", True)]
 
 
-def test_the_pages_directory_is_looked_into(user: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a.md").write_text("# Hello")
-    os.utime(folder / "a.md", (time.time() - 60,) * 2)
-    source = PAGE.run("shop/files.py")["add_files"](user, folder)
+def test_the_pages_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = PAGE.run("shop/folder.py")
+    monkeypatch.setitem(names, "FOLDER", tmp_path)
+    (tmp_path / "done").mkdir()
+    names["set_up"]()
+    for text in ("Hello", "Hello again"):
+        (tmp_path / "a.txt").write_text(text)
+        run_now(Schedule.objects.get())
+        run_until_idle()
 
-    world.poll_due()
-
-    source.refresh_from_db()
-    assert [(one["title"], one["text"]) for one in told()] == [("a.md", "# Hello")], source.error
-    assert (folder / "done" / "a.md").exists()
+    bodies = InboxMessage.objects.filter(run__agent="test/reader").order_by("id").values_list("body", flat=True)
+    assert [str(body).count("Hello again") for body in bodies] == [0, 1] and (tmp_path / "done" / "a.txt").exists()
 
 
 class FakeX(BaseHTTPRequestHandler):

@@ -17,9 +17,9 @@ from django.contrib.auth.models import Group
 from django.contrib.staticfiles import finders
 from django.core import mail as outbox
 from django.test import Client
-from django.utils import timezone, translation
+from django.utils import translation
 
-from ravi_django.models import RequestLink, Schedule
+from ravi_django.models import Schedule
 from ravi_django.models.names import WORDS
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.inbox import logged_in, person
@@ -171,7 +171,7 @@ def ann(settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_the_page_behind_a_link_has_no_english_left(bilingual: None, ann: Any, kind: Kind) -> None:
+def test_the_page_behind_a_link_has_no_english_left(bilingual: None, ann: Any, kind: Kind, settings: Any) -> None:
     tool = "" if kind == Kind.QUESTION else "pay"
     request = asked_by(make_run(), kind, "staff", tool=tool, arguments={"amount": 1} if tool else None, risk="high")
     mail_send(request.pk)
@@ -190,15 +190,11 @@ def test_the_page_behind_a_link_has_no_english_left(bilingual: None, ann: Any, k
     assert "Nichts wurde entschieden. Drücken Sie eine der Schaltflächen." in refused.content.decode()
     answer(request.pk, "resolve" if kind == Kind.UNCERTAIN else "cancel", by=ann, **OUTCOME.get(kind, {}))
     assert left() == []
-    assert "Dieser Link ist abgelaufen" in _expired(client, letter)
+    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": -1}
+    assert "Dieser Link ist abgelaufen" in read(client, link_in(letter), "de")
 
 
 OUTCOME: dict[Kind, dict[str, Any]] = {Kind.UNCERTAIN: {"outcome": "fail"}}
-
-
-def _expired(client: Client, letter: Any) -> str:
-    RequestLink.objects.update(expires_at=timezone.now())
-    return read(client, link_in(letter), "de")
 
 
 def test_a_letter_is_in_the_sites_language_whatever_the_worker_did_before(ann: Any, settings: Any) -> None:

@@ -197,7 +197,7 @@ class BusContract(BusStory):
         assert [one async for one in bus.history(TOPIC + world.BASE_DEAD)] == []
 
     @pytest.mark.parametrize("group", [None, "g"])
-    async def test_a_poison_event_goes_to_the_dead_and_holds_up_no_other(self, bus: Bus, group: str | None) -> None:
+    async def test_a_poison_event_goes_to_the_dead_before_the_next(self, bus: Bus, group: str | None) -> None:
         heard = Heard(lambda event: event.data["number"] == 1)
         await bus.subscribe(TOPIC, heard, group=group)
         poison = event(1)
@@ -208,25 +208,12 @@ class BusContract(BusStory):
             dead.append(one)
             break
 
-        assert heard.numbers.count(1) == world.BASE_TRIES
-        assert sorted({*heard.numbers}) == [0, 1, 2, 3]
+        await auntil(lambda: 3 in heard.numbers)
+        assert heard.numbers == [0, *[1] * world.BASE_TRIES, 2, 3]
         assert (dead[0].type, dead[0].correlation_id) == ("event.undelivered", "run-1")
         assert dead[0].data["event"]["id"] == poison.id
         assert Event.model_validate(dead[0].data["event"]) == poison
         assert (dead[0].data["tries"], dead[0].data["error"]) == (world.BASE_TRIES, "ValueError: no good")
-
-    async def test_what_is_behind_a_poison_event_does_not_wait_for_its_tries(
-        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        world.patch(monkeypatch, "BASE_RETRY_S", 1000.0)
-
-        heard = Heard(lambda event: event.data["number"] == 1)
-        await bus.subscribe(TOPIC, heard, group="g")
-        await bus.publish(event(1), TOPIC)
-        await bus.publish(event(2), TOPIC)
-        await auntil(lambda: 2 in heard.numbers)
-
-        assert heard.numbers == [1, 2]
 
     @pytest.mark.parametrize("group", [None, "g"])
     async def test_an_event_that_a_handler_has_no_room_for_waits_and_is_no_failure(
@@ -289,6 +276,7 @@ class BusContract(BusStory):
         async for one in bus.stream(TOPIC + world.BASE_DEAD, after="0"):
             assert one.data["error"].startswith("TimeoutError")
             break
+        await auntil(lambda: done)
 
         assert done == [2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,11 @@ class Heard:
     @property
     def numbers(self) -> list[int]:
         return [event.data["number"] for event in self.events]
+
+
+def is_idle(bus: Any) -> bool:
+    """Whether each subscription of the bus in memory waits for the next event."""
+    return len(bus._waiting) == len(bus._tasks)
 
 
 class BusStory:

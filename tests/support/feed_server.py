@@ -117,6 +117,6 @@ def one_server() -> Iterator[FeedServer]:
 
 
 def a_source(name: str = "News", location: str = "", **fields: Any) -> Source:
-    """Of a feed where it has a location, else of the kind `drop`, for which a test registers a poller."""
-    kind = "feed" if location else "drop"
+    """Of a feed where it has a location, else of the kind `adapter`, for which a test registers a poller."""
+    kind = "feed" if location else "adapter"
     return Source.objects.create(**{"name": name, "agent": "test/code", "location": location, "kind": kind, **fields})

@@ -61,7 +61,7 @@ runtime.engine.rehearse: live_runs rehearse
 runtime.engine.server: server_begun=_begun start_when_ready=_start_when_ready
 runtime.engine.settle: journal_block=block requeue suspend settle_write=write
 runtime.engine.sweep: SWEEPER_BATCH=BATCH sweeper_erasing=erasing sweeper_fan_out=fan_out SWEEPER_LOCK=_LOCK
-    sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_model_sources=saves sweeper_sweep=sweep
+    sweeper_mail=mail sweeper_sources=poll sweeper_relay=relay sweeper_sweep=sweep
     sweeper_scheduler=ticking
 runtime.engine.worker: close_worker read_end=_end_of get_worker Runtime Worker current_worker=_worker
 runtime.events.bus: Bus BASE_DEAD=DEAD BASE_EVENTS=EVENTS HANDLER_S NOT_YET_S NotYet Relayed BASE_RETRY_S=RETRY_S
@@ -120,8 +120,7 @@ runtime.people.answers: answer human_cancel=cancel EVERY_ACTION reassign human_r
 runtime.people.standing: decisions_decided=decided decisions_told=as_decision
 runtime.people.escalation: due_to_escalate escalate
 runtime.people.figures: sla_figures=figures SLA_GROUPS=GROUPS
-runtime.people.mail: claim_link id_of make_links mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
-    use_link
+runtime.people.mail: claim_mail=claim parts_of mark_written token_of LINKS_TRIES=TRIES links_unwritten=unwritten
 runtime.people.mail: MAIL_BATCH=BATCH mail_connection=_connection mail_hint=hint mail_letter_to=letter_to MOST_SUBJECT
     on_request mail_rests_until=_rests_until mail_send=send mail_site_connection=_site_connection SMTP_TIMEOUT_S
     mail_sweep=sweep title_of
@@ -171,18 +170,12 @@ runtime.sources.adding: add_source source_rules_faults=faults_of WRITTEN_HERE
 runtime.sources.webhooks: feed_agent
 runtime.sources.delivery: delivery_carry=carry DELIVERY_GONE=GONE deliver_items=deliver deliver_unread Delivery
     DELIVERY_UNREAD=UNREAD UNREAD_S
-runtime.sources.pollers: own_thread_after_fork=_after_fork Hangs on_own_thread
 runtime.sources.items: A_DAY SOURCE_ITEMS_ROWS=ROWS
-runtime.sources.poll: AFTER_S sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
+runtime.sources.poll: sources_at_work=_at_work BACK_S DB_THREADS LEASE_S sources_log=log SOURCES_LOOK_S=LOOK_S
     PER_HOST poll_due Polls=_Polls SOURCES_RENEWALS=RENEWALS sources_sweep=sweep sweep_unread WHOLE_S
-runtime.sources.pollers: AT_ONCE_BYTES drops_look=_look polling_parse=parse POLLING_PARSERS=PARSERS
-    SOURCE_ADAPTERS_POLL_S=POLL_S pollers pollers_by_kind=_pollers drops_put_aside=_put_aside register_poller THREAD_S
-    WAIT_S
+runtime.sources.pollers: polling_parse=parse POLLING_PARSERS=PARSERS SOURCE_ADAPTERS_POLL_S=POLL_S pollers
+    pollers_by_kind=_pollers register_poller WAIT_S
 runtime.sources.items: any_source_due claim_sources put_off renew_sources source_failed source_polled
-runtime.sources.saves: connect model_sources_declared=_declared DECLARED_S model_sources_faults=faults field_faults
-    model_sources_forget=_forget heard=record_result SAVES_LATE_S=LATE_S named_models model_sources_note_save=note_save
-    model_sources_run=run model_sources_sources_of=_sources_of model_sources_sweep=sweep
-    with_undelivered
 runtime.sources.webhooks: seal secrets_of
 runtime.sources.items: full_sources is_full left_unread
 runtime.sources.webhooks: forget_old_secret make_secret webhooks_parsed=_parsed path_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -21,12 +20,10 @@ from ravi_django.db import transaction
 from ravi_django.kernel import InvalidInputError
 from ravi_django.models import Agent, AgentVersion
 from ravi_django.models.names import word
+from ravi_django.pages import show
 from ravi_django.runtime.catalog.specs import save_spec
 
 PAGE = 20
-CONTEXT_LINES = 2
-MAX_LINES = 400  # of one field's difference
-MOST_COMPARED = 1_000_000  # pairs of lines: the time of a comparison grows with their number
 _ORDER = {name: place for place, name in enumerate(AgentSpec.model_fields)}
 
 
@@ -117,10 +114,10 @@ def version_list(request: HttpRequest, agent: Agent) -> dict[str, Any]:
 
 
 def changes(before: Any, after: Any) -> list[dict[str, Any]]:
-    """The fields that differ: `name`, and `lines` of (mark, text). A mark is +, -, @ or a space."""
+    """The fields that differ: `name`, and `lines` of their difference."""
     names = _changed(before, after)
     old, new = (spec if isinstance(spec, dict) else {} for spec in (before, after))
-    return [{"name": _shown(name), "lines": _difference(old.get(name), new.get(name))} for name in names]
+    return [{"name": _shown(name), "lines": show.difference(old.get(name), new.get(name))} for name in names]
 
 
 def _changed(before: Any, after: Any) -> list[str]:
@@ -132,23 +129,3 @@ def _changed(before: Any, after: Any) -> list[str]:
 
 def _shown(name: str) -> str:
     return word(name.replace("_", " "))
-
-
-def _difference(old: Any, new: Any) -> list[tuple[str, str]]:
-    before, after = _lines(old), _lines(new)
-    if len(before) * len(after) > MOST_COMPARED:
-        words = gettext("%(before)s lines before, %(after)s lines after: too many to compare")
-        return [("@", words % {"before": len(before), "after": len(after)})]
-    lines = list(difflib.unified_diff(before, after, n=CONTEXT_LINES, lineterm=""))[2:]
-    marked = [("@", "…") if line.startswith("@@") else (line[0], line[1:]) for line in lines]
-    if marked and marked[0][0] == "@":
-        marked = marked[1:]
-    cut = len(marked) - MAX_LINES
-    return marked if cut <= 0 else [*marked[:MAX_LINES], ("@", gettext("and %(count)s more lines") % {"count": cut})]
-
-
-def _lines(value: Any) -> list[str]:
-    if value is None:
-        return []
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
-    return text.splitlines() or [""]

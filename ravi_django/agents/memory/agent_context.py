@@ -354,10 +354,12 @@ def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
 
 
 def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:
-    said = [message_to_chat(msg).content for msg in getattr(_task_ctx.get(), "given", ()) if is_persons(msg)]
-    told = {place for place, turn in enumerate(turns) if turn.role is Role.USER and turn.content in said}
+    words = [place for place, turn in enumerate(turns) if turn.role is Role.USER]
+    persons = [msg for msg in getattr(_task_ctx.get(), "given", ()) if words and is_persons(msg)]
+    said = [message_to_chat(msg).content for msg in persons]
     texts = (place for place, turn in enumerate(turns) if turn.role is Role.ASSISTANT and not makes_calls(turn))
-    return told | set([place for place in texts if turns[place].text][-1:])
+    answers = [place for place in texts if turns[place].text]
+    return {*(place for place in words if turns[place].content in said), *answers[-1:]}
 
 
 async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:

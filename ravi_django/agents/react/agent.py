@@ -49,6 +49,7 @@ from ravi_django.kernel.errors import (
     CancellationError,
     InvalidInputError,
     LeaseLostError,
+    ModelError,
     ResultInvalidError,
 )
 from ravi_django.kernel.llm import ChatModel, GenerationOptions, ModelResponse
@@ -72,6 +73,7 @@ class _Run:
     threads: dict[str, Thread] = field(default_factory=dict)
     message: Message | None = None  # the one being answered
     finishes: dict[int, FinishAgentResult] = field(default_factory=dict)  # of the current turn
+    is_schema_refused: bool = False
 
 
 class ReActAgent:
@@ -242,14 +244,30 @@ class ReActAgent:
         )
 
     async def _ask(self, run: _Run, thread: Thread, options: GenerationOptions) -> ModelResponse:
-        """The model's answer. After one that was cut off or is empty the model is told so, once."""
+        """The model's answer. After one that was cut off or is empty the model is told so, once. A paused one is a turn
+        of its own, which the model continues."""
         hints: list[ChatMessage] = []
+        pauses = 0
         while True:
             view = await self.context.view(thread, run.tracker)
-            response = await self._answered(run, thread, [*view, *hints], options)
+            try:
+                response = await self._answered(run, thread, [*view, *hints], options)
+            except ModelError as error:
+                if run.is_schema_refused or run.offers.result is None or not ends.refuses_schema(error):
+                    raise
+                is_first, run.is_schema_refused = options is run.offer.first, True
+                run.offer = run.offers.without_schema(self.model)
+                options = run.offer.first if is_first else run.offer.later
+                continue
             if run.tracker is not None:
                 run.tracker.consume(tokens=response.usage.total, turns=1, cost=response.cost)
             response = ends.without_refused(response)
+            if ends.is_paused(response):
+                pauses += 1
+                if pauses > ends.PAUSES:
+                    return response
+                await self.context.add(thread, response.message, shared=False)
+                continue
             hint = None if ends.is_refusal(response) else ends.hint_for(response, thread.messages)
             if hint is None:
                 return response

@@ -25,6 +25,13 @@ class Offer:
     later: GenerationOptions
 
 
+_without_schema: set[tuple[str, str]] = set()  # names and endpoints of the models that have refused one here
+
+
+def _address(model: ChatModel) -> tuple[str, str]:
+    return model.name, str(getattr(model, "endpoint", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Offers:
     """An agent's options. Without a result type, `by_tool` and `by_schema` are the same Offer of `plain`."""
@@ -53,15 +60,20 @@ class Offers:
             offer = _offer(plain, first_choice)
             return cls(plain, offer, offer, TOOL_NAME)
         name = free_name([*names, *tools.names()])
-        by_tool = with_options(plain, tools=[*plain.tools, result.tool_spec(name)])
-        by_schema = with_options(plain, response_format=result.response_format)
+        by_tool = with_options(plain, tools=[*plain.tools, result.tool_spec(name)], result_by="tool")
+        by_schema = with_options(plain, response_format=result.response_format, result_by="schema")
         return cls(plain, _offer(by_tool, first_choice), _offer(by_schema, first_choice), name, result)
 
     async def choose(self, model: ChatModel) -> Offer:
         """The offer that fits the model's provider."""
-        if self.by_tool is self.by_schema:
+        if self.by_tool is self.by_schema or _address(model) in _without_schema:
             return self.by_tool
         return self.by_schema if await supports_schema(model, beside_tools=bool(self.plain.tools)) else self.by_tool
+
+    def without_schema(self, model: ChatModel) -> Offer:
+        """The offer for a model that has just refused a schema. Later runs of this process begin with it."""
+        _without_schema.add(_address(model))
+        return self.by_tool
 
 
 def _offer(options: GenerationOptions, first_choice: str | None) -> Offer:

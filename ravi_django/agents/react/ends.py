@@ -1,7 +1,11 @@
-"""How a model's answer ends: cut off, empty, or refused. What the model is told of it is in the next request alone."""
+"""How a model's answer ends: cut off, empty, refused, or paused.
+
+What the model is told of it is in the next request alone.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -15,6 +19,8 @@ CUT = (
 )
 SILENT = "Your answer was empty. Answer now, or call a tool."
 REFUSED = "The model gave no answer: its provider's filter stopped it."
+
+PAUSES = 3  # of one answer: then it ends with what was said
 
 _REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
 
@@ -38,6 +44,11 @@ def is_refusal(response: ModelResponse) -> bool:
     return response.finish_reason in _REFUSALS
 
 
+def is_paused(response: ModelResponse) -> bool:
+    """Whether the model continues when it gets its blocks back."""
+    return response.finish_reason == FinishReason.PAUSE and bool(response.content) and not response.message.tool_calls
+
+
 def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMessage | None:
     """What the model is told in one more request; None if this is its answer. A cut answer without calls is one."""
     calls, has_text = response.message.tool_calls, bool(response.text.strip())
@@ -46,6 +57,17 @@ def hint_for(response: ModelResponse, messages: Sequence[ChatMessage]) -> ChatMe
     if not calls and not has_text and not said(messages):
         return ChatMessage.of(Role.USER, SILENT)
     return None
+
+
+_SCHEMA = re.compile(
+    r"response.?(?:format|schema|mime.?type)|output.?(?:format|config)|structured.?output|json.?(?:schema|mode)|guided",
+    re.IGNORECASE,
+)
+
+
+def refuses_schema(error: ModelError) -> bool:
+    """Whether the provider's error is about the schema of a typed result."""
+    return error.status in (400, 422) and _SCHEMA.search(str(error)) is not None
 
 
 def error_of(response: ModelResponse) -> ModelError:

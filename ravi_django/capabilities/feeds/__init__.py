@@ -1,4 +1,4 @@
-"""Fetch and parse feeds and files, and make items of them."""
+"""Fetch and parse feeds, and make items of them."""
 
 from ravi_django.capabilities.feeds.adapter import Item, Polled, SourceError
 

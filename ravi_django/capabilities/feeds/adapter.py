@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -259,7 +259,6 @@ class Polled:
     note: str = ""  # shown as the source's error although nothing failed
     state: dict[str, Any] | None = None  # of an adapter: JSON, at most 16 KiB, for the next poll; None: unchanged
     next_in_s: float | None = None  # seconds to the next poll; None: the source's `every_s`
-    after: Callable[[], str] | None = None  # called after the delivery is committed, for at most 30 s; returns a note
 
 
 class SourceError(Exception):

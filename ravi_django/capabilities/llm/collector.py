@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from ravi_django.capabilities.llm.turns import arguments_text
+from ravi_django.capabilities.llm import turns
 from ravi_django.kernel.chat import Usage
 from ravi_django.kernel.content import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from ravi_django.kernel.json_values import check_cost, check_storable, storable
@@ -47,6 +47,7 @@ class Call:
     arguments: str = ""
     index: int = 0  # among the calls of the answer
     item: str = ""  # its other id, in OpenAI's Responses
+    extra: dict[str, Any] = field(default_factory=dict)  # fields of its server, which it wants to see again
 
     @property
     def is_whole(self) -> bool:
@@ -58,16 +59,18 @@ class Call:
 
 class ResponseCollector:
     """Collects the chunks of one answer: JSON of an OpenAI-like server, or objects of litellm. `family` is the model's:
-    it sees again what it has signed."""
+    it sees again what it has signed; `server`: see Form."""
 
-    def __init__(self, family: str = "") -> None:
+    def __init__(self, family: str = "", server: str = "") -> None:
         self.provider_usage: Any = None  # as reported by the provider; None before
         self.finish_reason: FinishReason | None = None
         self.is_done = False  # the server said so
         self.model = ""
+        self.is_refused = False  # the provider has refused what it had signed before this answer
         self._origin = {"family": family} if family else None
+        self._server = server
         self._parts: list[Text | Thought | Call | dict[str, Any]] = []
-        self._is_refused = False
+        self._is_refusal = self._is_paused = False
         self._half = ""  # of an emoji, whose other half is in the next piece
         self._call_at: dict[int, Call] = {}  # by the stream's index: the call of the next pieces
         self._call_of: dict[str, Call] = {}  # by the provider's id
@@ -107,12 +110,15 @@ class ResponseCollector:
     def response(self, *, cost: float | None, taken_ids: set[str]) -> ModelResponse:
         """The answer. `taken_ids` are the call ids of earlier turns, see `_id_of`."""
         taken = set(taken_ids)
-        content = [block for part in self._parts if (block := self._block(part, taken)) is not None]
+        mark = [{"type": turns.REFUSED}] if self.is_refused else []
+        content = [block for part in [*self._parts, *mark] if (block := self._block(part, taken)) is not None]
         return ModelResponse.of(content, usage=self.usage, cost=cost, model=self.model, finish_reason=self._reason())
 
     def _reason(self) -> FinishReason:
-        if self._is_refused:
+        if self._is_refusal:
             return FinishReason.REFUSAL
+        if self._is_paused:
+            return FinishReason.PAUSE
         return self.finish_reason or (FinishReason.CALLS if self.has_calls else FinishReason.STOP)
 
     def _block(self, part: Text | Thought | Call | dict[str, Any], taken: set[str]) -> ContentBlock | None:
@@ -131,10 +137,12 @@ class ResponseCollector:
     def _call_block(self, call: Call, taken: set[str]) -> ToolUseBlock:
         call_id, arguments = _id_of(call, taken), parse_arguments(whole(call.arguments))
         taken.add(call_id)
-        kept = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        kept: dict[str, Any] = {"id": call.id} if call.id and not _ID.fullmatch(call.id) else {}
+        if call.extra:
+            kept |= {"extra": call.extra, "server": self._server}
         if call.item:
             kept["item"] = call.item
-        if call.arguments != arguments_text(arguments):
+        if call.arguments != turns.arguments_text(arguments):
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
         return ToolUseBlock(tool_name=call.name, arguments=arguments, call_id=call_id, origin=origin)
@@ -153,12 +161,14 @@ class ResponseCollector:
         yield from self._add_thought(_get(delta, "reasoning_content") or _get(delta, "reasoning"))
         for block in _get(delta, "thinking_blocks") or ():
             self._add_signed(block)
-        details = _get(delta, "reasoning_details") or _get(_get(delta, "provider_specific_fields"), "reasoning_details")
-        if details:
+        fields = _get(delta, "provider_specific_fields")
+        if details := _get(delta, "reasoning_details") or _get(fields, "reasoning_details"):
             self._add_details(details)
+        if fields:
+            self._add_server_work(fields)
         yield from self._add_content(_get(delta, "content"))
         if refusal := _get(delta, "refusal"):
-            self._is_refused = True
+            self._is_refusal = True
             yield from self._add_text(refusal)
         for piece in _get(delta, "tool_calls") or ():
             yield self._add_call(piece)
@@ -201,6 +211,17 @@ class ResponseCollector:
             self._parts.append(part := {"type": "reasoning_details", "details": []})
         part["details"] += [dict(detail) for detail in details if isinstance(detail, dict)]
 
+    def _add_server_work(self, fields: Any) -> None:
+        """What Claude's server has searched or run, which litellm repeats from the beginning in each piece."""
+        self._is_paused = self._is_paused or _get(fields, "stop_reason") == "pause_turn"  # "length" for litellm
+        parts = [
+            {"type": "server_tool_use", "id": call["id"], "name": call["function"]["name"]}
+            | {"input": parse_arguments(call["function"]["arguments"])}
+            for call in _get(fields, "server_tool_calls") or ()
+        ]
+        parts += [*(_get(fields, "web_search_results") or ()), *(_get(fields, "tool_results") or ())]
+        self._parts += [dict(part) for part in parts if part not in self._parts]
+
     def _thought(self) -> Thought:
         # A signature ends a thought.
         thought: Thought = self._last(Thought)
@@ -225,6 +246,8 @@ class ResponseCollector:
         elif name != call.name and not call.arguments:
             call.name += name  # it comes in pieces
         call.arguments += arguments
+        if isinstance(piece, dict):
+            call.extra |= {name: piece[name] for name in turns.EXTRA if piece.get(name)}
         return ToolCallDelta(index=call.index, call_id=call.id, name=call.name, arguments=arguments)
 
     def _call_for(self, id: str, index: Any, name: str) -> Call:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +36,11 @@ def use_limits(limits: Callable[[], tuple[float, float]]) -> None:
     _limits = limits
 
 
+View = Callable[[str, Sequence[ChatMessage]], Sequence[ChatMessage]]
+
+view_for: ContextVar[View] = ContextVar("view_for", default=lambda model, messages: messages)  # of the model so named
+
+
 class FallbackModel:
     """A ChatModel that calls other models in order. Its name, also in the journal, is the first model's;
     `response.model` is the model that answered.
@@ -61,6 +67,7 @@ class FallbackModel:
             raise InvalidInputError("a fallback list needs at least one model", field="models")
         self.models = tuple(models)
         self.name = self.models[0].name
+        self.endpoint = " ".join(str(getattr(model, "endpoint", "")) for model in self.models)
         self.retry = retry or getattr(self.models[0], "retry", None)
         self.fallback_on = frozenset(fallback_on)
         self.fallback_after: float = check_seconds("fallback_after", fallback_after)
@@ -117,7 +124,7 @@ class FallbackModel:
         if isinstance(model, FallbackModel):  # each of its models has its own limits
             stream: Any = model._answers(messages, options, meta, waits=last)
         else:
-            stream = model.stream(messages, options, meta)
+            stream = model.stream(view_for.get()(model.name, messages), options, meta)
             if not last:
                 stream = self._in_time(stream, model.name)
         async with aclosing(stream):

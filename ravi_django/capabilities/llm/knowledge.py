@@ -15,6 +15,7 @@ from ravi_django.kernel.chat import ChatMessage
 
 REPLY_TOKENS = 3  # added to every request by the chat format
 FILE_TOKENS = 1_500  # estimate for a document or a recording: only the provider can count them
+_MAKERS = {"vertex_ai-mistral_models": "mistral", "vertex_ai-deepseek_models": "deepseek"}  # of models at Vertex
 _AT_ONCE = 20_000  # characters; more are counted in a thread
 
 
@@ -45,6 +46,13 @@ def supports_schema(litellm: Any, model: str) -> bool:
     return bool(litellm.supports_response_schema(model=model, custom_llm_provider=provider))
 
 
+def supports_schema_beside_tools(litellm: Any, model: str, family: str) -> bool:
+    """Gemini refuses the pair. Of an older Claude litellm asks for the schema by a tool that it has to call at once."""
+    if family == "anthropic":
+        return bool(listed(litellm, model).get("supports_native_structured_output"))
+    return family != "gemini"
+
+
 def accepts_images(litellm: Any, model: str) -> bool:
     """Whether the model accepts images; True if unknown."""
     entry = listed(litellm, model)
@@ -71,6 +79,8 @@ def family(litellm: Any, model: str) -> str:
         return name.partition(".")[0] if not name.startswith("arn:") else ""
     if provider in ("vertex_ai", "vertex_ai_beta", "azure_ai") and name.startswith("claude-"):
         return "anthropic"
+    if provider == "vertex_ai" and (maker := listed(litellm, model).get("litellm_provider")) in _MAKERS:
+        return _MAKERS[maker]
     return {"azure": "openai", "vertex_ai": "gemini", "vertex_ai_beta": "gemini"}.get(provider) or str(provider)
 
 

@@ -120,10 +120,12 @@ class LiteLLMModel:
             raise fault.as_error()
         litellm = await aload_litellm()
         form = self._form_of(litellm)
-        collector = ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family)
+        collector = (
+            ItemCollector(form.family, form.endpoint) if form.endpoint else ResponseCollector(form.family, form.server)
+        )
         failure: KernelError | None = None
         try:
-            async with self._open(litellm, messages, options, meta) as stream:
+            async with self._open(litellm, messages, options, meta, collector) as stream:
                 source, is_read_here = source_of(stream)
                 async for chunk in source:
                     meta.cancellation.check()
@@ -186,8 +188,9 @@ class LiteLLMModel:
         return knowledge.supports_schema(await aload_litellm(), self.name)
 
     async def supports_schema_beside_tools(self) -> bool:
-        """Whether it may stand beside tools; Gemini refuses the pair."""
-        return self._form_of(await aload_litellm()).family != "gemini"
+        """Whether it may stand beside tools."""
+        litellm = await aload_litellm()
+        return knowledge.supports_schema_beside_tools(litellm, self.name, self._form_of(litellm).family)
 
     async def fetches_addresses(self) -> bool:
         """Whether litellm downloads images of a URL into this process."""
@@ -195,7 +198,12 @@ class LiteLLMModel:
 
     @asynccontextmanager
     async def _open(
-        self, litellm: Any, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+        self,
+        litellm: Any,
+        messages: Sequence[ChatMessage],
+        options: GenerationOptions,
+        meta: RunMeta,
+        collector: ResponseCollector,
     ) -> AsyncIterator[Any]:
         form = self._form_of(litellm)
         call = litellm.aresponses if form.endpoint else litellm.acompletion
@@ -207,6 +215,7 @@ class LiteLLMModel:
             if again is None:
                 raise
             stream = await call(**again)
+            collector.is_refused = is_reasoning_error(error) and "summar" not in str(error)
         try:
             yield stream
         finally:
@@ -223,8 +232,8 @@ class LiteLLMModel:
             if "summar" in str(error):  # some accounts have to be verified for it
                 self._has_summary = False
             again = build(form, [turns.unsigned(message) for message in messages])
-            if form.family == "anthropic" and again != before:  # a turn without thoughts cannot go on with them
-                again = {key: value for key, value in again.items() if key not in ("thinking", "reasoning_effort")}
+            if again != before:
+                again = build(form, [turns.unsigned(message) for message in messages], thinks=False)
         else:
             return None
         return again if again != before else None
@@ -234,6 +243,7 @@ class LiteLLMModel:
             family = knowledge.family(litellm, self._base_model)
             self._form = Form(
                 family=family,
+                server=sha256(server.encode()).hexdigest()[:16] if (server := self.endpoint) else "",
                 endpoint=self._endpoint(litellm, family),
                 addresses=self._addresses,
                 video=knowledge.accepts_video(litellm, self.name),
@@ -241,13 +251,14 @@ class LiteLLMModel:
             )
         return self._form
 
-    def _server(self) -> str:
+    @property
+    def endpoint(self) -> str:
         """The address in place of OpenAI's own."""
         return self._api_base or os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or ""
 
     def _is_openais(self) -> bool:
         """Whether a model of OpenAI is called at its own address."""
-        is_routed = self._server() or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
+        is_routed = self.endpoint or _ROUTES & self.params.keys() or "USE_LITELLM_PROXY" in os.environ
         return not is_routed and not self.name.startswith("azure/")
 
     def _endpoint(self, litellm: Any, family: str) -> str:
@@ -260,10 +271,16 @@ class LiteLLMModel:
             return ""
         if family != "openai":
             raise InvalidInputError(f'"responses" is for "openai/…" and "azure/…", not {self.name!r}', field="dialect")
-        return sha256(f"{self._server()} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
+        return sha256(f"{self.endpoint} {self._api_key or os.environ.get('OPENAI_API_KEY')}".encode()).hexdigest()[:16]
 
     def _request(
-        self, litellm: Any, form: Form, messages: Sequence[ChatMessage], options: GenerationOptions, meta: RunMeta
+        self,
+        litellm: Any,
+        form: Form,
+        messages: Sequence[ChatMessage],
+        options: GenerationOptions,
+        meta: RunMeta,
+        thinks: bool = True,
     ) -> Request:
         chosen = {
             "temperature": options.temperature,
@@ -273,6 +290,8 @@ class LiteLLMModel:
             "reasoning_effort": options.reasoning_effort,
             "response_format": options.response_format,
         }
+        origin = {"family": form.family} | ({"endpoint": form.endpoint} if form.endpoint else {})
+        messages, is_refused = turns.sendable(messages, origin)
         request: Request = {
             **self.params,
             **self._secret_params,
@@ -295,6 +314,8 @@ class LiteLLMModel:
                 request["extra_body"] = {**request.get("extra_body", {}), "stream": True}
             return to_responses(request, messages, form, reasons=reasons, summary=self._has_summary)
         request["messages"] = to_wire(messages, form)
+        if form.family == "anthropic" and (is_refused or not thinks):  # a turn without thoughts cannot go on with them
+            request = {key: value for key, value in request.items() if key not in ("thinking", "reasoning_effort")}
         return cache.mark(request, options.cache_life) if form.family == "anthropic" else request
 
     def _response(self, litellm: Any, collector: ResponseCollector, messages: Sequence[ChatMessage]) -> ModelResponse:

@@ -11,6 +11,8 @@ from typing import Any
 
 from ravi_django.capabilities.llm.errors import redact_logs
 
+GEMINI = "litellm.llms.vertex_ai.gemini.transformation"
+LAST_TESTED = "1.110.2"  # litellm, with `make providers`; requirements.txt pins it, pyproject.toml has the floor
 IMAGE_LIMIT = "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB"  # litellm's name, in the environment and in its modules
 
 _lock = threading.Lock()
@@ -76,6 +78,8 @@ def _import() -> Any:
     for name, module in list(sys.modules.items()):  # the site may have imported litellm before
         if name.startswith("litellm.") and IMAGE_LIMIT in getattr(module, "__dict__", ()):
             setattr(module, IMAGE_LIMIT, limit)
+    if (gemini := sys.modules.get(GEMINI)) is not None:  # it drops the second of two equal calls, which Gemini refuses
+        gemini.__dict__["check_if_part_exists_in_parts"] = lambda *_, **_options: False
     redact_logs()
     if "LITELLM_LOG" not in os.environ:  # else every call writes two lines to the log
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)

@@ -158,7 +158,7 @@ class ItemCollector(ResponseCollector):
             case "response.output_text.delta":
                 yield from self._add_text(event.get("delta"))
             case "response.refusal.delta":
-                self._is_refused = True
+                self._is_refusal = True
                 yield from self._add_text(event.get("delta"))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 yield from self._add_thought(event.get("delta"))
@@ -203,7 +203,7 @@ class ItemCollector(ResponseCollector):
                 thought.origin = {**(self._origin or {}), "id": item.get("id"), "summary": summary}
             case Text(text=""):
                 for part in item.get("content") or ():
-                    self._is_refused = self._is_refused or "refusal" in part
+                    self._is_refusal = self._is_refusal or "refusal" in part
                     yield from self._add_text(part.get("text") or part.get("refusal"))
             case Call() as call:
                 if not call.arguments:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
-from ravi_django.kernel.chat import ChatMessage
+from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 
 WireMessage = dict[str, Any]
@@ -19,7 +19,8 @@ Text = Callable[[Iterable[ContentBlock]], str]
 
 SHOWS_REASONING = frozenset({"deepseek", "moonshot", "hosted_vllm"})  # they want the text of thoughts beside calls
 
-SIGNED = frozenset({"redacted_thinking", "reasoning_details"})  # blocks of no type of ours
+EXTRA = ("extra_content", "provider_specific_fields")  # of a call: Google's signature, behind an address like OpenAI's
+REFUSED = "signatures_refused"  # a mark in an answer: what was signed before it is not sent to its origin again
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -27,37 +28,69 @@ _ID_OF_MISTRAL = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def id_for(family: str, call_id: str, origin: Mapping[str, Any] | None = None) -> str:
-    """The id of a call, and of its result, in a request to this family: as it came from it, else in its shape."""
-    if origin and origin.get("family") == family and (family == "gemini" or _ID.fullmatch(str(origin.get("id")))):
-        return str(origin.get("id") or call_id)  # litellm keeps Gemini's signature of a call in its id
+    """The id of a call, and of its result, in a request to this family, in its shape. Gemini's is as it came."""
+    if family == "gemini" and origin and origin.get("family") == family and origin.get("id"):
+        return str(origin["id"])  # litellm keeps the signature of a call in its id
     digest = sha256(call_id.encode(errors="replace")).hexdigest()
     if family == "mistral":
         return call_id if _ID_OF_MISTRAL.fullmatch(call_id) else digest[:9]
     return call_id if _ID.fullmatch(call_id) else f"call_{digest[:24]}"
 
 
+def is_signed(kind: str) -> bool:
+    """Whether blocks of this type, which is none of ours, are for the family alone that has made them."""
+    return kind in ("redacted_thinking", "reasoning_details", REFUSED) or _is_of_server(kind)
+
+
+def _is_of_server(kind: str) -> bool:
+    """Whether it is what Claude's server has run, or its result."""
+    return kind == "server_tool_use" or kind.endswith("_tool_result")
+
+
 def unsigned(message: ChatMessage) -> ChatMessage:
     """The message without what a model has signed, for a provider that refuses it."""
+    if "unsigned" in message._wire:
+        return cast(ChatMessage, message._wire["unsigned"])
     content = [
         block.model_copy(update={"origin": None}) if isinstance(block, ToolUseBlock) else block
         for block in message.content
-        if not (getattr(block, "signature", None) or getattr(block, "type", "") in SIGNED)
+        if not (getattr(block, "signature", None) or (isinstance(block, UnknownBlock) and is_signed(block.type)))
     ]
-    return message.model_copy(update={"content": content})
+    copied = message._wire["unsigned"] = message.model_copy(update={"content": content})
+    return copied
 
 
-def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMessage]:
+def sendable(messages: Sequence[ChatMessage], origin: Mapping[str, Any]) -> tuple[Sequence[ChatMessage], bool]:
+    """The messages without the signed blocks that `origin` has refused, and whether that was in the present turn."""
+    last = next((at for at in reversed(range(len(messages))) if _is_mark(messages[at], origin)), None)
+    if last is None:
+        return messages, False
+    is_now = not any(message.role is Role.USER for message in messages[last:])
+    return [*map(unsigned, messages[:last]), *messages[last:]], is_now
+
+
+def _is_mark(message: ChatMessage, origin: Mapping[str, Any]) -> bool:
+    return message.role is Role.ASSISTANT and any(
+        block.type == REFUSED and block.model_dump()["origin"] == origin
+        for block in message.content
+        if isinstance(block, UnknownBlock)
+    )
+
+
+def assistant(message: ChatMessage, family: str, text_of: Text, server: str = "") -> list[WireMessage]:
     """The turn; none if nothing of it can be sent: providers refuse an empty turn. The answer of another agent begins
-    with its name, where messages have none."""
+    with its name, where messages have none. `server`: see Form."""
     if family == "anthropic" and any(_is_signed(block) for block in message.content):
         return _in_order(message, text_of)
-    calls = [_call(block, family) for block in message.tool_calls]
+    calls = [_call(block, family, server) for block in message.tool_calls]
     text = text_of([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text.strip():
         return []
     if message.name and text and family != "openai":
         text = f"{message.name}:\n{text}"
     turn: WireMessage = {"role": "assistant", "content": text or None}
+    if family == "mistral" and calls and text:  # some of its models refuse both in one message
+        return [turn, {"role": "assistant", "content": None, "tool_calls": calls}]
     if calls:
         turn["tool_calls"] = calls
     return [turn | _reasoning(message, family, has_calls=bool(calls))]
@@ -65,9 +98,10 @@ def assistant(message: ChatMessage, family: str, text_of: Text) -> list[WireMess
 
 def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:
     """Claude's thoughts, texts and calls in their order. litellm puts the calls of a message at its end, and joins
-    neighbours: what follows a call begins another message."""
+    neighbours: what follows a call begins another message. Thoughts at the end led to nothing, and are refused."""
     turns: list[WireMessage] = []
-    for block in message.content:
+    last = max((at for at, block in enumerate(message.content) if _leads(block, text_of)), default=-1)
+    for block in message.content[: last + 1]:
         if isinstance(block, ToolUseBlock):
             turn = turns[-1] if turns else _next(turns)
             turn.setdefault("tool_calls", []).append(_call(block, "anthropic"))
@@ -83,6 +117,10 @@ def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:
     return turns
 
 
+def _leads(block: ContentBlock, text_of: Text) -> bool:
+    return isinstance(block, ToolUseBlock) or not (_is_signed(block) or not text_of([block]).strip())
+
+
 def _next(turns: list[WireMessage]) -> WireMessage:
     turns.append({"role": "assistant", "content": None})
     return turns[-1]
@@ -92,19 +130,35 @@ def _is_signed(block: ContentBlock) -> bool:
     """Whether Claude wants to see this block again."""
     if isinstance(block, ThinkingBlock):
         return bool(block.signature) and (block.origin or {}).get("family", "anthropic") == "anthropic"
-    return isinstance(block, UnknownBlock) and block.type == "redacted_thinking"
+    return isinstance(block, UnknownBlock) and (block.type == "redacted_thinking" or _is_of_server(block.type))
 
 
 def _signed(block: Any) -> dict[str, Any]:
     if isinstance(block, ThinkingBlock):
         return {"type": "thinking", "thinking": block.text, "signature": block.signature}
-    return {"type": block.type, "data": block.model_dump().get("data")}
+    return {name: value for name, value in block.model_dump().items() if name != "origin"}
+
+
+def without_open_work(wire: list[WireMessage]) -> list[WireMessage]:
+    """The turns without calls of Claude's server that have no result, and results whose call an older view had. It
+    accepts such a call at the very end alone, after a pause."""
+    lists = [turn["content"] for turn in wire if isinstance(turn["content"], list)]
+    work = [part for parts in lists for part in parts if _is_of_server(part["type"])]
+    done = {part.get("tool_use_id") for part in work} & {part.get("id") for part in work}
+    left = [part for part in work if (part.get("tool_use_id") or part["id"]) not in done]
+    if left and left[-1] is (wire[-1]["content"] or [None])[-1]:
+        left.pop()
+    for parts in lists if left else ():
+        parts[:] = [part for part in parts if part not in left]
+    return [turn for turn in wire if turn["content"] != [] or turn.get("tool_calls")]
 
 
 def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[str, Any]:
     """What other families want to see again beside the calls of the turn."""
     if family in SHOWS_REASONING and has_calls:
         thoughts = "\n".join(block.text for block in message.content if isinstance(block, ThinkingBlock))
+        if family == "deepseek":  # it refuses a call without them, also the call of another model
+            thoughts = thoughts or " "
         return {"reasoning_content": thoughts} if thoughts else {}
     details: list[Any] = []
     for block in message.content:
@@ -115,9 +169,11 @@ def _reasoning(message: ChatMessage, family: str, *, has_calls: bool) -> dict[st
     return {"reasoning_details": details} if details else {}
 
 
-def _call(block: ToolUseBlock, family: str) -> dict[str, Any]:
+def _call(block: ToolUseBlock, family: str, server: str = "") -> dict[str, Any]:
+    origin = block.origin or {}
+    extra = origin.get("extra", {}) if (origin.get("family"), origin.get("server")) == (family, server) else {}
     call_id = id_for(family, block.call_id, block.origin)
-    return {"id": call_id, "type": "function", "function": function(block, family)}
+    return {"id": call_id, "type": "function", "function": function(block, family), **extra}
 
 
 def function(block: ToolUseBlock, family: str) -> dict[str, str]:

@@ -44,6 +44,7 @@ class Form:
     addresses: Addresses = "public"
     tool_images: bool = True  # images and documents that its tools return are sent
     video: bool = False
+    server: str = ""  # a digest of the address in place of the provider's: calls may have fields for it alone
     endpoint: str = ""  # of OpenAI's Responses: a digest of server and key, which alone can read its reasoning
 
 
@@ -79,7 +80,10 @@ def to_wire(messages: Iterable[ChatMessage], form: Form = _ANY) -> list[WireMess
                 part = {**part, "tool_call_id": ids.get(call_id) or turns.id_for(form.family, call_id)}
             if not (wire and _joined(wire[-1], part, form)):
                 wire.append(fresh(part))
-    return [*wire, _shown(shown)] if shown else wire
+    wire += [_shown(shown)] if shown else []
+    if form.family == "mistral":
+        return list(_answered(wire))
+    return turns.without_open_work(wire) if form.family == "anthropic" else wire
 
 
 def other_ids(message: ChatMessage, family: str) -> Iterator[tuple[str, str]]:
@@ -124,6 +128,8 @@ def _joined(last: WireMessage, part: WireMessage, form: Form) -> bool:
     """Join two answers beside each other, of two agents, where turns have to alternate."""
     if form.family == "openai" or not last["role"] == part["role"] == "assistant" or "tool_calls" in last:
         return False
+    if form.family == "mistral" and "tool_calls" in part:
+        return False
     if isinstance(last["content"], list) or isinstance(part["content"], list):  # litellm joins Claude's
         return False
     content = "\n\n".join(text for text in (last["content"], part["content"]) if text)
@@ -135,9 +141,20 @@ def _shown(media: list[dict[str, Any]]) -> WireMessage:
     return {"role": "user", "content": fresh(media)}
 
 
+def _answered(wire: list[WireMessage]) -> Iterator[WireMessage]:
+    """Mistral refuses a user's message after a tool's, and names of users."""
+    before = ""
+    for part in wire:
+        if (before, part["role"]) == ("tool", "user"):
+            yield {"role": "assistant", "content": "I have the results."}
+        part.pop("name", None)
+        before = part["role"]
+        yield part
+
+
 def _convert(message: ChatMessage, form: Form) -> list[WireMessage]:
     if message.role is Role.ASSISTANT:
-        answers = turns.assistant(message, form.family, text_of_blocks)
+        answers = turns.assistant(message, form.family, text_of_blocks, form.server)
         return [_named(message, turn) for turn in answers] if form.family == "openai" else answers
     is_tool = message.role is Role.TOOL  # in other messages, tool results are ignored
     results = [block for block in message.content if is_tool and isinstance(block, ToolResultBlock)]
@@ -210,6 +227,8 @@ def part_of(block: ContentBlock, form: Form) -> dict[str, Any]:
             return {"type": "input_audio", "input_audio": {"data": data, "format": {"mpeg": "mp3"}.get(kind, kind)}}
         case VideoBlock(data=str() as data) if form.video:
             return {"type": "file", "file": {"file_data": f"data:{block.mime_type or 'video/mp4'};base64,{data}"}}
+        case DocumentBlock() if form.family == "mistral":  # it accepts documents in a form that litellm has not
+            return {"type": "text", "text": readable(block)}
         case DocumentBlock(data=str() as data) if not _is_text(block):
             file = {"file_data": f"data:{block.mime_type or PDF};base64,{data}"}
             return {"type": "file", "file": file | {"filename": block.name or _file_name(block)}}
@@ -241,7 +260,7 @@ def readable(block: ContentBlock) -> str:
             return f"[image: {alt}]"
         case ImageBlock() | VideoBlock() | DocumentBlock() | AudioBlock(transcript=None) if words := _words(block):
             return f"[{block.type}: {words}]"
-        case UnknownBlock(type=kind) if kind in turns.SIGNED:
+        case UnknownBlock(type=kind) if turns.is_signed(kind):
             return ""
         case _:
             return text_of([block])

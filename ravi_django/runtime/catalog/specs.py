@@ -354,6 +354,11 @@ def result_type_of(run: Run) -> ResultType | None:
     return None if schema is None else ResultType(schema)
 
 
+def is_type_here(run: Run) -> bool:
+    """Whether `result_type_of` needs no query."""
+    return run.id in _asked or (run.agent_version is None and not run.result_schema and run.agent in registry._agents)
+
+
 @lru_cache(MOST)
 def _schema(digest: str) -> dict[str, Any] | None:
     schema: dict[str, Any] | None = blob_value(Blob.objects.get(id=digest)).get("result_schema")

@@ -32,7 +32,7 @@ from ravi_django.models import TERMINAL, Run, Status
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.catalog.registry import pinned_spec
 from ravi_django.runtime.db.threads import DatabaseThreads, may_pass
-from ravi_django.runtime.engine import settle
+from ravi_django.runtime.engine import settle, stopped
 from ravi_django.runtime.engine.settle import Outcome
 from ravi_django.runtime.engine.story import Rounds, Story
 from ravi_django.runtime.journal import bodies
@@ -266,6 +266,8 @@ class Driver:
         story.begin()
         if active.lease.run.cancel_requested_at is not None:
             self.cancel(active, active.lease.run.cancel_reason)
+            if active.lease.epoch > 1:
+                active.effects.turns += await self.database.call(stopped.turns_of, agent, active.effects)
         alarm = self._set_deadline(active, story.meta)
         try:
             return await story.end()

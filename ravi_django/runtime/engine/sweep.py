@@ -18,7 +18,7 @@ from ravi_django.runtime.runs import hints, sessions, signals, workers
 from ravi_django.runtime.runs.workers import each as _each
 from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import fan_out
-from ravi_django.runtime.sources import poll, saves
+from ravi_django.runtime.sources import poll
 from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import slots
 
@@ -60,7 +60,6 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     published = sum(_each(_publish, tree) is not None for tree in unpublished)
     _each(lambda _: fan_out.sweep(), "the fan-outs")
     _each(lambda _: mail.sweep(), "the e-mails")
-    _each(lambda _: saves.sweep(), "the saves of models")
     _each(lambda _: poll.sweep(), "the sources")
     _each(lambda _: poll.sweep_unread(), "the unread items")
     _each(lambda _: relay.sweep(), "the event bus")

@@ -270,6 +270,8 @@ class Runtime:
                 if looks and (row := await self.engine.database.call(_end_of, key)) is None:
                     raise NotFoundError(f"there is no run {key}")
                 if row is not None and row.status in (*TERMINAL, Status.BLOCKED):
+                    if specs.is_type_here(row):
+                        return results.value_of(row, result_type)
                     return await self.engine.database.call(results.value_of, row, result_type)
                 left = math.inf if give_up is None else give_up - time.monotonic()
                 if looks and left <= 0:

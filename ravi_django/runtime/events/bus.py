@@ -23,7 +23,6 @@ DEAD = ".dead"  # appended to a topic: the topic of its undeliverable events
 TRIES = 5
 RETRY_S = 0.2  # before the second try; doubles
 HANDLER_S = 30.0  # timeout of a handler
-RETRYING = 100  # events that a subscription retries at the same time; with more, it waits
 NOT_YET_S = (0.5, 10.0)  # pause after NotYet: doubling, from and to
 
 Handler = Callable[[Event], Awaitable[None]]
@@ -35,7 +34,7 @@ class Relayed:
 
     refused: dict[int, str] = field(default_factory=dict)  # why: a fault of the event or its topic
     left: frozenset[int] = frozenset()  # to be sent later: a fault of neither
-    error: Exception | None = None  # why they are left; None when a reader has no room
+    error: Exception | None = None  # why they are left
 
 
 class NotYet(Exception):
@@ -56,7 +55,7 @@ def delivered(event: Event, position: str) -> Delivered:
 class Bus(ABC):
     """An EventPublisher and EventSubscriber (`ravi_django.kernel`).
 
-    Events may come twice, with the same id. The events of one run come in order, as long as no handler fails.
+    Events may come twice, with the same id. The events of one run come in order.
     """
 
     async def publish(self, event: Event, topic: str = EVENTS) -> None:
@@ -87,8 +86,8 @@ class Bus(ABC):
         handler has returned; events of a dead process go to another. A new group begins now, or after `after` ("0":
         with all that is kept).
 
-        An event whose handler raises is retried while later ones continue, five times in all. Then it goes to the topic
-        `<topic>.dead` as `event.undelivered`. `NotYet` is not a failure: later events wait.
+        A handler that raises is called again with the event, five times in all. Then the event goes to the topic
+        `<topic>.dead` as `event.undelivered`. `NotYet` is not a failure. Later events wait meanwhile.
         """
 
     @abstractmethod
@@ -109,41 +108,20 @@ class Bus(ABC):
 
 
 class Handling:
-    """One subscription's handler: called in order, and again for the events that it failed with."""
+    """One subscription's handler: called with one event after the other, and again after a failure."""
 
     def __init__(self, bus: Bus, topic: str, handler: Handler, types: str, name: str) -> None:
         self._bus, self._topic, self._handler, self._types, self.name = bus, topic, handler, types, name
-        self._room = asyncio.Semaphore(RETRYING)
-        self._again: set[asyncio.Task[None]] = set()
         self.without_room: set[str] = set()  # positions of events that the handler does not take yet
 
-    async def handle(self, event: Delivered, done: Callable[[], Awaitable[object]]) -> None:
-        """Call the handler; `done` once the event succeeded or was given up. Returns after the first try."""
-        if not fnmatchcase(event.type, self._types) or (error := await self._try(event)) is None:
-            await done()
-        else:
-            await self._room.acquire()
-            task = asyncio.create_task(self._retry(event, error, done))
-            self._again.add(task)
-            task.add_done_callback(self._tried)
-
-    def _tried(self, task: asyncio.Task[None]) -> None:
-        self._again.discard(task)
-        self._room.release()
-
-    async def _retry(self, event: Delivered, error: BaseException, done: Callable[[], Awaitable[object]]) -> None:
-        try:
-            for tries in range(1, TRIES):
-                await asyncio.sleep(RETRY_S * 2 ** (tries - 1))
-                if (failed := await self._try(event)) is None:
-                    break
-                error = failed
-            else:
-                await self.bury(event, TRIES, error_text(error))
-            await done()
-        except Exception as lost:
-            # An event of a group goes to another subscription later; any other stays in the topic.
-            log.warning("%s: event %s is left: %s", self.name, event.id, lost, extra={"action": "bus.left"})
+    async def handle(self, event: Delivered) -> None:
+        """Returns when the handler has succeeded, or the event was given up."""
+        tries = 0
+        while fnmatchcase(event.type, self._types) and (error := await self._try(event)) is not None:
+            tries += 1
+            if tries == TRIES:
+                return await self.bury(event, tries, error_text(error))
+            await asyncio.sleep(RETRY_S * 2 ** (tries - 1))
 
     async def bury(self, event: Delivered, tries: int, error: str) -> None:
         log.error(
@@ -184,11 +162,6 @@ class Handling:
             log.debug("%s: event %s waits: %s", self.name, event.id, why)
             return False
         return True
-
-    async def end(self) -> None:
-        for task in list(self._again):
-            task.cancel()
-        await asyncio.gather(*self._again, return_exceptions=True)
 
 
 def name_of(handler: Handler, group: str | None) -> str:

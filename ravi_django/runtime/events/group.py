@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import time
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +15,7 @@ import redis.asyncio
 from pydantic import ValidationError
 
 from ravi_django.kernel import Event
-from ravi_django.runtime.events.bus import RETRYING, TRIES, Delivered, Handling, delivered
+from ravi_django.runtime.events.bus import TRIES, Delivered, Handling, delivered
 
 log = logging.getLogger("ravi.bus")
 
@@ -24,7 +23,7 @@ BLOCK_S = 2.0  # how long a read waits for an entry
 FEW = 10  # events of one read: another consumer could handle those that wait behind a slow handler
 CLAIM_S = 60.0  # an event that its consumer has not renewed for so long goes to another consumer
 FORGET_S = 3600.0  # a consumer that was idle for so long, and holds nothing, is deleted
-_MOST_HELD = 10 * (FEW + RETRYING)
+_MOST_HELD = 10 * FEW
 _BODY = b"e"
 
 Rows = list[tuple[bytes, dict[bytes, bytes]]]
@@ -155,10 +154,9 @@ class Member:
             for place, fields in rows:
                 if place not in self._held:
                     continue
-                if (event := event_of(place, fields)) is None:
-                    await self._done(place)
-                else:
-                    await self._handling.handle(event, partial(self._done, place))
+                if (event := event_of(place, fields)) is not None:
+                    await self._handling.handle(event)
+                await self._done(place)
         except BaseException:
             self._held -= {place for place, _ in rows}  # a consumer gets them again
             raise

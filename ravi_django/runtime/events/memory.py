@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,195 +16,122 @@ from ravi_django.conf import conf
 from ravi_django.kernel import Event
 from ravi_django.runtime.events import bus
 from ravi_django.runtime.events.bus import EVENTS, Bus, Delivered, Handler, Handling, Relayed, check_topic
-from ravi_django.runtime.journal.outbox import events_written
 
 log = logging.getLogger("ravi.bus")
 
-KEPT = 1000  # events of a topic (or EVENT_MAXLEN, if that is fewer), and unread events of a reader
+KEPT = 10_000  # events of a topic (or EVENT_MAXLEN, if that is fewer); a reader that is further behind loses the oldest
 
 
 @dataclass(slots=True, eq=False)
-class _Backlog:
-    """The unread events of one reader or group, at most KEPT. When it is full, relayed events for a subscription wait
-    in the outbox; events that were published directly, and those for `stream()`, push out the oldest."""
+class _Cursor:
+    """The position of a reader in its topic. A group shares one."""
 
     topic: str
     name: str
-    group: str | None = None
-    keeps_back: bool = True
-    due: deque[Delivered] = field(default_factory=deque)
-    dropped: int = 0
-
-    def add(self, event: Delivered) -> None:
-        self.due.append(event)
-        if len(self.due) > KEPT:
-            self.due.popleft()
-            if self.dropped % KEPT == 0:
-                log.warning("%s is too slow for topic %s: events are dropped", self.name, self.topic)
-            self.dropped += 1
-
-    def give_back(self, events: Iterable[Delivered]) -> None:
-        self.due = deque(sorted([*events, *self.due], key=lambda event: int(event.position)))
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """A reader of a backlog, and its event loop."""
-
-    backlog: _Backlog
-    loop: asyncio.AbstractEventLoop
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    open: dict[str, Delivered] = field(default_factory=dict)  # of a group, by position: read and not done
-    task: asyncio.Task[None] | None = None
+    last: int
+    again: deque[Delivered] = field(default_factory=deque)  # their subscription ended before the handler returned
 
 
 class MemoryBus(Bus):
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._count = 0
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()  # of all events, by topic: the position of the newest
         self._kept: dict[str, deque[Delivered]] = defaultdict(lambda: deque(maxlen=min(KEPT, int(conf.EVENT_MAXLEN))))
-        self._readers: dict[str, _Reader] = {}  # by subscription
-        self._groups: dict[tuple[str, str], _Backlog] = {}
-        self._keeps_back = False  # events wait in the outbox for room
+        self._groups: dict[tuple[str, str], _Cursor] = {}
+        self._tasks: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = {}
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}  # readers without a new event
 
     async def _publish(self, event: Event, topic: str) -> None:
-        with self._lock:
-            self._take(event, check_topic(topic))
+        self.relay([(topic, event)])
 
     def relay(self, events: Sequence[tuple[str, Event]]) -> Relayed:
         with self._lock:
-            full, left = {reader.backlog.topic for reader in self._readers.values() if self._is_full(reader)}, set()
-            for place, (topic, event) in enumerate(events):
-                if topic in full:
-                    left.add(place)
-                else:
-                    self._take(event, check_topic(topic))
-                    full |= {reader.backlog.topic for reader in self._of(topic) if self._is_full(reader)}
-            self._keeps_back = self._keeps_back or bool(left)
-            return Relayed(left=frozenset(left))
+            for topic, event in events:
+                self._counts[check_topic(topic)] += 1
+                self._kept[topic].append(bus.delivered(event, str(self._counts[topic])))
+        self._wake()
+        return Relayed()
 
-    def _take(self, event: Event, topic: str) -> None:
-        self._count += 1
-        given = bus.delivered(event, str(self._count))
-        self._kept[topic].append(given)
-        readers = self._of(topic)
-        alone = {id(reader.backlog): reader.backlog for reader in readers if reader.backlog.group is None}
-        groups = [backlog for place, backlog in self._groups.items() if place[0] == topic]
-        for backlog in [*alone.values(), *groups]:
-            backlog.add(given)
-        for reader in readers:
-            with suppress(RuntimeError):  # its loop has ended since
-                reader.loop.call_soon_threadsafe(reader.wake.set)
+    def _wake(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for wake, loop in waiting.items():
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(wake.set)
 
-    def _of(self, topic: str) -> list[_Reader]:
-        """The topic's readers. Readers whose loop has ended leave first."""
-        for reader in [reader for reader in self._readers.values() if reader.loop.is_closed()]:
-            self._leave(reader)
-        return [reader for reader in self._readers.values() if reader.backlog.topic == topic]
-
-    @staticmethod
-    def _is_full(reader: _Reader, part: int = 1) -> bool:
-        return reader.backlog.keeps_back and len(reader.backlog.due) >= KEPT // part and not reader.loop.is_closed()
-
-    def _leave(self, reader: _Reader) -> None:
-        for id in [id for id, other in self._readers.items() if other is reader]:
-            del self._readers[id]
-        if reader.backlog.group is not None:
-            reader.backlog.give_back(reader.open.values())
-            reader.open = {}
-            for other in [other for other in self._readers.values() if other.backlog is reader.backlog]:
-                with suppress(RuntimeError):
-                    other.loop.call_soon_threadsafe(other.wake.set)
-        self._has_room()
-
-    def _has_room(self) -> None:
-        """Continue the relay of the outbox once the readers that held it up have read half."""
-        if self._keeps_back and not any(self._is_full(reader, 2) for reader in self._readers.values()):
-            self._keeps_back = False
-            events_written.send(None)
+    def _cursor(self, topic: str, name: str, after: str | None) -> _Cursor:
+        return _Cursor(check_topic(topic), name, self._counts[topic] if after is None else int(after))
 
     async def subscribe(
         self, topic: str, handler: Handler, *, types: str = "*", group: str | None = None, after: str | None = None
     ) -> str:
-        id, name, topic = uuid4().hex, bus.name_of(handler, group), check_topic(topic)
+        name = bus.name_of(handler, group)
         with self._lock:
-            backlog = self._groups.get((topic, group)) if group is not None else None
-            if backlog is None:
-                backlog = _Backlog(topic, name, group, due=self._behind(topic, after))
+            cursor = self._cursor(topic, name, after)
             if group is not None:
-                self._groups[topic, group] = backlog
-            reader = self._readers[id] = _Reader(backlog, asyncio.get_running_loop())
-        handling = Handling(self, topic, handler, types, name)
-        reader.task = asyncio.create_task(self._read(reader, handling), name=f"ravi-bus-{id}")
+                cursor = self._groups.setdefault((topic, group), cursor)
+        id, handling = uuid4().hex, Handling(self, topic, handler, types, name)
+        task = asyncio.create_task(self._read(cursor, handling), name=f"ravi-bus-{id}")
+        self._tasks[id] = asyncio.get_running_loop(), task
         return id
 
-    def _behind(self, topic: str, after: str | None) -> deque[Delivered]:
-        if after is None:
-            return deque()
-        return deque(event for event in self._kept[topic] if int(event.position) > int(after))
-
-    async def _next(self, reader: _Reader) -> Delivered:
+    async def _read(self, cursor: _Cursor, handling: Handling) -> None:
         while True:
-            reader.wake.clear()
+            event = await self._next(cursor)
+            try:
+                await handling.handle(event)
+            except asyncio.CancelledError:
+                cursor.again.append(event)
+                self._wake()
+                raise
+            await asyncio.sleep(0)  # other tasks get their turn even if the handler awaits nothing
+
+    async def _next(self, cursor: _Cursor) -> Delivered:
+        while True:
+            wake = asyncio.Event()
             with self._lock:
-                if reader.backlog.due:
-                    event = reader.backlog.due.popleft()
-                    if reader.backlog.group is not None:
-                        reader.open[event.position] = event
-                    self._has_room()
+                if (event := self._take(cursor)) is not None:
                     return event
-            await reader.wake.wait()
+                self._waiting[wake] = asyncio.get_running_loop()
+            try:
+                await wake.wait()
+            finally:
+                self._waiting.pop(wake, None)
 
-    async def _read(self, reader: _Reader, handling: Handling) -> None:
-        try:
-            while True:
-                event = await self._next(reader)
-                await handling.handle(event, self._done(reader, event))
-                await asyncio.sleep(0)  # other tasks get their turn even if the handler awaits nothing
-        finally:
-            await handling.end()
-
-    def _done(self, reader: _Reader, event: Delivered) -> Callable[[], Awaitable[None]]:
-        async def done() -> None:
-            with self._lock:
-                reader.open.pop(event.position, None)
-
-        return done
+    def _take(self, cursor: _Cursor) -> Delivered | None:
+        if cursor.again:
+            return cursor.again.popleft()
+        kept, newest = self._kept[cursor.topic], self._counts[cursor.topic]
+        oldest = newest - len(kept) + 1
+        if cursor.last >= newest:
+            return None
+        if cursor.last + 1 < oldest:
+            lost = oldest - cursor.last - 1
+            log.warning("%s is too slow for topic %s: %d events are dropped", cursor.name, cursor.topic, lost)
+        cursor.last = max(cursor.last + 1, oldest)
+        return kept[cursor.last - oldest]
 
     async def unsubscribe(self, id: str) -> None:
-        with self._lock:
-            reader = self._readers.get(id)
-        if reader is None:
-            return
-        if reader.task is not None:
-            await bus.end_task(reader.loop, reader.task)
-        with self._lock:
-            self._leave(reader)
+        if (known := self._tasks.pop(id, None)) is not None:
+            await bus.end_task(*known)
 
     async def stream(
         self, topic: str = EVENTS, *, after: str | None = None, types: str = "*"
     ) -> AsyncIterator[Delivered]:
-        id = uuid4().hex
-        with self._lock:
-            backlog = _Backlog(check_topic(topic), f"stream {id}", keeps_back=False, due=self._behind(topic, after))
-            reader = self._readers[id] = _Reader(backlog, asyncio.get_running_loop())
-        try:
-            while True:
-                event = await self._next(reader)
-                if fnmatchcase(event.type, types):
-                    yield event
-        finally:
-            with self._lock:
-                self._readers.pop(id, None)
-
-    async def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
-        with self._lock:
-            found = self._behind(topic, after)
-        for event in found:
+        cursor = self._cursor(topic, "a stream", after)
+        while True:
+            event = await self._next(cursor)
             if fnmatchcase(event.type, types):
                 yield event
 
+    async def history(self, topic: str = EVENTS, *, after: str = "0", types: str = "*") -> AsyncIterator[Delivered]:
+        with self._lock:
+            events = list(self._kept[check_topic(topic)])
+        for event in events:
+            if int(event.position) > int(after) and fnmatchcase(event.type, types):
+                yield event
+
     async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        for id in [id for id, reader in self._readers.items() if reader.loop is loop]:
+        here = asyncio.get_running_loop()
+        for id in [id for id, (loop, _) in self._tasks.items() if loop is here]:
             await self.unsubscribe(id)

@@ -185,7 +185,7 @@ def relay() -> int:
         if batch.error is not None:
             raise batch.error
         # A relay that found us at work has left its events to us: look again after the lock is released.
-        if batch.is_held_up or (batch.read < BATCH and is_empty()):
+        if batch.read < BATCH and is_empty():
             break
     return sent
 
@@ -212,7 +212,6 @@ def sweep() -> None:
 class _Batch:
     read: int = 0
     sent: int = 0
-    is_held_up: bool = False
     error: Exception | None = None  # of the server; raised after the commit, which keeps the sent events
 
 
@@ -235,7 +234,7 @@ def _batch() -> _Batch | None:
                 "the bus refuses event %s (%s): %s", event.id, row.topic, why, extra={"action": "bus.event_refused"}
             )
             refuse(row, why)
-        return _Batch(len(rows), len(gone), bool(result.left), result.error)
+        return _Batch(len(rows), len(gone), result.error)
 
 
 @contextmanager

@@ -151,7 +151,6 @@ async def _for_ever(reader: _Reading | Member, handling: Handling) -> None:
                 pause = await _rest(pause, handling.name, error)
             _check_cancelled()
     finally:
-        await handling.end()
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
 
@@ -183,7 +182,7 @@ class _Reading:
         for place, fields in await _read(self.client, self.key, self.last):
             self.last = place.decode()
             if (event := event_of(place, fields)) is not None:
-                await self.handling.handle(event, self.keep)
+                await self.handling.handle(event)
 
     async def keep(self) -> None:
         """Without a group there is nothing to renew or acknowledge."""

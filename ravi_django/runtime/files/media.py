@@ -102,10 +102,24 @@ def _sent(messages: Sequence[ChatMessage], kinds: Collection[str]) -> set[str]:
 
 
 def _without(call: CallMedia, refused: Mapping[str, bool]) -> CallMedia:
-    def changed(block: Media) -> ContentBlock:
-        return _as_text(block, REFUSED, call.files.get(block.file or "")) if _key(block) in refused else block
+    messages = _named(call.messages, call.files, refused)
+    return replace(call, messages=messages, refused={**call.refused, **refused})
 
-    return replace(call, messages=_changed(call.messages, changed), refused={**call.refused, **refused})
+
+def _named(
+    messages: Sequence[ChatMessage], files: Mapping[str, RaviFile], refused: Collection[str]
+) -> list[ChatMessage]:
+    def changed(block: Media) -> ContentBlock:
+        return _as_text(block, REFUSED, files.get(block.file or "")) if _key(block) in refused else block
+
+    return _changed(messages, changed)
+
+
+def view_for(files: Mapping[str, RaviFile], model: str, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The messages without the media that a fallback has refused in an earlier call."""
+    refused = {key for key, row in files.items() if model in row.refused_by}
+    refused |= {key for name, key in _refused if name == model}
+    return _named(messages, files, refused) if refused else messages
 
 
 def remember(call: CallMedia, model: str) -> None:

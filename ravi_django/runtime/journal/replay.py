@@ -275,6 +275,10 @@ def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
     Raises DeterminismError instead when RAVI["REPLAY"] is "strict".
     """
     recorded, present = {"model": row.name, **(row.digests or {})}, {"model": name, **digests}
+    if recorded.get("result_by") != present.get("result_by"):  # what is known of the provider differs by process
+        for each in (recorded, present):
+            for key in ("options", "tools", "result_by"):
+                each.pop(key, None)
     changed = sorted(key for key in recorded.keys() | present.keys() if recorded.get(key) != present.get(key))
     if changed and conf.REPLAY == "strict":
         raise DeterminismError(

@@ -30,7 +30,7 @@ from ravi_django.models.audit import AuditRecord
 from ravi_django.models.budget import BudgetAccount, DailyBudget, Reservation
 from ravi_django.models.files import RaviFile
 from ravi_django.models.journal import Blob, InboxMessage, JournalEntry
-from ravi_django.models.people import Delegation, HumanRequest, RequestLink, StickyDecision
+from ravi_django.models.people import Delegation, HumanRequest, StickyDecision
 from ravi_django.models.rollup import Rollup
 from ravi_django.models.run import TERMINAL, Ask, Feedback, Run, Signal
 from ravi_django.models.schedules import Schedule, ScheduleTick
@@ -109,7 +109,6 @@ _REDUCED = Q(detail__erased=True)
 
 # In this order: a row goes before the rows that it refers to.
 TABLES = (
-    Table(RequestLink, _either(_run("request__run"), _user("user")), made="created_at"),
     Table(Feedback, _either(_run("run"), _user("user")), made="created_at"),
     Table(StickyDecision, _session("session")),
     Table(HumanRequest, _run("run")),

@@ -21,7 +21,6 @@ from ravi_django.runtime.lifecycle.endings import ended_reason
 from ravi_django.runtime.lifecycle.erasing import check_owned
 from ravi_django.runtime.lifecycle.prune_rows import is_pruned
 from ravi_django.runtime.people import requests
-from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import notify, record_all
 from ravi_django.runtime.runs import hints
 from ravi_django.runtime.runs.sessions import active_root, lock_session
@@ -150,7 +149,6 @@ def _reopen_requests(run: Run) -> list[HumanRequest]:
         request.version += 1
     if closed:
         HumanRequest.objects.bulk_update(closed, _ANEW)
-        forget_links([request.id for request in closed])
     HumanRequest.objects.bulk_create(again)
     opened = [*closed, *again]
     record_all(opened, "opened", run)

@@ -63,7 +63,7 @@ async def _call(
     if row is not None:
         return _decode(row)
     entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
-    entry.request = {"messages": len(messages)}
+    entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
     await admission.admit(effects, entry, model, messages, options)
     # A model reads results that may be lost, since it may be paid again; code of the site does not.
     flushed = bool(ctx.middleware.chat) or ctx.hooks.listens_to(HookEvent.LLM_START)
@@ -199,6 +199,8 @@ def _digests(ctx: RunState, messages: Sequence[ChatMessage], options: Generation
         found["instructions"] = messages[0].digest.hex()[:32]
     if options.tools:
         found["tools"] = options.tools_digest
+    if options.result_by:
+        found["result_by"] = options.result_by
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ async def stream(
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
     shown = _Shown(ctx.effects, path) if show else None
     refusal: ModelError | None = None
+    fallback.view_for.set(functools.partial(media.view_for, call.files))
     async with process_bytes.holding(call.held(size)):
         while True:  # without the media that the model refuses: each later message would fail too
             try:

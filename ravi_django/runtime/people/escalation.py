@@ -22,7 +22,6 @@ from ravi_django.models import TERMINAL, HumanRequest
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.people import requests, rights, site_rules
-from ravi_django.runtime.people.mail import forget_links
 from ravi_django.runtime.people.records import log_entry, notify, record
 from ravi_django.runtime.people.rights import Authority
 from ravi_django.runtime.people.rows import check_in_time, conflict
@@ -93,7 +92,6 @@ def reassign_request(request_id: UUID | str, to: str, *, by: Any, name: str, rea
         if not _changed(request, "steps", "to", "notified", "asked_at"):
             request.refresh_from_db()
             raise conflict(request)
-        forget_links([request.id], request.level)
         record(request, "reassigned", request.run, {"from": before, "by": name, "reason": reason})
         words = f"Reassigned from {before or 'staff'} to {to}"
         log_entry(request, by, f"{words}: {reason}" if reason else words)

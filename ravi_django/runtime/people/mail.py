@@ -1,7 +1,7 @@
 """E-mail to the people who may answer: RAVI["REQUEST_EMAIL"]. Switched off, it costs nothing.
 
 After the commit of a request a hint is sent (a Celery task, or a thread without a broker), and the sweep finds requests
-without one. Each person gets at most one e-mail a level: the link's row is claimed before the e-mail is sent. If the
+without one. Each person gets at most one e-mail a level: it is claimed in the request's row before it is sent. If the
 process dies in between, that e-mail is lost; the request is still in the inbox. A failed e-mail is retried a few times.
 No run waits for an e-mail.
 
@@ -14,8 +14,10 @@ import json
 import logging
 import smtplib
 import time
-from collections.abc import Collection, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 from uuid import UUID
@@ -26,7 +28,7 @@ from django.core import mail as django_mail
 from django.core.mail import EmailMultiAlternatives
 from django.core.signing import BadSignature, SignatureExpired, TimestampSigner
 from django.db import DatabaseError
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import F
 from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, get_script_prefix, reverse
 from django.utils import timezone, translation
@@ -37,7 +39,7 @@ from ravi_django.conf import conf, is_runserver
 from ravi_django.db import transaction
 from ravi_django.kernel import NotFoundError
 from ravi_django.kernel.visible import money, visible
-from ravi_django.models import HumanRequest, RequestLink
+from ravi_django.models import HumanRequest
 from ravi_django.models.names import word
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
@@ -68,29 +70,41 @@ def socket(name: str = "") -> str:
     return urljoin(get_script_prefix(), f"{path}{name}/" if name else path)
 
 
-def token_of(link: RequestLink) -> str:
-    return _signer().sign(link.id.hex)
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The link in an e-mail to one person about one request."""
+
+    request: HumanRequest
+    level: int  # the escalation level that it was sent at
 
 
-def id_of(token: str) -> UUID:
-    """The id in a token, without a query. Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
+def token_of(request: HumanRequest, user: Any) -> str:
+    return _signer().sign_object([request.id.hex, str(user.pk), request.level, _opening(request)])
+
+
+def parts_of(token: str) -> list[Any]:
+    """What `token_of` has signed, without a query. Raises NotFoundError for a wrong signature, and ExpiredLinkError."""
     try:
-        return UUID(_signer().unsign(token, max_age=conf.REQUEST_LINK_S))
+        return list(_signer().unsign_object(token, max_age=conf.REQUEST_LINK_S))
     except SignatureExpired:
         raise ExpiredLinkError(_("The link has expired.")) from None
-    except (BadSignature, ValueError):
+    except (BadSignature, ValueError, TypeError):
         raise NotFoundError(_("There is no such link.")) from None
 
 
-def find(token: str, user: Any) -> RequestLink:
-    """The link, with its request. Raises as `id_of`, and NotFoundError when the link is another person's."""
-    rows = RequestLink.objects.select_related("request__run", "request__owner", "request__answered_by")
-    link: RequestLink | None = rows.filter(id=id_of(token), user_id=user.pk).first()
-    if link is None:
+def find(token: str, user: Any) -> Link:
+    """Raises as `parts_of`, and NotFoundError for another person's link, and one from before a reassignment or a
+    retry."""
+    request_id, user_key, level, opening = parts_of(token)
+    request = HumanRequest.objects.select_related("run", "owner", "answered_by").filter(id=request_id).first()
+    if request is None or user_key != str(user.pk) or (level == request.level and opening != _opening(request)):
         raise NotFoundError(_("There is no such link."))
-    if link.expires_at <= present():
-        raise ExpiredLinkError(_("The link has expired."))
-    return link
+    return Link(request, level)
+
+
+def _opening(request: HumanRequest) -> str:
+    """When the present address was asked."""
+    return (request.asked_at or request.created_at).isoformat()
 
 
 def _signer() -> TimestampSigner:
@@ -99,15 +113,15 @@ def _signer() -> TimestampSigner:
 
 TRIES = 8
 FIRST_WAIT_S = 60.0  # after a failed try; it doubles, so the last try is two hours after the first
+Tries = tuple[int, str | None]  # of one e-mail: how many, and when the next may begin; None: it is sent or given up
 
 
 def unwritten(limit: int) -> list[UUID]:
     """Pending requests with e-mails to send at their present level, the oldest first. Without those whose failed
     e-mails are retried later."""
-    links = RequestLink.objects.filter(request=OuterRef("pk"), level=OuterRef("level"), sent_at=None, tries__lt=TRIES)
-    waiting, due = links.filter(retry_at__gt=clock.now()), _ready(links)
-    found = _unwritten().filter(~Exists(waiting) | Exists(due)).order_by("id")
-    return list(found.values_list("id", flat=True)[:limit])
+    waiting = _unwritten().order_by("id").only("id", "mails", "level", "asked_at", "created_at")
+    due = (row.id for row in waiting.iterator() if all(map(_is_due_or_done, tries_of(row).values())))
+    return list(islice(due, limit))
 
 
 def find_unwritten(request_id: UUID | str) -> HumanRequest | None:
@@ -116,43 +130,64 @@ def find_unwritten(request_id: UUID | str) -> HumanRequest | None:
     return found
 
 
-def make_links(request: HumanRequest, users: Sequence[Any], valid_s: float) -> list[RequestLink]:
-    """Create the missing links of these users; returns the links whose e-mail may be sent now."""
-    same: dict[str, Any] = {"request": request, "level": request.level, "expires_at": clock.after(valid_s)}
-    rows = [clock.stamp(RequestLink(user=user, **same)) for user in users]
-    RequestLink.objects.bulk_create(rows, ignore_conflicts=True, batch_size=100)
-    links = RequestLink.objects.filter(request=request, level=request.level, sent_at=None, tries__lt=TRIES)
-    return list(_ready(links).filter(user__in=users).order_by("id"))
+def tries_of(request: HumanRequest) -> dict[str, Tries]:
+    """The tries of the present level's e-mails, by the user's key."""
+    tries: dict[str, Tries] = request.mails.get(_mails_key(request), {})
+    return tries
 
 
-def claim_link(link: RequestLink, request: HumanRequest) -> bool:
-    """Claim the sending of this e-mail: only one sender may. False also when `request` has changed. The link's columns
-    are in the WHERE of the UPDATE, so a second sender waits and finds them changed."""
-    same = HumanRequest.objects.filter(id=request.id, status=HumanRequest.Status.PENDING, version=request.version)
-    mine = RequestLink.objects.filter(id=link.id, sent_at=None, tries=link.tries).filter(Exists(same))
-    return bool(mine.update(sent_at=clock.now(), tries=F("tries") + 1))
+def _mails_key(request: HumanRequest) -> str:
+    return f"{request.level} {_opening(request)}"
 
 
-def link_failed(link: RequestLink) -> bool:
-    """Release a claimed link whose e-mail could not be sent. Returns whether there is another try."""
-    tries = link.tries + 1
+def _is_due_or_done(tries: Tries) -> bool:
+    return tries[1] is None or datetime.fromisoformat(tries[1]) <= present()
+
+
+def claim(request: HumanRequest, user: Any) -> bool:
+    """Claim the sending of this user's e-mail: only one sender may. False also when `request` has changed."""
     with transaction.atomic():
-        wait = FIRST_WAIT_S * 2 ** (tries - 1)
-        RequestLink.objects.filter(id=link.id, tries=tries).update(sent_at=None, retry_at=clock.after(wait))
-        if tries < TRIES:  # another sender may have marked the level as written
-            done = HumanRequest.objects.filter(id=link.request_id, level=link.level, notified=link.level)
-            done.update(notified=link.level - 1)
-    return tries < TRIES
+        row = _locked(request)
+        count, again = (0, "") if row is None else tries_of(row).get(str(user.pk), (0, ""))
+        if row is None or again is None or (again and not _is_due_or_done((count, again))):
+            return False
+        _note(row, user, (count + 1, None))
+    return True
+
+
+def failed(request: HumanRequest, user: Any) -> bool:
+    """Release a claimed e-mail that could not be sent. Returns whether there is another try."""
+    with transaction.atomic():
+        row = _locked(request)
+        count = TRIES if row is None else tries_of(row)[str(user.pk)][0]
+        if row is None or count >= TRIES:
+            return False
+        row.notified = min(row.notified, row.level - 1)  # another sender may have marked the level as written
+        _note(row, user, (count, (present() + timedelta(seconds=FIRST_WAIT_S * 2 ** (count - 1))).isoformat()))
+    return True
+
+
+def _locked(request: HumanRequest) -> HumanRequest | None:
+    """The row, if nobody has answered or changed it."""
+    rows = HumanRequest.objects.select_for_update(no_key=True)
+    return rows.filter(id=request.id, status=HumanRequest.Status.PENDING, version=request.version).first()
+
+
+def _note(row: HumanRequest, user: Any, tries: Tries) -> None:
+    row.mails = {_mails_key(row): {**tries_of(row), str(user.pk): tries}}
+    row.save(update_fields=["mails", "notified"])
 
 
 def mark_written(request: HumanRequest, users: Sequence[Any]) -> bool:
     """Mark the level of the request as written. Returns False while an e-mail waits for a retry, and when the request
     has changed."""
-    left = RequestLink.objects.filter(request=request, level=request.level, user__in=users, sent_at=None)
-    if left.filter(tries__lt=TRIES).exists():
-        return False
-    same = HumanRequest.objects.filter(id=request.id, version=request.version, notified__lt=request.level)
-    return bool(same.update(notified=request.level))
+    with transaction.atomic():
+        row = _locked(request)
+        if row is None or any(tries_of(row).get(str(user.pk), (0, ""))[1] is not None for user in users):
+            return False
+        row.notified = row.level
+        row.save(update_fields=["notified"])
+    return True
 
 
 def give_up_writing(request_id: UUID | str) -> None:
@@ -160,23 +195,8 @@ def give_up_writing(request_id: UUID | str) -> None:
     _unwritten().filter(id=request_id).update(notified=F("level"))
 
 
-def forget_links(request_ids: Collection[UUID], level: int | None = None) -> None:
-    """Delete the links, of one level or of all: the requests are asked again, and the recipients get new links."""
-    sent = RequestLink.objects.filter(request__in=request_ids)
-    (sent if level is None else sent.filter(level=level)).delete()
-
-
-def use_link(link: RequestLink) -> bool:
-    """Use the link, once. In the transaction of the decision."""
-    return bool(RequestLink.objects.filter(id=link.id, used_at=None).update(used_at=clock.now()))
-
-
 def _unwritten() -> Any:
     return HumanRequest.objects.filter(status=HumanRequest.Status.PENDING, notified__lt=F("level"))
-
-
-def _ready(links: Any) -> Any:
-    return links.filter(Q(retry_at=None) | Q(retry_at__lte=clock.now()))
 
 
 log = logging.getLogger("ravi.mail")
@@ -230,35 +250,32 @@ def send(request_id: UUID | str) -> int:
 
 
 def _write(request: HumanRequest) -> int:
-    found = [user for user in rights.candidates(request.to, request) if address_of(user)]
-    users = {user.pk: user for user in found}
-    made = make_links(request, found, conf.REQUEST_LINK_S)
+    users = [user for user in rights.candidates(request.to, request) if address_of(user)]
     sent = 0
-    if made:
-        url_of(made[0])  # may raise; nothing is claimed yet
+    if users:
+        url_of(request, users[0])  # may raise; nothing is claimed yet
         connection = _connection()
         try:
             connection.open()
-            for link in made:
-                link.user = users[link.user_id]
-                sent += _send_one(link, request, connection)
+            for user in users:
+                sent += _send_one(request, user, connection)
         except OSError as error:  # the next e-mail would fail too
             _rest(error)
             return sent
         finally:
             _close(connection)
-    mark_written(request, found)
+    mark_written(request, users)
     return sent
 
 
-def _send_one(link: RequestLink, request: HumanRequest, connection: Any) -> bool:
-    if not claim_link(link, request):
+def _send_one(request: HumanRequest, user: Any, connection: Any) -> bool:
+    if not claim(request, user):
         return False
     try:
-        connection.send_messages([letter_to(link, request)])
+        connection.send_messages([letter_to(request, user)])
     except Exception as error:
-        level, what = (logging.WARNING, "retried") if link_failed(link) else (logging.ERROR, "given up")
-        facts = (link.request_id, link.user_id, what, type(error).__name__, error)
+        level, what = (logging.WARNING, "retried") if failed(request, user) else (logging.ERROR, "given up")
+        facts = (request.id, user.pk, what, type(error).__name__, error)
         log.log(level, "request %s: no e-mail to user %s, it is %s: %s: %s", *facts, extra={"action": "mail.failed"})
         if isinstance(error, OSError) and not isinstance(error, smtplib.SMTPRecipientsRefused):
             raise
@@ -322,10 +339,10 @@ def end_of(request: HumanRequest) -> str:
     return _("the request is rejected") if is_rejected else _("the agent continues without an answer")
 
 
-def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternatives:
-    """The e-mail to the link's user, in their language."""
+def letter_to(request: HumanRequest, user: Any) -> EmailMultiAlternatives:
+    """The e-mail to this user, in their language."""
     arguments = "" if request.arguments is None else json.dumps(request.arguments, indent=2, ensure_ascii=False)
-    with translation.override(site_rules.language_of(link.user)):
+    with translation.override(site_rules.language_of(user)):
         context = {
             "title": _short(redact(title_of(request)), MOST_SUBJECT),
             "kind": str(request.kind),
@@ -336,25 +353,25 @@ def letter_to(link: RequestLink, request: HumanRequest) -> EmailMultiAlternative
             "tool": visible(request.tool),
             "arguments": _short(visible(redact(arguments)), MOST_ARGUMENTS),
             "risk": word(request.risk),
-            "name": visible(name_of(link.user)),
+            "name": visible(name_of(user)),
             "expires": _moment(request.expires_at),
             "end": end_of(request),
-            "link_expires": _moment(link.expires_at),
-            "url": url_of(link),
+            "link_expires": _moment(present() + timedelta(seconds=conf.REQUEST_LINK_S)),
+            "url": url_of(request, user),
         }
         letter = EmailMultiAlternatives(
             subject=context["title"],
             body=render_to_string("ravi/mail/request.txt", context),
-            to=[address_of(link.user)],
+            to=[address_of(user)],
             headers={"Auto-Submitted": "auto-generated"},
         )
         letter.attach_alternative(render_to_string("ravi/mail/request.html", context), "text/html")
     return letter
 
 
-def url_of(link: RequestLink) -> str:
-    """The URL of a link: REQUEST_EMAIL is the site's address. Raises as `links.path_to`."""
-    return str(conf.REQUEST_EMAIL).rstrip("/") + path_to("decide", token=token_of(link))
+def url_of(request: HumanRequest, user: Any) -> str:
+    """The URL of the user's link: REQUEST_EMAIL is the site's address. Raises as `links.path_to`."""
+    return str(conf.REQUEST_EMAIL).rstrip("/") + path_to("decide", token=token_of(request, user))
 
 
 def _in_one_line(text: str) -> str:

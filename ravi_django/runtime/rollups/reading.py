@@ -95,11 +95,15 @@ class Figures:
     runs: Tally = field(default_factory=Tally)
     calls: Tally = field(default_factory=Tally)
     tokens: int = 0  # input and output
+    input_tokens: int = 0
+    cached_tokens: int = 0  # of the input
     cost: Decimal = Decimal(0)  # US dollars, the known part
     unpriced: int = 0  # calls whose price was unknown
 
     def add(self, row: dict[str, Any]) -> None:
         self.tokens += row["tokens"]
+        self.input_tokens += row["sum_input"]
+        self.cached_tokens += row["sum_cached"]
         self.cost += row["cost"]
         self.unpriced += row["unpriced"]
         if row["outcome"] != "unused":
@@ -155,6 +159,7 @@ def read(wanted: Wanted, requests: QuerySet[HumanRequest] | None = None) -> Dash
 _IS_CALL = Case(When(model="", then=Value(0)), default=Value(1))
 _SUMS = {
     "tokens": Sum(F("input_tokens") + F("output_tokens")),
+    **{f"sum_{name}": Sum(f"{name}_tokens") for name in ("input", "cached")},
     **{name: Sum(name) for name in ("count", "cost", "unpriced")},
 }
 

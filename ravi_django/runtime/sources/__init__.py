@@ -1,4 +1,4 @@
-"""Sources of items for agents: feeds, webhooks, directories, saved models and the event bus.
+"""Sources of items for agents: feeds, webhooks, adapters and the event bus.
 
 Owns Source and SourceItem. It must survive a crash between reading and delivering: each item is delivered once. Read
 `poll.py` first.

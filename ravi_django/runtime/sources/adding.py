@@ -12,9 +12,8 @@ from uuid import UUID
 from django.core.exceptions import ValidationError
 from pydantic_core import to_json
 
-from ravi_django.capabilities.feeds import adapter, drop, signatures
+from ravi_django.capabilities.feeds import adapter, signatures
 from ravi_django.capabilities.feeds.parse import NEWEST
-from ravi_django.conf import conf
 from ravi_django.kernel import AgentNotFoundError, InvalidInputError
 from ravi_django.kernel.checks import seconds_of
 from ravi_django.kernel.secrets import secret_names
@@ -23,9 +22,8 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.lease.waits import check_name
 from ravi_django.runtime.runs.checks import owner_of
-from ravi_django.runtime.sources import saves, webhooks
+from ravi_django.runtime.sources import webhooks
 from ravi_django.runtime.sources.items import MOVED, STATE, TODAY
-from ravi_django.users import permits
 
 Fault = tuple[str, str]  # the field, and its error as text
 
@@ -34,7 +32,7 @@ LEAST_S = 60  # between two polls of another server
 EVERYWHERE = ("edits", "metadata", "max_items_a_day")
 WRITTEN_HERE = (STATE, MOVED, TODAY)  # options that only polls and deliveries write
 SECRET_LEAST, SECRET_MOST = 16, 150  # characters; the column holds two with a comma between them
-POLLED = frozenset({Source.Kind.FEED, Source.Kind.DROP, Source.Kind.ADAPTER})
+POLLED = frozenset({Source.Kind.FEED, Source.Kind.ADAPTER})
 
 
 def faults_of(source: Source) -> Iterator[Fault]:
@@ -53,9 +51,8 @@ def faults_of(source: Source) -> Iterator[Fault]:
         check_name(source.signal)
     except InvalidInputError as error:
         yield "signal", str(error)
-    least = LEAST_S if source.kind in (Source.Kind.FEED, Source.Kind.ADAPTER) else 1
-    if source.kind in POLLED and (source.every_s is None or source.every_s < least):
-        yield "every_s", f"Enter {least} or more seconds."
+    if source.kind in POLLED and (source.every_s is None or source.every_s < LEAST_S):
+        yield "every_s", f"Enter {LEAST_S} or more seconds."
     if source.kind in _OF_KIND:
         yield from _OF_KIND[source.kind](source)
 
@@ -136,26 +133,6 @@ def _webhook(source: Source) -> Iterator[Fault]:
     yield from (("options", fault) for fault in adapter.faults(source.options))
 
 
-def _model(source: Source) -> Iterator[Fault]:
-    named = saves.named_models()
-    model = named.get(source.location.lower())
-    if model is None:
-        known = ", ".join(sorted(model._meta.label for model in named.values())) or "none"
-        yield "location", f"Choose a model of RAVI['SOURCE_MODELS']: {known}"
-        return
-    if source.owner is not None and not permits(source.owner, saves.permission_of(model)):
-        yield "location", f"The owner needs the permission {saves.permission_of(model)}."
-    yield from (("options", fault) for fault in saves.field_faults(model, source.options.get("fields")))
-
-
-def _drop(source: Source) -> Iterator[Fault]:
-    try:
-        drop.resolve(source.location, conf.DROP_ROOTS)
-    except drop.DropError as error:
-        yield "location", str(error)
-    yield from (("options", fault) for fault in adapter.faults(source.options))
-
-
 def _adapter(source: Source) -> Iterator[Fault]:
     try:
         adapter.find_source_adapter(source.location)
@@ -163,18 +140,13 @@ def _adapter(source: Source) -> Iterator[Fault]:
         yield "location", str(error.args[0])
 
 
-_PATHS = (*adapter.PATHS, "keep")
 _NAMES: dict[str, tuple[str, ...]] = {
     Source.Kind.FEED: ("newest",),
-    Source.Kind.WEBHOOK: ("scheme", *_PATHS),
-    Source.Kind.MODEL: ("fields",),
-    Source.Kind.DROP: _PATHS,
+    Source.Kind.WEBHOOK: ("scheme", *adapter.PATHS, "keep"),
 }
 _OF_KIND: dict[str, Callable[[Source], Iterator[Fault]]] = {
     Source.Kind.FEED: _feed,
     Source.Kind.WEBHOOK: _webhook,
-    Source.Kind.MODEL: _model,
-    Source.Kind.DROP: _drop,
     Source.Kind.ADAPTER: _adapter,
 }
 
@@ -194,7 +166,7 @@ def add_source(
     session: Session | UUID | None = None,
 ) -> Source:
     """Deliver new items of `location` to `agent`, as a run of `user` (None: the system) in `session`, or in a session
-    that the first item creates. `kind` is feed, webhook, model, drop or adapter; docs/sources.md has their options.
+    that the first item creates. `kind` is feed, webhook or adapter; docs/sources.md has their options.
 
     Raises InvalidInputError, whose `field` names what is wrong; nothing is written then.
     """

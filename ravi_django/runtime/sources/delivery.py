@@ -49,8 +49,8 @@ def deliver(source: Source | UUID, items: Sequence[Item], *, signed_at: datetime
     a Signal of the source's name to its live run, else to one new run whose first message is the first item. One
     transaction for 200 items, or the caller's.
 
-    A delivered item is never delivered again. Edits are delivered if the source's option `edits` is true (the default
-    for models), unless they were signed (`signed_at`) before the recorded text. Nothing more is recorded, and the
+    A delivered item is never delivered again. Edits are delivered if the source's option `edits` is true, unless
+    they were signed (`signed_at`) before the recorded text. Nothing more is recorded, and the
     source's `error` gives the reason, if the agent is unknown or disabled, the owner is not active, the run has too
     many unread items, or the source has reached its limit for the day.
     """
@@ -84,7 +84,7 @@ def _deliver_batch(source_id: UUID, items: Sequence[Item], signed_at: datetime |
             return _refused(source, addressee)
         if full_sources([source.id]):
             return _refused(source, UNREAD, UNREAD_S)
-        with_edits = source.options.get("edits", source.kind == Source.Kind.MODEL) is True
+        with_edits = source.options.get("edits") is True
         room = source_items.room_today(source)
         news, left = _within(room, news)
         if with_edits:  # those beyond the limit are not recorded, so that tomorrow they still count as edits

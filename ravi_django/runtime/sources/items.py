@@ -216,8 +216,8 @@ def count_old_items(older_than_s: float) -> int:
 
 def prune_items(older_than_s: float) -> int:
     """Delete items that were not seen for so long, while others of the source were: what is in its last answer stays.
-    Items of models stay, because their revisions count on, and GitHub's, because its signatures do not expire. Deletes
-    ROWS in one transaction; returns the number of all."""
+    Items of GitHub stay, because its signatures do not expire. Deletes ROWS in one transaction; returns the number of
+    all."""
     gone = 0
     for source_id, before in _with_old(older_than_s):
         rows, last = _old(source_id, before, older_than_s), ""
@@ -230,8 +230,9 @@ def prune_items(older_than_s: float) -> int:
 def _with_old(older_than_s: float) -> list[tuple[UUID, datetime]]:
     """The sources that have such items, with the latest `seen_at` of an item to delete. One query, which reads each
     item once."""
-    rows = SourceItem.objects.exclude(source__kind=Source.Kind.MODEL)
-    rows = rows.exclude(source__in=Source.objects.filter(kind=Source.Kind.WEBHOOK, options__scheme="github"))
+    rows = SourceItem.objects.exclude(
+        source__in=Source.objects.filter(kind=Source.Kind.WEBHOOK, options__scheme="github")
+    )
     by_source = rows.order_by().values("source").annotate(first=Min("seen_at"), latest=Max("seen_at"))
     there = timedelta(seconds=2 * SEEN_S)
     old = by_source.filter(first__lt=clock.after(-older_than_s)).filter(first__lt=F("latest") - there)
@@ -239,7 +240,7 @@ def _with_old(older_than_s: float) -> list[tuple[UUID, datetime]]:
 
 
 def _old(source_id: UUID, before: datetime, older_than_s: float) -> QuerySet[SourceItem]:
-    rows = SourceItem.objects.filter(source=source_id, undelivered__isnull=True, seen_at__lt=before)
+    rows = SourceItem.objects.filter(source=source_id, seen_at__lt=before)
     return rows.filter(seen_at__lt=clock.after(-older_than_s))
 
 

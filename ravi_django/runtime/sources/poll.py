@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -33,7 +32,6 @@ WHOLE_S = 190.0  # of one poll, plus RAVI["SOURCE_TIMEOUT_S"]
 LEASE_S = 60.0  # a poller that is killed holds its sources for so long
 RENEWALS = 3  # of each lease
 PER_HOST = 5  # polls of one server that wait for their turn
-AFTER_S = 30.0  # for `Polled.after`: less than is left of the lease by then
 BACK_S = 24 * 3600.0  # the longest pause after failures
 AT_ONCE = 50  # runs of one sweep for unread items
 DB_THREADS = 2
@@ -200,12 +198,8 @@ class _Polls:
         finally:
             self._leave(source)
             await self._let_go(source)
-        if not await self._database.call(_deliver, source, polled):
-            return
-        if polled.after is not None:
-            note = await self._polling.on_thread(source, polled.after, within_s=AFTER_S)
-            polled = replace(polled, note=note or polled.note)
-        await self._database.call(_read, source, polled)
+        if await self._database.call(_deliver, source, polled):
+            await self._database.call(_read, source, polled)
 
     async def _within_bounds(self, source: Source) -> Polled:
         """Do not wait for an adapter that ignores cancellation."""

@@ -35,7 +35,6 @@ from ravi_django.runtime.people import mail
 from ravi_django.runtime.runs import signals
 from ravi_django.runtime.sources import items
 from ravi_django.runtime.sources.delivery import Delivery, deliver
-from ravi_django.runtime.sources.saves import record_result
 
 
 def seal(text: str) -> str:
@@ -134,7 +133,7 @@ def receive(source_id: UUID, headers: Mapping[str, str], body: bytes) -> tuple[i
     result = deliver(source, items, signed_at=signatures.signed_at(scheme, headers))
     if result.error:
         raise NotTakenError(result.again_in_s)
-    record_result(source.id)
+    Source.objects.filter(id=source.id).update(checked_at=clock.now(), error="", failures=0)
     return len(items), result
 
 

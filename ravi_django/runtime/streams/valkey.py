@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -120,6 +121,7 @@ class ValkeyBuffer:
         self._url = url
         timeouts = {"socket_timeout": 5, "socket_connect_timeout": 2}
         self._client = redis.Redis.from_url(url, **timeouts)
+        self._database = self._client.get_connection_kwargs().get("db", 0)
         # A retry would send the run_id of one server to another.
         once = {"retry": Retry(NoBackoff(), 0), "redis_connect_func": _connected}
         self._appending = redis.Redis.from_url(url, **timeouts, **once)
@@ -142,7 +144,7 @@ class ValkeyBuffer:
                 for frame in batch.frames:
                     args += [frame.source.run, frame.source.epoch, frame.key, frame.encoded()]
                     is_live = frame.type in TEXTS and batch.writer  # not one that is made again
-                    args.append(_channel(self.live(stream_topic(AgentId.parse(frame.source.agent)))) if is_live else "")
+                    args.append(_live_channel(self._database, frame.source.agent) if is_live else "")
                 pipe.evalsha(self._script.sha, 3, *_keys(batch.tree), *args)
             return [_outcome(reply) for reply in pipe.execute(raise_on_error=True)]
 
@@ -206,7 +208,7 @@ class ValkeyBuffer:
 
     def live(self, topic: TopicId) -> str:
         """The live topic's name here: a server's channels are those of all its databases."""
-        return f"live:{self._client.get_connection_kwargs().get('db', 0)}:{topic}"
+        return _live(self._database, topic)
 
     def ask_live(self, name: str) -> None:
         """Have its frames published for LIVE_S."""
@@ -232,6 +234,15 @@ def _frames(rows: Any) -> list[dict[str, Any]]:
 
 def _channel(tree: str) -> str:
     return f"ravi:{{{tree}}}"
+
+
+def _live(database: int, topic: TopicId) -> str:
+    return f"live:{database}:{topic}"
+
+
+@lru_cache(1024)
+def _live_channel(database: int, agent: str) -> str:
+    return _channel(_live(database, stream_topic(AgentId.parse(agent))))
 
 
 def _outcome(reply: Any) -> list[int] | Exception:

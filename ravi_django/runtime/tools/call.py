@@ -194,8 +194,7 @@ def _announce(ctx: RunState, entry: Entry) -> None:
 
 async def _kept(ctx: RunState, entry: Entry, result: ToolExecutionResult, watch: Stopwatch) -> ToolExecutionResult:
     """`_keep`, on a thread when the result is big."""
-    limit = results.limit_of(ctx.toolbox.get(entry.name))
-    if results.is_surely_small(result, limit) and is_small(list(result.content)):
+    if is_small(list(result.content)):
         return _keep(ctx, watch, entry, result)
     return await asyncio.to_thread(_keep, ctx, watch, entry, result)
 
@@ -211,8 +210,7 @@ def _keep(ctx: RunState, watch: Stopwatch, entry: Entry, result: ToolExecutionRe
         result = happened(entry.name, result)
     limit = results.limit_of(ctx.toolbox.get(entry.name))
     readable = ctx.toolbox.get(results.READER) is not None
-    if not results.is_surely_small(result, limit):
-        result = results.fit(entry, result, limit, readable=readable)
+    result = results.fit(entry, result, limit, readable=readable)
     entry.result = {"content": blocks_json(result.content)}
     if result.is_error:
         entry.result["is_error"] = True

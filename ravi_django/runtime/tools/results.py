@@ -7,7 +7,6 @@ Blob. The row's digests name the blob, so the prune keeps it with the row, and a
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -34,13 +33,12 @@ from ravi_django.kernel.content import (
     text_of,
 )
 from ravi_django.kernel.flow import FinishAgentResult
-from ravi_django.kernel.json_values import storable
+from ravi_django.kernel.json_values import parsed, storable
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import MAX_ARGUMENTS_DEPTH, Tool, is_too_deep
 from ravi_django.runtime.files.contents import fitted_block
 from ravi_django.runtime.journal.entries import Entry, NotJson, encode, listed, make_text_blob, plain
 
-MAX_DIGITS = 1000  # of a whole number in structured data
 _SMALL = 200  # parts of a value
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -113,18 +111,14 @@ def _result_of(value: Any) -> ToolExecutionResult:
 
 def _content(items: list[Any]) -> ToolExecutionResult:
     blocks = [block for item in items for block in _blocks(item)]
-    failed = any(
-        isinstance(item, ErrorBlock) or (isinstance(item, ToolResultBlock) and item.is_error) for item in items
-    )
+    failed = any(isinstance(item, ErrorBlock) or getattr(item, "is_error", False) for item in items)
     return ToolExecutionResult(content=blocks, is_error=failed)
 
 
 def _blocks(item: Any) -> list[ContentBlock]:
     """Blocks that a message may have inside a tool's result: a model's own turns become data and text."""
     match item:
-        case TextBlock():
-            return [TextBlock(text=storable(str(item.text)))]
-        case ThinkingBlock():
+        case TextBlock() | ThinkingBlock():
             return [TextBlock(text=storable(str(item.text)))]
         case ToolResultBlock():
             return [block for inner in item.content for block in _blocks(inner)]
@@ -139,20 +133,14 @@ def _blocks(item: Any) -> list[ContentBlock]:
 
 def _checked(block: Block) -> ContentBlock:
     """The block as it comes back from a row. Values in it become JSON."""
-    body = json.loads(_json(block.model_dump(mode="python", warnings=False)), parse_int=_whole_number)
+    body = parsed(_json(block.model_dump(warnings=False), bytes_mode="base64"))
     if is_too_deep(body):
         raise ValueError(f"it is nested more than {MAX_ARGUMENTS_DEPTH} deep")
-    return blocks_adapter.validate_python([storable(body)])[0]
+    return blocks_adapter.validate_python([body])[0]
 
 
-def _json(value: Any) -> bytes:
-    return to_json(value, fallback=plain, inf_nan_mode="strings", bytes_mode="base64")
-
-
-def _whole_number(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError("a number in it has too many digits")
-    return int(text)
+def _json(value: Any, **options: Any) -> bytes:
+    return encode(to_jsonable_python(value, fallback=plain, **options))  # the copy reads each iterator inside once
 
 
 def _text(value: Any) -> str:
@@ -164,7 +152,7 @@ def _text(value: Any) -> str:
         return _bytes_text(bytes(value))
     if isinstance(value, Iterator):
         value = listed(value)
-    return encode(to_jsonable_python(value, fallback=plain)).decode()  # the copy reads each iterator inside once
+    return _json(value).decode()
 
 
 def _bytes_text(body: bytes) -> str:
@@ -176,19 +164,12 @@ def _bytes_text(body: bytes) -> str:
 
 WHOLE = "whole"  # in a row's result {"blob", "size"}, and among its digests
 READER = "read_result"
-_NEVER = 20_000  # characters of text that are never too many
 
 
 def limit_of(tool: Tool | None) -> int:
     """The bytes of a result that the model is shown."""
     site = int(conf.MAX_RESULT_BYTES)
     return site if tool is None or tool.max_result_bytes is None else min(site, tool.max_result_bytes)
-
-
-def is_surely_small(result: ToolExecutionResult, limit: int) -> bool:
-    """Without encoding anything: a character has at most four bytes."""
-    texts = [block.text for block in result.content if type(block) is TextBlock]
-    return len(texts) == len(result.content) and sum(map(len, texts)) * 4 <= min(limit, _NEVER * 4)
 
 
 def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool) -> ToolExecutionResult:

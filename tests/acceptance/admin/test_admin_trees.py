@@ -17,11 +17,14 @@ from tests.support.runs import make_run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+USED = {"input_tokens": 1000, "cached_tokens": 900, "output_tokens": 10, "cost": Decimal("0.5")}
+
+
 def child_of(parent: Run, root: Run, agent: str = "test/hand", **fields: Any) -> Run:
     session = world.create_session(Session(agent=agent))
     return Run.objects.create(
         id=uuid7(), agent=agent, session=session, parent=parent, root=root, depth=parent.depth + 1,
-        **{"status": Status.COMPLETED, "input_tokens": 1000, "output_tokens": 10, "cost": Decimal("0.5"), **fields},
+        **(USED | {"status": Status.COMPLETED} | fields),
     )  # fmt: skip
 
 
@@ -47,7 +50,7 @@ def test_every_run_of_a_tree_shows_all_of_it_parents_first(root: Any) -> None:
     for run in runs:
         html = page(root, run)
         assert re.search("test/boss .*test/one .*test/deep .*test/two .*suspended", tree_of(html))
-        assert "4 runs, 2 active · tokens in → out 3,000 → 30 · cost $1.50" in tree_of(html)
+        assert "4 runs, 2 active · tokens in → out 3,000 → 30 (90 % cached) · cost $1.50" in tree_of(html)
         assert [int(deep) for deep in re.findall(r'class="ravi-deep-(\d+)"', html)] == [0, 1, 2, 1]
         assert html.count('aria-current="page"><strong>' + run.agent) == 1
         for other in set(runs) - {run}:

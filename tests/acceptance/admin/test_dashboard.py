@@ -27,7 +27,9 @@ PAGE = "/ravi/ui/dashboard/"
 
 def worked(status: Status = Status.COMPLETED, **fields: Any) -> Run:
     lease = leased(make_run(**fields))
-    world.append(lease, [Entry("llm.call", "1", "gpt", usage=Usage(input_tokens=9), cost=0.5, elapsed_s=3)])
+    world.append(
+        lease, [Entry("llm.call", "1", "gpt", usage=Usage(input_tokens=9, cached_tokens=3), cost=0.5, elapsed_s=3)]
+    )
     ended(lease, status)
     world.rollups_sweep()
     return lease.run
@@ -60,7 +62,15 @@ def test_every_figure_is_a_link_to_what_it_counts(root: Any) -> None:
     response = root.get(PAGE)
 
     said = text_of(response)
-    for words in ("Failed 1", "Finished 2", "50.0 % completed", "Cost $1.00", "Open approvals 1", "ann 1 0 9 $0.50"):
+    for words in (
+        "Failed 1",
+        "Finished 2",
+        "50.0 % completed",
+        "Cost $1.00",
+        "33 % cached",
+        "Open approvals 1",
+        "ann 1 0 9 $0.50",
+    ):
         assert words in said
     counted = {}
     for address in sorted(links_of(response)):

@@ -22,13 +22,14 @@ from tests.support.world import Runtime
 AGENT = "react/api-helper"
 RUNSERVER = {"SERVER_SOFTWARE": "WSGIServer/0.2"}  # `client.get(…, **RUNSERVER)`: no other WSGI server streams
 SCRIPT = [ToolUseBlock(tool_name="calculator", arguments={"expression": "6 * 7"}, call_id="c1"), "It is 42."]
+USED = Usage(input_tokens=5, cached_tokens=2, output_tokens=3)  # by each call
 WRITTEN = (Session, Run, InboxMessage, JournalEntry, Turn, Ticket, Follow, Publication)
 
 
 def make_agent(key: str = "api-helper", model: Any = None) -> ReActAgent:
     return ReActAgent(
         key,
-        model=model or ScriptedModel(SCRIPT, chunk="words", usage=Usage(input_tokens=5, output_tokens=3), cost=0.25),
+        model=model or ScriptedModel(SCRIPT, chunk="words", usage=USED, cost=0.25),
         tools=[CalculatorTool()],
         context=ContextConfig(DjangoHistoryProvider()),
         system_instructions="You keep a secret: sk-secret-key.",

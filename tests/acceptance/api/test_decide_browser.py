@@ -26,8 +26,7 @@ def ann(django_user_model: Any) -> Any:
 
 
 def link_to(request: Any, user: Any) -> str:
-    (link,) = world.make_links(request, [user], 3600)
-    return reverse("ravi:decide", args=[world.token_of(link)])
+    return reverse("ravi:decide", args=[world.token_of(request, user)])
 
 
 def test_a_person_decides_without_javascript_and_by_the_keyboard(chromium: Any, live_server: Any, ann: Any) -> None:

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from ravi_django.kernel import Addressees
-from ravi_django.models import HumanRequest, RequestLink, Run, Status, Turn
+from ravi_django.models import HumanRequest, Run, Status, Turn
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case
@@ -44,10 +44,10 @@ def pay(ann: Any) -> HumanRequest:
     return approval_of(make_run(), "group:finance")
 
 
-def link_to(request: HumanRequest, user: Any, valid_s: float = 3600) -> str:
+def link_to(request: HumanRequest, user: Any) -> str:
     """The address in the e-mail to that person."""
-    (link,) = world.make_links(request, [user], valid_s)
-    return reverse("ravi:decide", args=[world.token_of(link)])
+    request.refresh_from_db()
+    return reverse("ravi:decide", args=[world.token_of(request, user)])
 
 
 def browser(user: Any = None, **options: Any) -> Client:
@@ -65,10 +65,9 @@ def text_of(response: Any) -> str:
     return str(response.content.decode())
 
 
-def state(request: HumanRequest) -> tuple[str, Any, int]:
+def state(request: HumanRequest) -> tuple[str, Any]:
     request.refresh_from_db()
-    used = RequestLink.objects.filter(request=request).exclude(used_at=None).count()
-    return request.status, request.answer and request.answer["action"], used
+    return request.status, request.answer and request.answer["action"]
 
 
 # --------------------------------------------------------------------------------------------- who comes in
@@ -96,11 +95,11 @@ def test_nothing_but_a_post_decides(ann: Any, pay: HumanRequest) -> None:
     for method in ("put", "patch", "delete", "options", "trace"):
         for one in (client, browser(ann, enforce_csrf_checks=True)):
             assert getattr(one, method)(address).status_code == 405, method
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
     response = press(client, address)
 
     assert (response.status_code, response["Location"]) == (303, address)
-    assert state(pay) == ("answered", "approve", 1)
+    assert state(pay) == ("answered", "approve")
 
 
 def test_a_visitor_is_sent_to_log_in(settings: Any, ann: Any, pay: HumanRequest) -> None:
@@ -119,7 +118,7 @@ def test_a_visitor_is_sent_to_log_in(settings: Any, ann: Any, pay: HumanRequest)
             for response in (one.get(address), press(one, address)):
                 assert response.status_code == 302
                 assert response["Location"].startswith(f"{found}?next={address}"), given
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
 
 
 def test_somebody_elses_link_is_not_there(ann: Any, pay: HumanRequest, person: Any) -> None:
@@ -128,7 +127,7 @@ def test_somebody_elses_link_is_not_there(ann: Any, pay: HumanRequest, person: A
     for other in (person("bob", "finance"), person("root", "finance", is_superuser=True, is_staff=True)):
         for response in (browser(other).get(address), press(browser(other), address)):
             assert (response.status_code, "pay" in text_of(response).lower()) == (404, False), other
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
 
 
 def forged(link_id: str) -> list[str]:
@@ -145,28 +144,24 @@ def forged(link_id: str) -> list[str]:
 
 def test_a_token_that_was_tampered_with_is_not_there(ann: Any, pay: HumanRequest) -> None:
     good = link_to(pay, ann).rstrip("/").rpartition("/")[2]
-    link = RequestLink.objects.get()
     client = browser(ann)
 
-    for token in [*forged(link.id.hex), good[:-1], good.upper(), good.replace(good[0], "f", 1) + "x"]:
+    for token in [*forged(pay.id.hex), good[:-1], good.upper(), good.replace(good[0], "f", 1) + "x"]:
         address = reverse("ravi:decide", args=[token])
         assert client.get(address).status_code == 404, token
         assert press(client, address).status_code == 404, token
 
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
 
 
 def test_a_link_is_good_for_some_time_only(ann: Any, pay: HumanRequest, settings: Any) -> None:
     client, address = browser(ann), link_to(pay, ann)
-    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": -1}  # by its signature
+    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": -1}
 
-    assert client.get(address).status_code == press(client, address).status_code == 410
-    settings.RAVI = {**settings.RAVI, "REQUEST_LINK_S": 3600}
-    RequestLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1))  # by its row
     assert client.get(address).status_code == press(client, address).status_code == 410
 
     assert "expired" in text_of(client.get(address))
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
 
 
 # ------------------------------------------------------------------------------------------------- deciding
@@ -181,7 +176,7 @@ def test_the_logged_in_user_has_decided_whatever_is_posted(ann: Any, pay: HumanR
     assert (pay.answered_by, pay.answer["by"], pay.answer["reason"]) == (ann, "ann", "Too much.")
 
 
-def test_a_used_link_shows_what_was_decided_and_decides_no_more(ann: Any, pay: HumanRequest) -> None:
+def test_the_link_of_an_answered_request_shows_the_decision_and_decides_no_more(ann: Any, pay: HumanRequest) -> None:
     client, address = browser(ann), link_to(pay, ann)
     decided = client.post(address, {"action": "deny", "version": 1, "reason": "Too much."}, follow=True)
 
@@ -191,28 +186,7 @@ def test_a_used_link_shows_what_was_decided_and_decides_no_more(ann: Any, pay: H
     assert "Your decision was recorded: rejected: pay (" in text_of(decided)
     assert "Outcome" in page and "Too much." in page and 'name="action"' not in page
     assert again.status_code == 409
-    assert state(pay) == ("answered", "deny", 1)
-
-
-def test_a_used_link_decides_no_more_though_the_request_were_open(ann: Any, pay: HumanRequest) -> None:
-    client, address = browser(ann), link_to(pay, ann)
-    RequestLink.objects.update(used_at=timezone.now())
-
-    response = press(client, address)
-
-    assert response.status_code == 409
-    assert "has already been used" in text_of(response) and 'name="action"' not in text_of(client.get(address))
-    assert state(pay) == ("pending", None, 1)
-
-
-def test_the_use_and_the_answer_are_one_commit(ann: Any, pay: HumanRequest, monkeypatch: Any) -> None:
-    """A link that somebody uses in between takes the answer with it."""
-    address = link_to(pay, ann)
-    world.patch(monkeypatch, "use_link", lambda link: False)
-
-    assert press(browser(ann), address).status_code == 409
-
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("answered", "deny")
 
 
 def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest, person: Any) -> None:
@@ -226,7 +200,7 @@ def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest
     HumanRequest.objects.update(expires_at=None)
     Run.objects.update(status=Status.FAILED)
     assert press(client, address).status_code == 409
-    assert "already failed" in text_of(client.get(address)) and state(pay) == ("pending", None, 0)
+    assert "already failed" in text_of(client.get(address)) and state(pay) == ("pending", None)
     Run.objects.update(status=Status.SUSPENDED)
     world.answer(pay.id, "deny", reason="No.", by=person("bob", "finance"))
 
@@ -234,7 +208,7 @@ def test_a_conflict_is_told_and_what_was_typed_stays(ann: Any, pay: HumanRequest
 
     assert response.status_code == 409
     assert "bob" in text_of(response) and "No." in text_of(response)
-    assert state(pay) == ("answered", "deny", 0)
+    assert state(pay) == ("answered", "deny")
 
 
 def test_a_post_of_another_site_is_refused_in_the_pages_own_words(ann: Any, pay: HumanRequest, settings: Any) -> None:
@@ -247,7 +221,7 @@ def test_a_post_of_another_site_is_refused_in_the_pages_own_words(ann: Any, pay:
         refused = press(client, address)
         assert refused.status_code == 403
     assert "Open the link again" in text_of(refused) and "CSRF" not in text_of(refused)
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
     assert press(client, address, csrfmiddlewaretoken=token).status_code == 303
 
 
@@ -267,7 +241,7 @@ def test_who_has_left_the_group_decides_and_sees_nothing(ann: Any, pay: HumanReq
     for response in (client.get(address), press(client, address)):
         assert response.status_code == 403
     assert "ACME" not in text_of(response)
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
 
 
 def test_with_four_eyes_the_owner_reads_and_decides_nothing(ann: Any) -> None:
@@ -279,7 +253,7 @@ def test_with_four_eyes_the_owner_reads_and_decides_nothing(ann: Any) -> None:
 
     assert (page.status_code, posted.status_code) == (403, 403)
     assert "four eyes" in text_of(page) and "ACME" in text_of(page) and 'name="action"' not in text_of(page)
-    assert state(request) == ("pending", None, 0)
+    assert state(request) == ("pending", None)
 
 
 def test_after_an_escalation_the_first_levels_link_decides_nothing(person: Any) -> None:
@@ -296,7 +270,7 @@ def test_after_an_escalation_the_first_levels_link_decides_nothing(person: Any) 
     assert (shown.status_code, posted.status_code) == (410, 410)
     assert "This request is now assigned to others" in text_of(shown) and 'name="action"' not in text_of(shown)
     assert press(browser(bob), his, version=request.version).status_code == 403
-    assert state(request) == ("pending", None, 0)
+    assert state(request) == ("pending", None)
     new = link_to(request, eve)
     assert press(browser(eve), new, version=request.version).status_code == 303
 
@@ -310,7 +284,7 @@ def test_who_was_asked_before_it_was_reassigned_decides_nothing(ann: Any, pay: H
     for user, address in old.items():
         assert "may be assigned to somebody else now" in text_of(browser(user).get(address))
         assert press(browser(user), address, version=2).status_code == 404
-    assert state(pay) == ("pending", None, 0)
+    assert state(pay) == ("pending", None)
     pay.refresh_from_db()
     assert press(browser(eve), link_to(pay, eve), version=2).status_code == 303
 
@@ -336,7 +310,7 @@ def test_what_is_typed_reaches_the_answer_of_each_kind(ann: Any, person: Any) ->
             user = staff if asked == effect else ann
             address, client = link_to(asked, user), browser(user)
             assert press(client, address, "answer").status_code == 400
-            assert state(asked) == ("pending", None, 0)
+            assert state(asked) == ("pending", None)
 
             assert press(client, address, action, **said).status_code == 303
 

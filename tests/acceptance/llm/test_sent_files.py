@@ -16,8 +16,8 @@ from django.core.files.base import ContentFile
 from PIL import Image
 from pypdf import PdfWriter
 
-from ravi_django.capabilities.llm import LLMFactory
-from ravi_django.kernel import ChatMessage, ImageBlock, ModelError, Role, ToolResultBlock
+from ravi_django.capabilities.llm import FallbackModel, LLMFactory
+from ravi_django.kernel import ChatMessage, ImageBlock, ModelError, Role, ToolResultBlock, TransientError
 from ravi_django.models import RaviFile, Run
 from ravi_django.testing import ScriptedModel
 from ravi_django.tools import tool
@@ -172,6 +172,33 @@ def test_an_old_file_that_a_model_refuses_is_left_out(settings: Any) -> None:
     ):
         seen: list[int] = []
         assert (drive_run(make_run()).status, seen) == (status, calls), error
+
+
+def test_a_fallback_that_has_refused_a_file_does_not_get_it_again() -> None:
+    class Busy(ScriptedModel):
+        async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+            seen.append(("first", str(messages).count("data='")))
+            raise TransientError("later", status=503)
+            yield
+
+    class Refusing(ScriptedModel):
+        async def stream(self, messages: Any, options: Any, meta: Any) -> Any:
+            seen.append(("second", str(messages).count("data='")))
+            if seen[-1][1]:
+                raise ModelError("Could not process it", status=400, type="BadRequestError")
+            async for event in super().stream(messages, options, meta):
+                yield event
+
+    async def main(ctx: Any, inbox: Any) -> None:
+        await ctx.llm([ChatMessage(role=Role.USER, content=[ImageBlock(data="CCCC")])])
+
+    code(main, model=FallbackModel([Busy([], name="first"), Refusing(["ok"] * 2, name="second")]))
+    for calls in (
+        [("first", 1), ("second", 1), ("first", 0), ("second", 0)],
+        [("first", 1), ("second", 0)],
+    ):
+        seen: list[tuple[str, int]] = []
+        assert (drive_run(make_run()).status, seen) == ("completed", calls)
 
 
 def test_older_files_are_dropped_in_steps() -> None:

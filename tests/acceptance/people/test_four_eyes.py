@@ -56,8 +56,7 @@ def by_signal(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
 
 
 def by_link(user: Any, request: HumanRequest, said: dict[str, Any]) -> None:
-    (link,) = world.make_links(request, [user], 3600)
-    address = reverse("ravi:decide", args=[world.token_of(link)])
+    address = reverse("ravi:decide", args=[world.token_of(request, user)])
     logged_in(user).post(address, {"version": request.version, **said})
 
 

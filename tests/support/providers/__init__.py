@@ -4,11 +4,13 @@ refuses."""
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from itertools import pairwise
@@ -119,6 +121,33 @@ def says(text: str) -> list[Line]:
     return answer(chunk({"role": "assistant", "content": text}))
 
 
+def check_chat(request: Body) -> str | None:
+    """What OpenAI refuses: calls without their results right after them, results of no call, long ids, names of other
+    letters, a turn or a part without content."""
+    waiting: set[str] = set()
+    for message in [*request["messages"], {"role": "end", "content": "end"}]:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                return "messages with role 'tool' must be a response to a preceding message with 'tool_calls'"
+            waiting.remove(message["tool_call_id"])
+            continue
+        if waiting:
+            return f"tool_call_ids did not have response messages: {waiting}"
+        calls, content = message.get("tool_calls"), message.get("content")
+        if calls == [] or content == [] or (content is None and not calls):
+            return "Invalid value for 'content': expected a string, got null"
+        if any(part["type"] == "text" and not part["text"] for part in (content if isinstance(content, list) else ())):
+            return "Invalid content: empty text"
+        ids = [call["id"] for call in calls or ()]
+        waiting = set(ids)
+        names = [call["function"]["name"] for call in calls or ()] + [message.get("name", "a")]
+        if len(waiting) < len(ids) or not all(0 < len(id) <= 40 for id in ids):
+            return "Invalid 'messages.tool_calls.id'"
+        if not all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names):
+            return "Invalid 'messages.tool_calls.function.name'"
+    return None
+
+
 # ------------------------------------------------------------------------------------------------- Anthropic Messages
 
 
@@ -161,33 +190,56 @@ def _pieces(block: Body) -> tuple[Body, list[Body]]:
             said = {"type": "thinking_delta", "thinking": block["thinking"]}
             signed = {"type": "signature_delta", "signature": block["signature"]}
             return {"type": "thinking", "thinking": "", "signature": ""}, [said, signed]
-        case "tool_use":
+        case "tool_use" | "server_tool_use":
             pieces = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
             return {**block, "input": {}}, pieces
     return block, []
 
 
 def check_claude(said: Sequence[Body]) -> Checker:
-    """What Anthropic's documentation refuses: a turn of the assistant that is not one of `said` block by block, calls
-    without results in the next message, empty texts, roles that do not alternate."""
+    """What Anthropic's documentation refuses: thoughts that are not in one of the answers `said` as it came, or at the
+    end of a turn; calls without results in the next message, ids of other letters or twice; empty texts, a beginning
+    that is not the user's, roles that do not alternate."""
 
     def check(request: Body) -> str | None:
-        turns = [{"role": "user", "content": []}, *request["messages"], {"role": "", "content": []}]
+        turns = [{"role": "assistant", "content": []}, *request["messages"], {"role": "user", "content": []}]
+        ids: list[str] = []
         for (before, turn), (_, after) in pairwise(pairwise(turns)):
-            if before["role"] == turn["role"] and before["content"]:
+            if before["role"] == turn["role"]:
                 return "messages: roles must alternate"
-            blocks = _blocks(turn)
-            if any(block["type"] == "text" and not block["text"].strip() for block in blocks):
+            blocks = [{k: v for k, v in block.items() if k != "cache_control"} for block in _blocks(turn)]
+            if not blocks:
+                return "messages: all messages must have non-empty content"
+            if any(block["type"] == "text" and not block["text"].strip() for block in _nested(blocks)):
                 return "messages: text content blocks must contain non-whitespace text"
             calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
             results = [block["tool_use_id"] for block in _blocks(after) if block["type"] == "tool_result"]
             if sorted(calls) != sorted(results):
                 return "messages: `tool_use` ids were found without `tool_result` blocks immediately after"
-            if any("thinking" in block["type"] for block in blocks) and blocks not in said:
+            ids += calls
+            if any("thinking" in block["type"] for block in _besides(blocks, said)):
                 return "messages: `thinking` or `redacted_thinking` blocks cannot be modified"
+            if "thinking" in blocks[-1]["type"]:
+                return "messages: The final block in an assistant message cannot be `thinking`"
+        if len(set(ids)) < len(ids) or not all(re.fullmatch(r"[a-zA-Z0-9_-]+", id) for id in ids):
+            return "messages: `tool_use` ids must be unique, and match '^[a-zA-Z0-9_-]+$'"
         return None
 
     return check
+
+
+def _besides(blocks: list[Body], said: Sequence[Body]) -> list[Body]:
+    """The turn without the whole answers in it: providers join neighbours."""
+    for answer in said:
+        for at in range(len(blocks) - len(answer) + 1):
+            if answer and blocks[at : at + len(answer)] == answer:
+                return _besides(blocks[:at] + blocks[at + len(answer) :], said)
+    return blocks
+
+
+def _nested(blocks: Sequence[Body]) -> list[Body]:
+    results = [block["content"] for block in blocks if isinstance(block.get("content"), list)]
+    return [*blocks, *(part for parts in results for part in parts)]
 
 
 def _blocks(turn: Body) -> list[Body]:
@@ -226,6 +278,33 @@ def marked(request: Body) -> list[tuple[str, str]]:
     found = [(place, part["cache_control"].get("ttl", "5m")) for place, part in marks if "cache_control" in part]
     assert len(found) <= 4
     return found
+
+
+class ClaudeCache:
+    """What Claude reads from its cache: the longest beginning of a request that an earlier one has stored at a mark, up
+    to 20 blocks before a mark of this one, from 1,024 tokens on. A token is four bytes."""
+
+    LOOK_BACK, LEAST = 20, 1_024
+
+    def __init__(self) -> None:
+        self._stored: set[str] = set()
+        self.input = self.read = 0  # tokens
+
+    def add(self, request: Body) -> None:
+        assert len(marked(request)) <= 4
+        blocks = [*request.get("tools", ()), *request["system"]]
+        blocks += [{"role": turn["role"], **block} for turn in request["messages"] for block in _blocks(turn)]
+        digest, size, beginnings = sha256(), 0, []
+        for block in blocks:
+            text = json.dumps({name: value for name, value in block.items() if name != "cache_control"})
+            digest.update(text.encode())
+            size += len(text) // 4
+            beginnings.append((digest.hexdigest(), size))
+        marks = [at for at, block in enumerate(blocks) if "cache_control" in block]
+        near = {at - back for at in marks for back in range(min(self.LOOK_BACK, at + 1))}
+        self.read += max((beginnings[at][1] for at in near if beginnings[at][0] in self._stored), default=0)
+        self.input += size
+        self._stored |= {beginnings[at][0] for at in marks if beginnings[at][1] >= self.LEAST}
 
 
 # --------------------------------------------------------------------------------------------------- OpenAI's Responses

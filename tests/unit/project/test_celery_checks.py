@@ -19,7 +19,6 @@ from project import urls as urlconf
 from project.celery import app
 from project.settings import database
 from ravi_django import ReActAgent, tool
-from ravi_django.checks import check_source_places
 from ravi_django.conf import broker_url, conf
 from ravi_django.management import diagnosis
 from ravi_django.models import Run, Schedule, Source, WorkerProcess
@@ -156,27 +155,6 @@ def test_the_doctor_names_a_directory_where_others_find_uploads(settings: Any, t
         settings.MEDIA_ROOT, settings.MEDIA_URL, settings.STORAGES = root, url, {**settings.STORAGES, **more}
         with case(words):
             assert [words in finding.what for finding in diagnosis.files()] == ([] if words is None else [True])
-
-
-def ids(settings: Any, **given: Any) -> list[str]:
-    settings.RAVI = {**settings.RAVI, **given}
-    return [str(found.id) for found in check_source_places()]
-
-
-def test_source_places_are_checked(settings, tmp_path):
-    assert ids(settings) == []
-
-    assert ids(settings, DROP_ROOTS=[str(tmp_path), tmp_path]) == []
-    # a root that is no directory is named
-    for root in ["/no/such/place", "relative", ".", "", None, 5, __file__]:
-        with case(root):
-            assert ids(settings, DROP_ROOTS=[root]) == ["ravi.E018"]
-            assert repr(root) in check_source_places()[0].msg
-
-    assert ids(settings, DROP_ROOTS=str(tmp_path), SOURCE_MODELS="project.Invoice") == ["ravi.E018", "ravi.E019"]
-    # a model that is not there is named
-    for name in ["project.Nope", "nope", "ravi.Run", "ravi", "", "a.b.c", None]:
-        assert ids(settings, DROP_ROOTS=[], SOURCE_MODELS=["project.Invoice", name]) == ["ravi.E019"], name
 
 
 def findings() -> list[tuple[str, str]]:

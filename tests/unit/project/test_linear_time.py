@@ -110,7 +110,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a typed result": lambda text: TYPED.from_text(text),
     "a feed's headers": lambda text: (world.fetch_max_age(text), world.fetch_retry_after(text)),
     "an approver": lambda text: Addressees.of(text),
-    "a link's token": world.id_of,
+    "a link's token": world.parts_of,
     "a page": lambda text: (show.snippet(text), show.pretty(text), show.blocks([{"type": "text", "text": text}])),
     "a terminal": printable,
     "hidden characters": visible,

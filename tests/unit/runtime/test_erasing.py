@@ -39,7 +39,7 @@ from ravi_django.models import (
     Ticket,
     Turn,
 )
-from ravi_django.models.people import Delegation, RequestLink
+from ravi_django.models.people import Delegation
 from ravi_django.models.run import Ask
 from ravi_django.testing import FakeClock
 from tests.acceptance.access import world
@@ -71,7 +71,6 @@ def world_of_owner() -> world.World:
     """A row of each table that may be a user's."""
     found = world.make()
     run, owner, now = found.run, found.people["owner"], timezone.now()
-    request = HumanRequest.objects.get()
     session = Session.objects.create(parent_session=run.session, owner=owner)
     child = make_run(owner=owner, parent=run, root=run, depth=1, session=session)
     Session.objects.create(owner=owner)
@@ -87,7 +86,6 @@ def world_of_owner() -> world.World:
     Turn.objects.create(session=run.session, agent="a/b", position=0, role="user", content=[])
     OutboxEvent.objects.create(topic="events", body={"data": {"owner": str(owner.pk)}})
     ScheduleTick.objects.create(schedule=found.rows["schedule"], at=now)
-    RequestLink.objects.create(request=request, user=found.people["staff"], expires_at=now)
     Delegation.objects.create(user=owner, delegate=found.people["clerk"])
     Ticket.objects.create(id="t", user=owner, expires_at=now, ends_at=now)
     blob = Blob.objects.create(id="b", body=b'"big"', size=5)

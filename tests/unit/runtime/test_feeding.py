@@ -12,6 +12,7 @@ from ravi_django.kernel import AgentId, Event
 from ravi_django.models import Run, Signal, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
+from tests.support.bus_story import is_idle
 from tests.support.runs import CodeAgent, auntil, code, drive, make_run
 from tests.support.world import Bus, feed_agent, get_bus
 
@@ -53,10 +54,9 @@ def sold(number: int) -> Event:
     return Event.create("shop.sold", source="shop", number=number)
 
 
-async def done(bus: Bus, id: str) -> None:
+async def done(bus: Bus) -> None:
     """Wait until the subscription has read all."""
-    reader = bus._readers[id]
-    await auntil(lambda: not reader.open and not reader.backlog.due)
+    await auntil(lambda: is_idle(bus))
 
 
 async def aside(function: Callable[..., Any], *args: Any) -> Any:
@@ -82,12 +82,12 @@ def parent_and_child(hand: Any) -> tuple[Run, Run]:
 async def test_a_run_is_not_fed_what_its_children_do(bus: Bus) -> None:
     """Each would have it begin another."""
     run, child = await aside(parent_and_child, does)
-    id = await feed_agent(run, after="0")
+    await feed_agent(run, after="0")
     await aside(world.relay)
     ends = [one async for one in bus.history(types="run.completed")]
     assert [one.correlation_id for one in ends] == [str(child.id)]
     await bus.publish(sold(1))
-    await done(bus, id)
+    await done(bus)
     told = await aside(lambda: list(Signal.objects.filter(run=run).order_by("id").values_list("payload", flat=True)))
     assert told[0] == {"first": True} and [payload["type"] for payload in told[1:]] == ["shop.sold"]
 
@@ -96,10 +96,10 @@ async def test_a_child_is_not_fed_what_its_tree_does(bus: Bus) -> None:
     run, child = await aside(parent_and_child, counts)
     above = Event.create("run.completed", source="ravi", correlation_id=str(run.id), agent=run.agent)
     beside = Event.create("run.completed", source="ravi", agent="test/other", root=str(run.id))
-    id = await feed_agent(str(child.id))
+    await feed_agent(str(child.id))
     for event in (above, beside, sold(1)):
         await bus.publish(event)
-    await done(bus, id)
+    await done(bus)
     assert await aside(numbers, child) == [1]
 
 
@@ -110,17 +110,16 @@ async def test_what_a_run_has_no_room_for_waits_until_it_has_read(bus: Bus, monk
     world.patch(monkeypatch, "is_full", lambda *of: looked.append(is_full(*of)) or looked[-1])
     run = await aside(lambda: drive(make_run()))
     await aside(signal, run, "other", {})
-    id = await feed_agent(run)
-    reader = bus._readers[id]
+    await feed_agent(run)
     for number in range(7):
         await bus.publish(sold(number))
     for told in (2, 4, 6):
         looked.clear()
         # Of two looks the second was all of it behind the last time that the run has read.
-        await auntil(lambda: looked.count(True) >= 2 or not (reader.open or reader.backlog.due))
+        await auntil(lambda: looked.count(True) >= 2 or is_idle(bus))
         assert len(await aside(numbers, run)) == told
         await aside(drive, run)
-    await done(bus, id)
+    await done(bus)
 
     assert [one async for one in bus.history("events.dead")] == []
     assert await aside(numbers, run) == list(range(7))
@@ -136,8 +135,8 @@ async def test_nobody_waits_for_a_run_that_has_ended(bus: Bus) -> None:
 
     code(counts)
     run = await aside(ended)
-    id = await feed_agent(run)
+    await feed_agent(run)
     await bus.publish(sold(1))
-    await done(bus, id)
+    await done(bus)
 
     assert await aside(numbers, run) == ["a", "b"]

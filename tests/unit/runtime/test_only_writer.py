@@ -23,7 +23,6 @@ OWNERS = {
     "JournalEntry": "journal",  # and a fork copies rows inside the database
     "OutboxEvent": "events journal",
     "Publication": "social",
-    "RequestLink": "people",
     "Reservation": "budgets",
     "Rollup": "rollups",
     "Run": "engine journal lease lifecycle rollups runs social streams teams",

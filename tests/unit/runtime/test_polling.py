@@ -33,14 +33,14 @@ def server() -> Iterator[FeedServer]:
 
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sources of the kind `drop` come to what a function of the test says."""
+    """Sources of the kind `adapter` come to what a function of the test says."""
     world.patch(monkeypatch, "pollers_by_kind", dict(world.pollers_by_kind))
 
     def use(poll: Any) -> None:
         async def poller(source: Source, _: Any) -> Polled:
             return await asyncio.wrap_future(in_background(poll, source))  # it may look into the database
 
-        world.register_poller("drop", poller)
+        world.register_poller("adapter", poller)
 
     return use
 
@@ -243,7 +243,7 @@ def test_a_poller_that_dies_leaves_its_source_to_the_next_and_nothing_is_told_tw
 def test_a_poller_that_lost_its_source_meanwhile_writes_nothing_over_the_next_ones(kind: Any) -> None:
     def slow(source: Source) -> Polled:
         Source.objects.update(polling_until=None)
-        (taken,) = world.claim_sources(["drop"], 1, 60)
+        (taken,) = world.claim_sources(["adapter"], 1, 60)
         assert world.source_polled(taken, Polled(etag="new"), 60)
         return Polled([Item(id="late")], etag="old")
 
@@ -314,11 +314,11 @@ def test_only_one_task_of_a_process_polls_and_ends_when_its_time_is_over(kind: A
     assert world.poll_due(limit=1) == 1
     assert second == [0]
     assert world.poll_due(bound_s=-1.0) == 0
-    assert world.any_source_due(["drop"])
+    assert world.any_source_due(["adapter"])
     Source.objects.all().delete()
-    Source.objects.bulk_create(Source(name="x", agent="a/b", kind="drop") for _ in range(50))
+    Source.objects.bulk_create(Source(name="x", agent="a/b", kind="adapter") for _ in range(50))
     with CaptureQueriesContext(connection) as queries:
-        claimed = world.claim_sources(["drop"], 100, 60)
+        claimed = world.claim_sources(["adapter"], 100, 60)
     assert len(claimed) == 50
     assert len([query for query in queries if "ravi_source" in query["sql"]]) == 3, "many cost no query each"
 

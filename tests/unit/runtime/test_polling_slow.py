@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Polls:
-    """What sources of the kind `drop` come to, by their names."""
+    """What sources of the kind `adapter` come to, by their names."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -46,7 +46,7 @@ class Polls:
 def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
     made = Polls()
     world.patch(monkeypatch, "pollers_by_kind", dict(world.pollers_by_kind))
-    world.register_poller("drop", made)
+    world.register_poller("adapter", made)
     yield made
     made.go.set()
 
@@ -73,7 +73,7 @@ def test_an_error_or_a_note_that_no_row_can_hold_is_cleaned(polls: Polls, monkey
     async def odd(source: Source, _: Any) -> Polled:
         return Polled(note="a\0b", etag="read")
 
-    world.register_poller("drop", odd)
+    world.register_poller("adapter", odd)
     Source.objects.all().delete()
     source = a_source("odd")
     world.poll_due()

@@ -15,8 +15,7 @@ from ravi_django.models import JournalEntry, Run, Session, Status
 from ravi_django.testing import run_until_idle
 from tests.support import world
 from tests.support.cases import case, refused
-from tests.support.runs import CodeAgent, code, drive, leased, make_run, message, on_postgresql, take_over
-from tests.support.world import Entry
+from tests.support.runs import CodeAgent, code, drive, make_run, message, on_postgresql, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,7 +112,7 @@ def test_a_decision_stands_whatever_the_rows_say_later(ann, clock, step):
     agent.middleware = [UserRateLimit(1, per_s=60)]
     passed = drive(submit("test/code", "hi", user=ann), dies="end")
     note = JournalEntry.objects.get(run=passed, kind="pinned")
-    assert note.result == {"passes": True, "until": None, "retry_after": 0.0}
+    assert note.result == 0.0
     # As if an earlier run had come to light since.
     session = world.create_session(Session(agent="test/code"))
     early = Run(id=UUID(int=passed.id.int - 1), agent="test/code", session=session, owner=ann)
@@ -121,24 +120,11 @@ def test_a_decision_stands_whatever_the_rows_say_later(ann, clock, step):
     assert take_over(clock, passed).status == Status.COMPLETED
 
 
-def test_a_later_message_of_a_run_is_not_counted_again(ann, clock):
-    limited(UserRateLimit(1, per_s=60, on_limit="wait"))
-    drive(submit("test/code", "hi", user=ann))
-    run = drive(submit("test/code", "hi", user=ann))
-    world.asking_deliver(leased(), [Entry("msg.sent", "1")], target_id=run.id, message=message("more"))
-    clock.advance(61)
-    run = drive(run)
-    assert run.status == Status.COMPLETED
-    assert JournalEntry.objects.filter(run=run, path="@round.2").exists()
-    assert JournalEntry.objects.filter(run=run, kind="timer", phase="result").count() == 1
-
-
 def test_the_decision_costs_one_query_of_a_bounded_number_of_rows(ann, clock):
     run = [make_run(owner=ann) for _ in range(6)][-1]
     limit = UserRateLimit(3, per_s=60)
     with CaptureQueriesContext(connection) as queries:
-        decision = limit._decide(run)
-    assert not decision["passes"]
+        assert limit._retry_after(run) > 0
     assert len(queries) == 1
     assert "LIMIT 3" in queries[0]["sql"]
 
@@ -164,56 +150,15 @@ def test_of_a_burst_exactly_as_many_as_allowed_pass(ann, ran):
     assert {str(run_id) for run_id in first} == set(ran)
 
 
-def test_who_is_over_the_limit_waits_and_goes_on_in_order(ann, clock, ran):
-    limited(UserRateLimit(2, per_s=60, on_limit="wait"), ran=ran)
-    runs = [submit("test/code", "hi", user=ann) for _ in range(5)]
-    for run in reversed(runs):
-        drive(run)
-    assert statuses(runs) == ["completed"] * 2 + ["suspended"] * 3
-    waits = [Run.objects.get(id=run.id).waiting_on[0]["until"] for run in runs[2:]]
-    assert waits == ["2030-01-01T00:01:00.000Z", "2030-01-01T00:01:00.000Z", "2030-01-01T00:02:00.000Z"]
-    clock.advance(61)
-    run_until_idle()
-    assert statuses(runs) == ["completed"] * 4 + ["suspended"]
-    clock.advance(60)
-    run_until_idle()
-    assert statuses(runs) == ["completed"] * 5
-    assert ran[-1] == str(runs[-1].id)
-
-
-@pytest.mark.parametrize("dies", [1, "end"])
-def test_a_crash_while_waiting_waits_no_longer(ann, clock, ran, dies):
-    limited(UserRateLimit(1, per_s=60, on_limit="wait"), ran=ran)
-    drive(submit("test/code", "hi", user=ann))
-    run = drive(submit("test/code", "hi", user=ann))
-    assert run.status == Status.SUSPENDED
-    clock.advance(61)
-    drive(run, dies=dies)
-    run = take_over(clock, run)
-    assert run.status == Status.COMPLETED
-    assert ran.count(str(run.id)) == (2 if dies == "end" else 1)
-
-
-def test_a_run_that_would_wait_too_long_is_refused_and_takes_no_place(ann, clock):
-    limited(UserRateLimit(1, per_s=60, on_limit="wait", max_wait_s=90))
-    runs = [drive(submit("test/code", "hi", user=ann)) for _ in range(4)]
-    assert statuses(runs) == ["completed", "suspended", "failed", "failed"]
-    assert runs[2].error["message"].endswith("try again in 30 s")
-    clock.advance(40)
-    last = drive(submit("test/code", "hi", user=ann))
-    assert last.waiting_on[0]["until"] == "2030-01-01T00:02:00.000Z", "a refused run takes no place"
-
-
 def test_bad_parameters_are_refused_by_name():
     for field, value in (
-        ("runs", 0), ("runs", True), ("per_s", 0), ("on_limit", "queue"), ("scope", "planet"), ("max_wait_s", -1),
+        ("runs", 0), ("runs", True), ("per_s", 0), ("scope", "planet"),
     ):  # fmt: skip
         with case(field, value), refused(field):
             UserRateLimit(**{"runs": 1, "per_s": 1, field: value})
 
 
-@pytest.mark.parametrize("on_limit", ["refuse", "wait"])
-def test_a_fork_counts_for_itself_and_goes_on_when_it_has_waited(on_limit, ann, clock, step, ran):
+def test_a_fork_counts_for_itself(ann, clock, step):
     async def story(ctx, inbox):
         await ctx.tool("step", name="a")
         return "done"
@@ -224,16 +169,7 @@ def test_a_fork_counts_for_itself_and_goes_on_when_it_has_waited(on_limit, ann, 
         return world.store_fork(run.id, JournalEntry.objects.filter(run=run).exclude(kind__startswith="run.c").count())
 
     agent = code(story, tools=[step])
-    agent.middleware = [UserRateLimit(1, per_s=60, on_limit=on_limit)]
+    agent.middleware = [UserRateLimit(1, per_s=60)]
     run = drive(submit("test/code", "hi", user=ann))
     fork = drive(forked(run))
     assert (run.status, fork.status, fork.error["type"]) == (Status.COMPLETED, Status.FAILED, "RateLimitedError")
-    if on_limit == "wait":
-        run = drive(submit("test/code", "hi", user=ann))
-        assert run.status == Status.SUSPENDED
-        clock.advance(121)
-        run = drive(run)
-        assert run.status == Status.COMPLETED
-        clock.advance(600)
-        fork = drive(forked(run))
-        assert (fork.status, fork.output, len(ran)) == (Status.COMPLETED, "done", 2), fork.error

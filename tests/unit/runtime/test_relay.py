@@ -17,7 +17,7 @@ from ravi_django.kernel import Event
 from ravi_django.models import OutboxEvent, Run, Signal
 from ravi_django.tasks import relay_events
 from tests.support import world
-from tests.support.bus_story import Heard
+from tests.support.bus_story import Heard, is_idle
 from tests.support.outboxes import answers
 from tests.support.runs import BOUND_S, auntil, code, drive, in_background, make_run, on_postgresql
 from tests.support.world import MemoryBus, enqueue, feed_agent, get_bus
@@ -55,12 +55,6 @@ def kept(topic: str = "events") -> list[Event]:
             await bus.close()
 
     return asyncio.run(read())
-
-
-def is_done(bus: Any, id: str) -> bool:
-    """Whether a subscription of the bus in memory has nothing before it."""
-    reader = bus._readers[id]
-    return not reader.open and not reader.backlog.due
 
 
 def numbers() -> list[int]:
@@ -241,18 +235,18 @@ async def test_a_run_is_fed_each_event_once(by_hand: list[int]) -> None:
     same = Event.create("run.started", source="ravi", correlation_id=str(other.id), agent="test/code")
     told, sold = Event.create("run.completed", source="ravi", cost=1), Event.create("shop.sold", source="shop")
     bus = get_bus()
-    id = await feed_agent(run, types="run.*")
+    await feed_agent(run, types="run.*")
     for one in (own, same, told, sold, told):
         await bus.publish(one)
     ends = Heard()
     await bus.subscribe("events", ends, group=f"agent:{run.id}x", after="0")
-    await auntil(lambda: len(ends.events) == 5 and is_done(bus, id))
+    await auntil(lambda: len(ends.events) == 5 and is_idle(bus))
 
     (signal,) = await aside(lambda: list(Signal.objects.filter(run=run)))()
     assert (signal.name, signal.payload["id"], signal.payload["data"]) == ("new_source_item", told.id, {"cost": 1})
     assert "run.completed" in ((await aside(drive)(run)).output or "")
-    id = await feed_agent(run, after="0", group="late")  # behind its end
-    await auntil(lambda: is_done(bus, id))
+    await feed_agent(run, after="0", group="late")  # behind its end
+    await auntil(lambda: is_idle(bus))
     assert [one async for one in bus.history("events.dead")] == []
     await bus.close()
     await aside(connections.close_all)()

@@ -1,6 +1,5 @@
 """An event that the bus's server refuses: it holds up no other, comes again, and somebody is told."""
 
-import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,7 @@ from ravi_django.management.diagnosis import services
 from ravi_django.models import OutboxEvent
 from ravi_django.testing import FakeClock
 from tests.support import world
-from tests.support.runs import BOUND_S, in_background
-from tests.support.world import MemoryBus, Relayed, get_bus
+from tests.support.world import MemoryBus, Relayed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "ravi:bus:events"
@@ -162,21 +160,6 @@ def test_a_batch_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert world.relay() == 7
     assert sizes == [[0, 1], [2, 3], [4], [5], [6]]
-
-
-async def test_what_a_reader_in_memory_has_no_room_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    world.patch(monkeypatch, "MEMORY_KEPT", 3)
-    await asyncio.to_thread(lambda: in_background(tell, *range(8)).result(BOUND_S))
-    bus = get_bus()
-
-    async def hears(event: Event) -> None:
-        pass
-
-    await bus.subscribe("events", hears)
-    assert await asyncio.to_thread(lambda: in_background(world.relay).result(BOUND_S)) == 3
-    left = in_background(lambda: list(OutboxEvent.objects.values_list("tries", flat=True)))
-    assert await asyncio.to_thread(left.result, BOUND_S) == [0] * 5
-    await bus.close()
 
 
 def test_a_fork_leaves_no_lock_held() -> None:

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from ravi_django import tasks
 from ravi_django.checks import check_request_email
 from ravi_django.kernel import Addressees
-from ravi_django.models import HumanRequest, RequestLink
+from ravi_django.models import HumanRequest
 from tests.support import world
 from tests.support.asked import Kind, approval_of, asked_by
 from tests.support.cases import case
@@ -145,33 +145,25 @@ def test_after_an_escalation_the_next_ones_are_written_to(person, wanted):
     world.mail_send(request.id)
 
     assert sent_to() == [f"{name}@example.com" for name in ("ann", "dan", "dan", "eve")]
-    links = RequestLink.objects.values_list("user__username", "level")
-    assert sorted(links) == [("ann", 0), ("dan", 0), ("dan", 1), ("eve", 1)]
     request.refresh_from_db()
     assert request.notified == 1
-    world.reassign(request.id, FIRST)
-    assert sorted(links.all()) == [("ann", 0), ("dan", 0)], "those of an earlier level decide nothing, and say so"
 
 
 def test_whom_it_is_reassigned_to_is_written_to_and_who_gets_it_back_again(person, wanted):
     person("dan", "directors", "finance")
     request = wanted("ann")
     world.mail_send(request.id)
-    first = set(RequestLink.objects.values_list("id", flat=True))
 
     for to in (SECOND, FIRST):
         world.reassign(request.id, to)
         assert (world.mail_send(request.id), world.links_unwritten(10)) == (2, [])
 
     assert sent_to() == [f"{name}@example.com" for name in ("ann", "ann", "dan", "dan", "dan", "eve")]
-    assert not RequestLink.objects.filter(id__in=first).exists()  # they would decide on what was asked before
-    assert sorted(RequestLink.objects.values_list("user__username", flat=True)) == ["ann", "dan"]
 
 
 @pytest.mark.parametrize("change", ["answered", "escalated"])
-def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(wanted, django_user_model, change):
+def test_nobody_is_written_to_about_what_has_changed_since_it_was_read(wanted, django_user_model, change):
     request = wanted("ann", to=[(FIRST, 3600), SECOND])
-    (link,) = world.make_links(request, [django_user_model.objects.get(username="ann")], 60)
     seen = copy(request)
 
     if change == "answered":
@@ -179,7 +171,7 @@ def test_nobody_is_written_to_about_what_has_changed_since_the_link_was_made(wan
     else:
         escalate(request)
 
-    assert not world.claim_link(link, seen)
+    assert not world.claim_mail(seen, django_user_model.objects.get(username="ann"))
 
 
 def test_a_retried_run_has_everybody_written_to_again(person, clock):
@@ -192,7 +184,6 @@ def test_a_retried_run_has_everybody_written_to_again(person, clock):
     clock.advance(3601)
     assert world.escalate(request.id)
     world.mail_send(request.id)
-    used = set(RequestLink.objects.values_list("id", flat=True))
     world.send_signal(run.id, "go", None)
     assert drive(run).status == "failed"
     request.refresh_from_db()
@@ -203,7 +194,6 @@ def test_a_retried_run_has_everybody_written_to_again(person, clock):
     world.mail_send(request.id)
 
     assert sent_to() == ["ann@example.com", "ann@example.com", "eve@example.com"]
-    assert not RequestLink.objects.filter(id__in=used).exists()
     clock.advance(3601)
     assert world.escalate(request.id)
     world.mail_send(request.id)
@@ -266,14 +256,12 @@ def test_the_letter_says_what_is_asked_and_has_the_link_of_that_person(person, s
     world.mail_send(request.id)
 
     (letter,) = django_mail.outbox
-    link = RequestLink.objects.get()
     assert (letter.subject, letter.from_email) == ("Approval needed: pay", "agents@example.com")
     assert letter.extra_headers["Auto-Submitted"] == "auto-generated"
     assert "Pay?" in letter.body and '"amount": 100' in letter.body and "risk high" in letter.body
     (address,) = [line for line in letter.body.splitlines() if line.startswith("https://")]
     assert address.startswith("https://example.com/ravi/decide/")
-    assert world.id_of(address.rstrip("/").rpartition("/")[2]) == link.id
-    assert (link.user, link.level, link.used_at) == (ann, 0, None)
+    assert world.parts_of(address.rstrip("/").rpartition("/")[2])[:3] == [request.id.hex, str(ann.pk), 0]
     html, kind = letter.alternatives[0]
     assert kind == "text/html" and address in html
 
@@ -370,7 +358,7 @@ def test_without_a_broker_a_thread_of_its_own_sends(person, settings, published)
 @pytest.mark.parametrize(
     ("step", "sent_later", "sent"),
     [
-        ("claim_link", 2, ["ann@example.com", "bob@example.com"]),
+        ("claim_mail", 2, ["ann@example.com", "bob@example.com"]),
         ("mail_letter_to", 1, ["bob@example.com"]),  # between the claim and the e-mail: that one is lost, no other
         ("mark_written", 0, ["ann@example.com", "bob@example.com"]),
     ],
@@ -392,15 +380,14 @@ def test_a_sender_that_is_killed_leaves_the_others_e_mails_and_sends_none_twice(
 
 
 @on_postgresql
-def test_of_two_that_claim_the_same_link_at_once_one_may(person):
+def test_of_two_that_claim_the_same_e_mail_at_once_one_may(person):
     """The second waits for the first one's commit, and must look again."""
     ann = person("ann", "finance")
     request = approval_of(make_run(), FIRST)
-    (link,) = world.make_links(request, [ann], 60)
 
     with transaction.atomic():
-        assert world.claim_link(link, request)
-        second = in_background(world.claim_link, link, request)
+        assert world.claim_mail(request, ann)
+        second = in_background(world.claim_mail, request, ann)
         until(somebody_waits_for_a_lock)
 
     assert second.result(BOUND_S) is False
@@ -445,7 +432,7 @@ def test_a_server_that_is_away_is_left_alone_for_a_while_and_costs_no_try_where_
     with monkeypatch.context() as patch:
         patch.setattr(smtp, "open", refuse)
         assert world.mail_send(request.id) == 0
-    assert set(RequestLink.objects.values_list("tries", flat=True)) == {0}
+    assert HumanRequest.objects.get().mails == {}
     world.patch(monkeypatch, "mail_rests_until", 0.0)
     assert world.links_unwritten(10) == [request.id]
     smtp.fails = [smtplib.SMTPServerDisconnected("gone")]
@@ -487,7 +474,7 @@ def test_where_the_urls_are_not_mounted_nothing_is_claimed(wanted, settings, cap
     assert world.mail_send(request.id) == 0
 
     assert "'ravi' is not a registered namespace" in caplog.text
-    assert RequestLink.objects.get().sent_at is None
+    assert HumanRequest.objects.get().mails == {}
     assert world.links_unwritten(10) == [request.id]
 
 

@@ -13,7 +13,7 @@ from ravi_django.kernel.llm import ModelResponse, ReasoningDelta, StreamRestart,
 from ravi_django.models import Run, Status, Turn
 from tests.support import world
 from tests.support.patience import BOUND_S
-from tests.support.runs import drive, make_run
+from tests.support.runs import drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,8 +23,9 @@ class Slow:
 
     name = "slow"
 
-    def __init__(self) -> None:
+    def __init__(self, *, dies: bool = False) -> None:
         self.calls: list[list[ChatMessage]] = []
+        self.dies = dies  # its worker, once the answer has ended
 
     async def stream(self, messages: Any, options: GenerationOptions, meta: Any) -> Any:
         self.calls.append(list(messages))
@@ -35,7 +36,7 @@ class Slow:
             yield TextDelta(text="Once upon ")
             yield TextDelta(text="a time")
             yield ToolCallDelta(index=0, name="look", arguments='{"n": ')
-            await asyncio.sleep(BOUND_S)
+            await asyncio.sleep(0 if self.dies else BOUND_S)
         yield ModelResponse(message=ChatMessage.of("assistant", "there was a fox."))
 
 
@@ -64,6 +65,16 @@ def test_go_on_goes_on_after_a_stop() -> None:
     rows = client.get(f"/ravi/sessions/{run.session_id}/messages/").json()["results"]
     assert [(row["role"], row["interrupted"]) for row in rows] == [
         ("user", False), ("assistant", True), ("user", False), ("assistant", False),
+    ]  # fmt: skip
+
+
+def test_go_on_goes_on_after_the_worker_of_a_stopped_answer_was_killed(clock: Any) -> None:
+    register(ReActAgent("teller", model=Slow(dies=True)), replace=True)
+    run = drive(make_run("react/teller", text="A story."), dies=1)
+    world.cancel(run.id, "enough")
+    assert take_over(clock, run).status == Status.CANCELLED
+    assert [(turn.role, turn.blocks[0]["text"], turn.name) for turn in Turn.objects.filter(run=run)] == [
+        ("user", "A story.", ""), ("assistant", "Once upon a time", "ravi.stopped"),
     ]  # fmt: skip
 
 

@@ -113,7 +113,8 @@ LEAST_CHARS = 200  # of a tool result; a shorter one is of no use
 
 
 class TruncationCompaction:
-    """The newest turns that fit into `max_tokens`; a call and its results stay together.
+    """The newest turns that fit into `max_tokens`, and fill about two thirds of it or more; a call and its results stay
+    together. The start moves in steps, by positions in the conversation, as that of SlidingWindowCompaction.
 
     The system messages at the front, the user's last message and the last turn with its results stay. If these alone do
     not fit, the results of that turn are cut. If they still do not fit, the provider will refuse the request.
@@ -137,25 +138,29 @@ class TruncationCompaction:
         if lead == len(messages):
             return head
         user = user_before(messages, len(messages), lead)
-        start = self._oldest_that_fits(messages, lead, user, room, counter)
+        start = self._start(messages, lead, user, room, counter)
         rest = from_the_users_words(messages, start, user, move=True)
         return head + await self._cut_results(rest, room, counter)
 
-    def _oldest_that_fits(
+    def _start(
         self, messages: Sequence[ChatMessage], lead: int, user: int | None, room: int, counter: TokenCounter
     ) -> int:
+        """Of the starts that fill two thirds of the room or more, the one whose position in the conversation has the
+        largest power of two as a factor. It stays the best one until it no longer fits."""
         start = group_start(messages, len(messages), lead)
         used = counter.known(messages[start:])
         words = 0 if user is None or user >= start else counter.known([messages[user]])
+        starts = [start]
         while start > lead:
-            before = group_start(messages, start, lead)
-            used += counter.known(messages[before:start])
-            if user is not None and before <= user < start:
+            start = group_start(messages, start, lead)
+            used += counter.known(messages[start : starts[-1]])
+            if user is not None and start <= user < starts[-1]:
                 words = 0  # the turns from here on include it
             if used + words > room:
                 break
-            start = before
-        return start
+            starts = [start] if 3 * (used + words) <= 2 * room else [*starts, start]
+        positions = {index: _position(messages, index, lead) for index in starts}
+        return max(starts, key=lambda index: (positions[index] & -positions[index], -index))
 
     async def _cut_results(self, rest: list[ChatMessage], room: int, counter: TokenCounter) -> list[ChatMessage]:
         results = [place for place, message in enumerate(rest) if message.role is Role.TOOL]

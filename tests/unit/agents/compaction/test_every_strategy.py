@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_one_more_turn_of_a_long_run_costs_what_the_window_costs(make: Any) -> N
         view_of(strategy, transcript)
         return transcript.looked - before
 
-    assert looked(5_000) == looked(100) <= 150
+    assert max(looked(5_000), looked(100)) <= 150
 
 
 def window(messages: list[ChatMessage], max_messages: int) -> list[ChatMessage]:
@@ -332,3 +333,23 @@ def test_a_pipeline_runs_its_strategies_in_order() -> None:
     assert CompactionPipeline(trimming, selecting).reach is None
     assert CompactionPipeline(SummarizationCompaction(500), window).reach == 2_000
     assert CompactionPipeline(TokenBudgetComposed(trimming)).reach == 1_000
+
+
+@pytest.mark.parametrize("make", [
+    lambda: TruncationCompaction(600), lambda: TokenBudgetComposed(ToolResultCompaction(30), max_tokens=600),
+])  # fmt: skip
+def test_the_start_moves_in_steps_also_after_a_restart(make: Any) -> None:
+    """More than half of the room is filled, and a provider's cache has nearly all of each request."""
+    said = [user("the task" if n % 9 == 0 else f"go on {n}") for n in range(300)]
+    rows = [m for n in range(300) for m in (said[n], calls(f"c{n}"), results(f"c{n}", text="x" * (n % 7 * 20)))]
+    transcript, starts = Transcript([system()]), []
+    for message in rows:
+        transcript.append(message)
+        view = view_of(make(), transcript)
+        starts.append(next(index for index, one in enumerate(rows) if one is view[1]))
+        if len(transcript) > 200:
+            assert tokens(view) >= 300
+            newest = Transcript([system(), *transcript[-150:]])  # as another run reads it
+            assert view_of(make(), newest)[1] is view[1]
+    moves = sum(later != before for before, later in pairwise(starts))
+    assert moves <= len(rows) / 10, moves

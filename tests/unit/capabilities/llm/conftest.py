@@ -15,6 +15,7 @@ from ravi_django.testing import run_until_idle
 from tests.support.openai_server import OpenAIServer
 from tests.support.providers import Provider
 
+ONCE = RetryPolicy(max_attempts=1)
 KEY = "sk-never-show-me-0123456789"
 
 
@@ -74,11 +75,12 @@ def echo(text: str = "nothing") -> str:
 @pytest.fixture
 def play(settings: Any):
     """`play(provider, model)`: the run of an agent at this provider."""
+    load_litellm()  # a first import may take longer than a run may
     settings.RAVI = {**settings.RAVI, "ENGINE": None}
 
-    def played(provider: Provider, model: str = "openai/gpt-x", **options: Any) -> Run:
+    def played(provider: Provider, model: str = "openai/gpt-x", retry: RetryPolicy = ONCE, **options: Any) -> Run:
         base = provider.url if model.startswith("anthropic") else f"{provider.url}/v1"
-        client = LLMFactory(model, "a-key-of-the-test", api_base=base, retry=RetryPolicy(max_attempts=1)).build()
+        client = LLMFactory(model, "a-key-of-the-test", api_base=base, retry=retry).build()
         agent = register(ReActAgent("streams", model=client, tools=[echo], **options), replace=True)
         run = submit(agent, "hi")
         run_until_idle()

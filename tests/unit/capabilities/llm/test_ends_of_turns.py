@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from ravi_django import submit
+from ravi_django.testing import run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Provider, answer, call_piece, chunk, claude, says
-from tests.unit.capabilities.llm.test_stream_kinds import TEXT, echoed, use
+from tests.unit.capabilities.llm.test_stream_kinds import TEXT, echoed, thought, use
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,3 +88,31 @@ def test_a_typed_answer_is_read_wherever_the_model_puts_it(play: Any) -> None:
         with case(text), Provider(says(text)) as provider:
             run = play(provider, result_model=Parcel)
             assert (run.output, len(provider.requests)) == ('{"order":3}', 1), run.error
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute")
+def test_a_pause_of_claude_continues_with_the_same_blocks(play: Any) -> None:
+    def search(id: str) -> dict[str, Any]:
+        return {"type": "server_tool_use", "id": f"srvtoolu_{id}", "name": "web_search", "input": {"query": id}}
+
+    hit = {"type": "web_search_result", "url": "https://a.example", "title": "A", "encrypted_content": "ENC"}
+    results = [
+        {"type": "web_search_tool_result", "tool_use_id": f"srvtoolu_{id}", "content": [hit]} for id in ("a", "b")
+    ]
+    paused = [thought("1"), TEXT, search("a"), results[0], search("b")]
+    done = [results[1], {"type": "text", "text": "Found."}]
+    with Provider(claude(*paused, reason="pause_turn"), claude(*done)) as server:
+        run = play(server, "anthropic/claude-sonnet-4-5")
+        assert (run.output, echoed(run), len(server.requests)) == ("Found.", [], 2), run.error
+        user, said = server.requests[1]["messages"]
+        assert said["content"] == paused
+        again = submit("react/streams", "more", session=run.session_id)
+        run_until_idle()
+        again.refresh_from_db()
+        assert server.requests[2]["messages"][:2] == [user, {"role": "assistant", "content": [*paused, *done]}]
+    with Provider(claude(TEXT, search("a"), reason="pause_turn")) as server:
+        run = play(server, "anthropic/claude-sonnet-4-5")
+        assert (run.output, len(server.requests)) == ("I look.", 4), run.error
+        submit("react/streams", "go on", session=run.session_id)
+        run_until_idle()
+        assert "server_tool_use" not in str(server.requests[4]["messages"]), "a call without a result ends a request"

@@ -16,16 +16,18 @@ from ravi_django.capabilities.llm.knowledge import family
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
 from ravi_django.kernel import RetryPolicy
-from ravi_django.testing import run_until_idle
+from ravi_django.testing import journal_of, run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Document, Provider, answer, call_piece, check_claude, claude, marked, says
 from tests.unit.capabilities.llm.conftest import echo
-from tests.unit.capabilities.llm.test_stream_kinds import TEXT, thought, use
+from tests.unit.capabilities.llm.test_stream_kinds import TEXT, use
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
 ]
+BUSY = Document({"error": {"type": "overloaded_error", "message": "later"}}, 529)
+RETRY = RetryPolicy(max_attempts=2, base_s=0.0)
 LONG = "chatcmpl-tool-0123456789abcdef0123456789abcdef"
 
 
@@ -43,6 +45,7 @@ def test_the_family_is_the_maker_of_the_model() -> None:
         "bedrock/amazon.nova-pro-v1:0": "amazon",
         "bedrock/arn:aws:bedrock:us-east-1:1:application-inference-profile/claude": "",
         "gpt-4o": "openai", "azure/my-claude": "openai", "vertex_ai/gemini-2.5-pro": "gemini",
+        "vertex_ai/mistral-large@2411-001": "mistral", "vertex_ai/deepseek-ai/deepseek-v3.2-maas": "deepseek",
         "gemini/gemini-3-pro-preview": "gemini", "mistral/mistral-large-latest": "mistral",
         "openrouter/anthropic/claude-sonnet-4.5": "openrouter", "no-such-model": "",
     }.items():  # fmt: skip
@@ -60,34 +63,6 @@ def test_ids_have_the_shape_of_each_family(play: Any) -> None:
             assert all(re.fullmatch(shape, name) for name in asked), asked
             assert asked == [turn["tool_call_id"] for turn in sent if turn["role"] == "tool"]
             assert len(set(asked)) == 2
-
-
-def test_what_a_family_has_signed_goes_to_it_alone() -> None:
-    """A fallback in the middle of a turn: the next model gets neither signatures nor ids of the first."""
-    thinks = claude(thought("1"), use("toolu_1"), thought("2"), use("toolu_2"), reason="tool_use")
-    broken = Document({"error": {"type": "overloaded_error", "message": "later"}}, 529)
-    for model in (
-        "openai/gpt-4o",
-        "mistral/mistral-large-latest",
-        "deepseek/deepseek-reasoner",
-        "gemini/gemini-2.5-flash",
-    ):
-        is_gemini = model.startswith("gemini")
-        google = Document({"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}]})
-        with case(model), Provider(thinks, broken) as first, Provider(google if is_gemini else says("done")) as second:
-            base = second.url if is_gemini else f"{second.url}/v1"
-            models = [
-                LLMFactory(name, "a-key-of-the-test", api_base=url, retry=RetryPolicy(max_attempts=1)).build()
-                for name, url in (("anthropic/claude-sonnet-4-5", first.url), (model, base))
-            ]
-            chain = LLMFactory("anthropic/claude-sonnet-4-5", "a-key-of-the-test", fallbacks=[models[1]]).build()
-            chain.models = tuple(models)
-            agent = register(ReActAgent("families", model=chain, tools=[echo]), replace=True)
-            run = submit(agent, "hi")
-            run_until_idle()
-            run.refresh_from_db()
-            request = json.dumps(second.requests[-1])
-        assert (run.output, "signed" in request) == ("done", False), run.error
 
 
 def test_claude_reads_its_conversation_from_the_cache(play: Any) -> None:
@@ -127,16 +102,35 @@ def test_openai_is_told_which_requests_are_of_one_conversation(play: Any, monkey
     assert LiteLLMModel("gpt-4o")._is_openais()
 
 
-def test_gemini_gets_no_schema_beside_tools(play: Any) -> None:
+def test_a_model_gets_no_schema_beside_tools_that_would_hide_them(play: Any) -> None:
     def part(**fields: Any) -> Document:
         return Document({"candidates": [{"content": {"role": "model", "parts": [fields]}, "finishReason": "STOP"}]})
 
-    result = part(functionCall={"name": "final_result", "args": {"order": 3}})
-    with Provider(result) as server:
-        model = LLMFactory("gemini/gemini-2.5-flash", "a-key-of-the-test", api_base=server.url).build()
-        agent = register(ReActAgent("typed", model=model, tools=[echo], result_model=Parcel), replace=True)
-        run = submit(agent, "hi")
-        run_until_idle()
-        run.refresh_from_db()
-    assert run.output == '{"order":3}', run.error
-    assert "response" not in json.dumps(server.requests[0].get("generationConfig", {})).lower()
+    google = part(functionCall={"name": "final_result", "args": {"order": 3}})
+    result = claude({"type": "tool_use", "id": "r", "name": "final_result", "input": {"order": 3}}, reason="tool_use")
+    for name, says_it in {"gemini/gemini-2.5-flash": google, "anthropic/claude-sonnet-4-20250514": result}.items():
+        with case(name), Provider(says_it) as server:
+            assert play(server, name, result_model=Parcel).output == '{"order":3}'
+            (request,) = server.requests
+        assert "response" not in json.dumps(request.get("generationConfig", {})).lower()
+        assert "tool_choice" not in request
+
+
+def test_a_refused_schema_is_asked_for_by_a_tool(play: Any, settings: Any) -> None:
+    settings.RAVI = {**settings.RAVI, "REPLAY": "strict"}
+    result = answer(call_piece(0, "r", name="final_result", arguments='{"order": 3}'), reason="tool_calls")
+    used = claude({"type": "tool_use", "id": "r", "name": "final_result", "input": {"order": 3}}, reason="tool_use")
+    for name, field, words, says_it in (
+        ("mistral/mistral-large-latest", "response_format", "json mode cannot be combined with tool calling", result),
+        ("deepseek/deepseek-chat", "response_format", "This response_format type is unavailable now", result),
+        ("anthropic/claude-sonnet-4-5", "output_format", "output_format.schema: not supported", used),
+    ):
+        with (
+            case(name),
+            Provider(BUSY, BUSY, says_it, checker=lambda body, a=field, b=words: b if a in body else None) as server,
+        ):
+            first, second = (play(server, name, retry=RETRY, result_model=Parcel) for _ in range(2))
+            assert [run.output for run in (first, second)] == ['{"order":3}'] * 2, (first.error, second.error)
+            assert (len(server.requests), len(server.refused)) == (4, 1)
+        calls = [entry for entry in journal_of(first) if entry.kind == "llm.call"]
+        assert [entry.request["result_by"] for entry in calls] == ["schema", "tool"]

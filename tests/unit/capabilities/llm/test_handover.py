@@ -1,0 +1,131 @@
+"""A conversation goes on with another family of models in the middle of a turn, and comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ravi_django import register, submit
+from ravi_django.agents import ReActAgent
+from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.capabilities.llm.loading import load_litellm
+from ravi_django.kernel import RetryPolicy
+from ravi_django.kernel.content import ImageBlock, TextBlock
+from ravi_django.testing import run_until_idle
+from tests.support.providers import (
+    Checker,
+    Document,
+    Line,
+    Provider,
+    answer,
+    call_piece,
+    check_claude,
+    check_responses,
+    chunk,
+    claude,
+    responses,
+    says,
+)
+from tests.support.providers.chat import check_chat
+from tests.support.providers.gemini import call, check_gemini, gemini
+from tests.support.providers.mistral import check_mistral
+from tests.unit.capabilities.llm.conftest import echo
+from tests.unit.capabilities.llm.test_families import LONG
+from tests.unit.capabilities.llm.test_gemini import PNG, SIGNATURE, chart
+from tests.unit.capabilities.llm.test_responses import Parcel, fc, msg, rs
+from tests.unit.capabilities.llm.test_stream_kinds import TEXT, thought, use
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:Accessing the 'model_(computed_)?fields' attribute"),  # litellm's own types
+]
+RESULT = '{"order": 3}'
+BUSY = Document({"error": {"type": "overloaded_error", "message": "later"}}, 503)
+
+
+@dataclass(frozen=True)
+class Family:
+    model: str
+    calls: list[Line]  # an answer with thoughts, words and two calls
+    result: list[Line]  # the typed result
+    checker: Checker
+    secret: str = ""  # what this family alone sees again
+
+    def at(self, server: Provider) -> Any:
+        base = server.url if self.model.startswith(("anthropic", "gemini")) else f"{server.url}/v1"
+        options = {"dialect": "responses"} if self.model == "openai/gpt-5" else {}
+        policy = RetryPolicy(max_attempts=1)
+        return LLMFactory(self.model, "a-key-of-the-test", api_base=base, retry=policy, **options).build()
+
+
+def chat(*pieces: Line, ids: tuple[str, str]) -> list[Line]:
+    first = call_piece(0, ids[0], name="echo", arguments='{ "text":"a"}')
+    second = call_piece(1, ids[1], name="chart", arguments="")
+    return answer(*pieces, chunk({"content": "I look."}), first, second, reason="tool_calls")
+
+
+BLOCKS = [thought("1"), TEXT, use("toolu_1"), thought("2"), {**use("toolu_2"), "name": "chart", "input": {}}]
+ITEMS = [rs("1", "Hm."), fc("a"), rs("2"), {**fc("b"), "name": "chart", "arguments": "{}"}]
+PARTS = [call("echo", SIGNATURE, text="g"), call("chart")]
+FAMILIES = {
+    "chat": Family("openai/gpt-4o", chat(ids=("call_o1", LONG)), says(RESULT), check_chat()),
+    "responses": Family(
+        "openai/gpt-5", responses(*ITEMS), responses(msg(RESULT)), check_responses(ITEMS), "sealed-1"
+    ),
+    "claude": Family(
+        "anthropic/claude-sonnet-4-5",
+        claude(*BLOCKS, reason="tool_use"),
+        claude({"type": "text", "text": RESULT}),
+        check_claude([BLOCKS]),
+        "signed 1",
+    ),
+    "gemini": Family(
+        "gemini/gemini-3-pro-preview",
+        gemini({"text": "Hm.", "thought": True}, {"text": "I look."}, *PARTS),
+        gemini({"text": RESULT}),
+        check_gemini(PARTS),
+        SIGNATURE,
+    ),
+    "mistral": Family(
+        "mistral/mistral-large-latest",
+        chat(chunk({"content": [{"type": "thinking", "thinking": "Hm."}]}), ids=("D681PevKs", "E681PevKs")),
+        says(RESULT),
+        check_mistral,
+    ),
+    "deepseek": Family(
+        "deepseek/deepseek-reasoner",
+        chat(chunk({"reasoning_content": "Thought of DeepSeek."}), ids=("call_0_f3", "call_1_f3")),
+        says(RESULT),
+        check_chat(thinks=True, images=False),
+        "Thought of DeepSeek.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), list(permutations(FAMILIES, 2)))
+def test_each_family_continues_the_turn_of_each_other(first: str, second: str, settings: Any) -> None:
+    """Calls of the first model, then of the second, which also ends the turn; a message to each of both afterwards."""
+    settings.RAVI = {**settings.RAVI, "ENGINE": None}
+    load_litellm()
+    one, two = FAMILIES[first], FAMILIES[second]
+    with (
+        Provider(one.calls, BUSY, BUSY, one.result, checker=one.checker) as here,
+        Provider(two.calls, two.result, checker=two.checker) as there,
+    ):
+        models = one.at(here), two.at(there)
+        chain = LLMFactory(one.model, "a-key-of-the-test", fallbacks=[models[1]]).build()
+        chain.models = models
+        session = None
+        for model in (chain, *models):
+            agent = ReActAgent("handover", model=model, tools=[echo, chart], result_model=Parcel)
+            run = submit(register(agent, replace=True), [ImageBlock(data=PNG), TextBlock(text="look")], session=session)
+            run_until_idle()
+            run.refresh_from_db()
+            assert (run.output, here.refused, there.refused) == ('{"order":3}', [], []), run.error
+            session = run.session_id
+    assert [len(here.requests), len(there.requests)] == [4, 3]
+    for own, other, secret in ((here, there, one.secret), (there, here, two.secret)):
+        assert secret in str(own.requests[-1]) and (not secret or secret not in str(other.requests))
