@@ -74,7 +74,7 @@ def test_bad_usage_ends_with_2_and_writes_nothing() -> None:
         (["react/nobody", "hi"], "no agent is registered as 'react/nobody'"),
         (["nonsense", "hi"], "nonsense"),
         (["react/assistant", "  "], "must not be empty"),
-        (["react/assistant", "hi", "--session", "17"], "a session's id is a UUID"),
+        (["react/assistant", "hi", "--session", "n" * 201], "the name of a conversation"),
         (["react/assistant", "hi", "--session", str(uuid4())], "there is no session"),
         (["react/assistant", "hi", "--user", "nobody"], "there is no user 'nobody'"),
     ):
@@ -90,9 +90,9 @@ def test_a_session_goes_on_and_belongs_to_its_owner(sqlite_site) -> None:
         "from django.contrib.auth import get_user_model as users\n"
         "for name in ('olga', 'stranger'): users().objects.get_or_create(username=name)"
     )
-    first = json.loads(
-        sqlite_site.manage("ravi_run", "react/assistant", "hello", "--user", "olga", "--json").stdout.splitlines()[-1]
-    )
+    named = ("--user", "olga", "--session", "her letters")
+    done = sqlite_site.manage("ravi_run", "react/assistant", "hello", *named, "--json")
+    first = json.loads(done.stdout.splitlines()[-1])
 
     again = sqlite_site.manage("ravi_run", "react/assistant", "hello again", "--session", first["session"], "--json")
     stranger = sqlite_site.manage(

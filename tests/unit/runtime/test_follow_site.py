@@ -70,7 +70,7 @@ BAD = {
     "agent": ["code", "test/ü", None],
     "topic": ["a/b/c/d", "", None],
     "tenant": ["t" * 101],
-    "session": ["nonsense"],
+    "session": ["n" * 201],
     "every_s": [-1, 1.5, 366 * 24 * 3600 + 1],
     "metadata": [[], {"a": "\0"}],
 }

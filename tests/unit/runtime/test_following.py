@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.db import DataError
 from rest_framework.test import APIClient
 
-from ravi_django import answer, register, signal, submit, tool
+from ravi_django import answer, asignal, register, signal, submit, tool
 from ravi_django.agents import OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_django.kernel import (
     AgentId,
@@ -166,15 +166,16 @@ def test_a_lasting_error_of_the_database_is_raised_at_once(monkeypatch: pytest.M
         next(finished(ReActAgent("odd", model=ScriptedModel("hello"))).events())
 
 
-def test_a_runtime_cancels_what_it_follows() -> None:
+def test_a_runtime_cancels_what_it_follows_and_names_a_wrong_id() -> None:
     async def story(ctx: Any, inbox: Any) -> None:
         await ctx.sleep(3600)
 
     async def follow() -> str | None:
         async with world.Runtime() as rt:
-            for unknown in (world.uuid7(), "nonsense"):
-                with pytest.raises(NotFoundError, match=f"there is no run {unknown}"):
-                    await rt.cancel(unknown)
+            for unknown in (world.uuid7(), "nonsense", None):
+                for call in (rt.cancel, rt.result, lambda run: anext(rt.events(run)), lambda run: asignal(run, "go")):
+                    with pytest.raises(NotFoundError, match=f"there is no run '?{unknown}"):
+                        await call(unknown)
             async for event in rt.stream(code(story), "hi"):
                 if isinstance(event, AgentProgress) and event.step == AgentStep.PAUSED:
                     await rt.cancel(event.run_id or "")

@@ -489,7 +489,7 @@ BAD = {
     "budget": [{"budget": {"max_turns": -1}}],
     "metadata": [{"metadata": [1]}, {"metadata": {"tick": 1}}],
     "tenant": [{"tenant": "x" * 101}],
-    "session": [{"session": "nonsense"}],
+    "session": [{"session": "n" * 201}],
     "input": [{"input": words} for words in (" ", ["a list"], "x" * 300_000)],
 }
 

@@ -8,11 +8,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import transaction
+from rest_framework.test import APIClient
 
-from ravi_django import submit
+from ravi_django import follow, schedule, submit, unfollow
 from ravi_django.agents import ReActAgent, load_session_memory, rebuild_agent
 from ravi_django.agents.context import ContextConfig, DjangoHistoryProvider, InMemoryHistoryProvider
-from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, IdempotencyMismatchError, Message
+from ravi_django.kernel import AgentId, AgentNotFoundError, ChatMessage, ChatPayload, IdempotencyMismatchError, Message
 from ravi_django.models import Run, Session
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.support import world
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def model():
     found = ScriptedModel("ok")
-    world.register(ReActAgent("talker", model=found, context=ContextConfig(DjangoHistoryProvider())))
+    agent = ReActAgent("talker", model=found, context=ContextConfig(DjangoHistoryProvider()))
+    world.register(agent, access="authenticated")
     return found
 
 
@@ -45,6 +47,27 @@ def say(text, **options):
 def linked(word, text="hi"):
     payload = ChatPayload(message=ChatMessage.of("user", text))
     return Message(target=AgentId("react", "talker"), payload=payload, correlation_id=word)
+
+
+def test_schedules_and_follows_take_names_too(ann):
+    tick = schedule("react/talker", "hi", name="tick", every=3600, session="case 7b", user=ann)
+    assert (tick.session_id, tick.session.agent) == (say("one", session="case 7b", user=ann), "react/talker")
+    followed = [follow("react/talker", "news/x", session="case 8", user=ann) for _ in range(2)]
+    assert [(row.session_id, is_new) for row, is_new in followed] == [
+        (say("x", session="case 8", user=ann), True),
+        (followed[0][0].session_id, False),
+    ]
+    assert unfollow("react/talker", "news/x", session="case 8", user=ann)
+    assert not unfollow("react/talker", "news/x", session="case 9", user=ann)
+    with pytest.raises(AgentNotFoundError):
+        follow("react/nobody", "news/x", session="case 9", user=ann)
+    assert not Session.objects.filter(name="case 9").exists()
+    client = APIClient()
+    client.force_authenticate(ann)
+    body = {"agent": "react/talker", "topic": "news/x", "session": "case 8"}
+    made = client.post("/ravi/follows/", body, format="json")
+    assert (made.status_code, made.json()["session"]) == (201, str(followed[0][0].session_id))
+    assert client.delete("/ravi/follows/", body, format="json").status_code == 204
 
 
 @pytest.mark.sqlite
