@@ -26,7 +26,10 @@ _REFUSALS = (FinishReason.FILTER, FinishReason.REFUSAL)
 
 
 def said(messages: Sequence[ChatMessage]) -> str:
-    """What the model has said since the last message of a user, or ""."""
+    """What the model has said since the last message of a user, or "": its last answer, with all that it paused in."""
+    answer = [message.text for message in takewhile(lambda message: message.role is Role.ASSISTANT, reversed(messages))]
+    if text := "\n".join(part for part in reversed(answer) if part.strip()):
+        return text
     return final_text(list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))[::-1])
 
 

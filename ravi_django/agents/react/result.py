@@ -242,7 +242,7 @@ def _bounded(words: str) -> str:
 _TAG = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection)"  # servers without a reasoning parser
 _BEGIN = re.compile(rf"<{_TAG}>|◁think▷|\[THINK\]|<\|channel\|>(?!final)", re.IGNORECASE)
 _END = re.compile(rf"</{_TAG}>|◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>", re.IGNORECASE)
-_FENCE = re.compile(r"(?:```|~~~)(?:[a-zA-Z]\w*)?(?:[^\n{\[]{0,80}\n)?(.*?)(?:```|~~~)", re.DOTALL)
+_FENCE = re.compile(r"(?:```|~~~)(?:[a-zA-Z]\w*+)?(?:[^\n{\[]{0,80}\n)?(.*?)(?:```|~~~)", re.DOTALL)
 _FENCES = 20  # that are read
 _AROUND = frozenset({"name", "type", "title", "required", "description", "$schema", "additionalProperties"})
 

@@ -25,6 +25,7 @@ from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY, is_too_deep
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | StreamAlive
 
+_PIECES = ("text", "summary", "data")  # of a detail of reasoning, which come in pieces
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")  # what every provider but Mistral accepts
 _HALF = re.compile("[\ud800-\udbff]$")
 
@@ -58,6 +59,8 @@ class Call:
 
     @property
     def is_whole(self) -> bool:
+        if not self.arguments.rstrip().endswith("}"):
+            return False
         try:
             return isinstance(json.loads(self.arguments), dict)
         except (ValueError, RecursionError):
@@ -156,7 +159,12 @@ class ResponseCollector:
             kept |= {"extra": call.extra, "server": self._server}
         if call.item:
             kept["item"] = call.item
-        if call.is_whole and call.arguments != turns.arguments_text(arguments):  # a broken text would be refused
+        # A broken text would be refused.
+        if (
+            INVALID_ARGUMENTS_KEY not in arguments
+            and call.is_whole
+            and call.arguments != turns.arguments_text(arguments)
+        ):
             kept["arguments"] = call.arguments
         origin = storable({**self._origin, **kept}) if kept and self._origin else None
         return ToolUseBlock(tool_name=storable(call.name).strip(), arguments=arguments, call_id=call_id, origin=origin)
@@ -219,10 +227,25 @@ class ResponseCollector:
 
     def _add_details(self, details: Iterable[Any]) -> None:
         """OpenRouter's form of reasoning, which it wants to see again."""
-        part = self._parts[-1] if self._parts else None
-        if not isinstance(part, dict) or part.get("type") != "reasoning_details":
+        part = next((part for part in self._reasoning() if isinstance(part, dict)), None)
+        if part is None:
             self._parts.append(part := {"type": "reasoning_details", "details": []})
-        part["details"] += [dict(detail) for detail in details if isinstance(detail, dict)]
+        kept = part["details"]
+        for detail in details:
+            if not isinstance(detail, dict):
+                continue
+            if kept and all(kept[-1].get(name) == detail.get(name) for name in ("type", "index", "id")):
+                texts = {name: kept[-1].get(name, "") + detail[name] for name in _PIECES if detail.get(name)}
+                kept[-1] |= {name: value for name, value in detail.items() if value is not None} | texts
+            else:
+                kept.append(dict(detail))
+
+    def _reasoning(self) -> Iterator[Any]:
+        """The parts at the end that hold one thought: OpenRouter sends its text in two forms, in each piece."""
+        for part in reversed(self._parts[-2:]):
+            if not (isinstance(part, Thought) or (isinstance(part, dict) and part["type"] == "reasoning_details")):
+                return
+            yield part
 
     def _add_server_work(self, fields: Any) -> None:
         """What Claude's server has searched or run, which litellm repeats from the beginning in each piece."""
@@ -237,8 +260,8 @@ class ResponseCollector:
 
     def _thought(self) -> Thought:
         # A signature ends a thought.
-        thought: Thought = self._last(Thought)
-        if thought.signature is not None:
+        thought = next((part for part in self._reasoning() if isinstance(part, Thought)), None)
+        if thought is None or thought.signature is not None:
             self._parts.append(thought := Thought())
         return thought
 

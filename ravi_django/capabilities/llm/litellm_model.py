@@ -206,7 +206,7 @@ class LiteLLMModel:
         collector: ResponseCollector,
     ) -> AsyncIterator[Any]:
         form = self._form_of(litellm)
-        call = litellm.aresponses if form.endpoint else litellm.acompletion
+        call = partial(life.opened, litellm.aresponses if form.endpoint else litellm.acompletion)
         build = partial(self._request, litellm, options=options, meta=meta)
         try:
             stream = await call(**build(form, messages))
@@ -231,10 +231,11 @@ class LiteLLMModel:
         elif is_fetch_error(error):
             again = build(replace(form, addresses="none"), messages)
         elif is_reasoning_error(error):
-            if "summar" in str(error):  # some accounts have to be verified for it
-                self._has_summary = False
-            again = build(form, [turns.unsigned(message) for message in messages])
-            if again != before:
+            self._has_summary = self._has_summary and "summar" not in str(
+                error
+            )  # some accounts must be verified for it
+            again = build(form, messages)
+            if again == before:
                 again = build(form, [turns.unsigned(message) for message in messages], thinks=False)
         else:
             return None

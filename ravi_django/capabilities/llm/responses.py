@@ -92,7 +92,7 @@ def _convert(message: ChatMessage, form: Form) -> list[Item]:
 def _answer(message: ChatMessage, form: Form) -> list[Item]:
     """The answer in its order. Reasoning that led to nothing is left out: the server refuses it."""
     items: list[Item] = []
-    name = message.name
+    name = turns.speaker(message)
     for block in message.content:
         origin = getattr(block, "origin", None) or {}
         is_ours = (origin.get("family"), origin.get("endpoint")) == (form.family, form.endpoint)
@@ -105,7 +105,7 @@ def _answer(message: ChatMessage, form: Form) -> list[Item]:
                 kept = {name: origin[name] for name in ("id", "summary") if origin[name] is not None}
                 items.append({"type": "reasoning", **kept, "encrypted_content": block.signature})
         elif text := readable(block):
-            text, name = f"{name}:\n{text}" if name else text, None  # items have no name of an agent
+            text, name = f"{name}:\n{text}" if name else text, ""  # items have no name of an agent
             items.append(_message("assistant", [{"type": "output_text", "text": text}]))
     while items and items[-1]["type"] == "reasoning":
         items.pop()

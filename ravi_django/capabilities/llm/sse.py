@@ -44,10 +44,11 @@ async def chunks(response: Any) -> AsyncIterator[dict[str, Any]]:
                 piece = ""
                 yield _chunk(response, chunk, is_error="error" in (name, event))
                 continue
-        elif not line:
-            _check_whole(response, piece)
         event = data if name == "event" else event if line else ""
-        yield ALIVE
+        if line:
+            yield ALIVE
+        else:
+            _check_whole(response, piece)
     _check_whole(response, piece)
     if document:
         body = "\n".join(document)
@@ -61,15 +62,24 @@ async def chunks(response: Any) -> AsyncIterator[dict[str, Any]]:
 
 async def _lines(response: Any) -> AsyncIterator[str]:
     """Lines end with LF, CRLF or CR alone: JSON may hold the other characters that Python takes for ends of lines."""
-    rest, mark = b"", codecs.BOM_UTF8
+    rest: list[bytes] = []
+    size, half, mark = 0, False, codecs.BOM_UTF8
     async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        _check_size(len(rest))
+        rest.append(data)
+        size += len(data)
+        _check_size(size)
+        if not (half or b"\n" in data or b"\r" in data):
+            continue
+        read = b"".join(rest)
+        half = read[-1:] == b"\r"  # its LF may be in the next piece
+        *lines, last = (read[:-1] if half else read).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        rest = [last, b"\r"] if half else [last]
+        size = len(last)
         for line in lines:
             yield line.removeprefix(mark).decode(errors="replace")
             mark = b""
-    if rest:
-        yield rest.removeprefix(mark).decode(errors="replace")
+    if last_line := b"".join(rest).removesuffix(b"\r"):
+        yield last_line.removeprefix(mark).decode(errors="replace")
 
 
 def _check_size(size: int) -> None:

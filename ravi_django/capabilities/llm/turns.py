@@ -86,14 +86,19 @@ def assistant(message: ChatMessage, family: str, text_of: Text, server: str = ""
     text = text_of([block for block in message.content if not isinstance(block, ToolUseBlock)])
     if not calls and not text.strip():
         return []
-    if message.name and text and family != "openai":
-        text = f"{message.name}:\n{text}"
+    if (name := speaker(message)) and text and family != "openai":
+        text = f"{name}:\n{text}"
     turn: WireMessage = {"role": "assistant", "content": text or None}
     if family == "mistral" and calls and text:  # some of its models refuse both in one message
         return [turn, {"role": "assistant", "content": None, "tool_calls": calls}]
     if calls:
         turn["tool_calls"] = calls
     return [turn | _reasoning(message, family, has_calls=bool(calls))]
+
+
+def speaker(message: ChatMessage) -> str:
+    """The other agent whose answer it is. The library's own names of turns are no words."""
+    return message.name if message.name and not _NO_NAME.search(message.name) else ""
 
 
 def _in_order(message: ChatMessage, text_of: Text) -> list[WireMessage]:

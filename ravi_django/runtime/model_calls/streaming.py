@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ravi_django.agents.current import _task_shown
 from ravi_django.bytes_budget import process_bytes
@@ -59,7 +59,7 @@ async def stream(
     size, has_media = ctx.view_digest.costs(messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
     shown = _Shown(ctx.effects, path) if show else None
-    refusal: ModelError | None = None
+    refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
     async with process_bytes.holding(call.held(size)):
         while True:  # without the media that the model refuses: each later message would fail too
@@ -68,11 +68,12 @@ async def stream(
                 break
             except ModelError as error:
                 refusal, smaller = refusal or error, media.without_refused(call, error)
+                refused_by = moved[-1]["to"] if moved else refused_by
             if smaller is None:
                 raise refusal
             call = smaller
     if call.refused:
-        await ctx.effects.run_sync(media.remember, call, moved[-1]["to"] if moved else model.name)
+        await ctx.effects.run_sync(media.remember, call, refused_by)
     return response
 
 

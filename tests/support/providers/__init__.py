@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, Self
 
 Body = dict[str, Any]
-Line = str | float  # a piece of an event stream, or a pause in seconds
+Line = str | bytes | float  # a piece of an event stream, its raw bytes, or a pause in seconds
 Checker = Callable[[Body], str | None]  # why a provider refuses the request
 
 
@@ -84,7 +84,7 @@ class Provider:
                 if isinstance(line, float):
                     time.sleep(line)
                 else:
-                    handler.wfile.write(line.encode() + b"\n\n")
+                    handler.wfile.write(line if isinstance(line, bytes) else line.encode() + b"\n\n")
                     handler.wfile.flush()
         except OSError:  # the client has left
             return

@@ -134,7 +134,7 @@ def test_a_pause_of_claude_continues_with_the_same_blocks(play: Any) -> None:
     done = [results[1], {"type": "text", "text": "Found."}]
     with Provider(claude(*paused, reason="pause_turn"), claude(*done)) as server:
         run = play(server, "anthropic/claude-sonnet-4-5")
-        assert (run.output, echoed(run), len(server.requests)) == ("Found.", [], 2), run.error
+        assert (run.output, echoed(run), len(server.requests)) == ("I look.\nFound.", [], 2), run.error
         user, said = server.requests[1]["messages"]
         assert said["content"] == paused
         again = submit("react/streams", "more", session=run.session_id)
@@ -143,7 +143,7 @@ def test_a_pause_of_claude_continues_with_the_same_blocks(play: Any) -> None:
         assert server.requests[2]["messages"][:2] == [user, {"role": "assistant", "content": [*paused, *done]}]
     with Provider(claude(TEXT, search("a"), reason="pause_turn")) as server:
         run = play(server, "anthropic/claude-sonnet-4-5")
-        assert (run.output, len(server.requests)) == ("I look.", 4), run.error
+        assert (run.output, len(server.requests)) == ("\n".join(["I look."] * 4), 4), run.error
         submit("react/streams", "go on", session=run.session_id)
         run_until_idle()
         assert "server_tool_use" not in str(server.requests[4]["messages"]), "a call without a result ends a request"

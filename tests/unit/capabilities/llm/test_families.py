@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,15 +13,23 @@ from pydantic import BaseModel
 
 from ravi_django import register, submit, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.capabilities.llm import LLMFactory, close_clients
 from ravi_django.capabilities.llm.knowledge import family
 from ravi_django.capabilities.llm.litellm_model import LiteLLMModel
 from ravi_django.capabilities.llm.loading import load_litellm
-from ravi_django.kernel import RetryPolicy
+from ravi_django.kernel import (
+    ChatMessage,
+    GenerationOptions,
+    RetryPolicy,
+    RunMeta,
+    TextBlock,
+    ToolUseBlock,
+)
+from ravi_django.kernel.content import ToolResultBlock
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support.cases import case
 from tests.support.providers import Document, Provider, answer, call_piece, check_claude, claude, marked, says
-from tests.unit.capabilities.llm.conftest import echo
+from tests.unit.capabilities.llm.conftest import ONCE, echo
 from tests.unit.capabilities.llm.test_stream_kinds import TEXT, use
 
 pytestmark = [
@@ -100,6 +110,29 @@ def test_openai_is_told_which_requests_are_of_one_conversation(play: Any, monkey
             assert (len(keys), None not in keys) == (1, has_key)
     monkeypatch.delenv("OPENAI_BASE_URL")
     assert LiteLLMModel("gpt-4o")._is_openais()
+
+
+def test_a_turn_that_another_model_began_goes_on_without_thoughts() -> None:
+    """And what the library calls a turn is no word of it."""
+    model = partial(LLMFactory, "anthropic/claude-sonnet-4-5", "a-key-of-the-test", reasoning_effort="low", retry=ONCE)
+    messages = [
+        ChatMessage.of("user", "hi"),
+        ChatMessage(role="assistant", name="ravi.stopped", content=[TextBlock(text="Half an")]),
+        ChatMessage.of("user", "go on"),
+        ChatMessage(role="assistant", content=[ToolUseBlock(tool_name="echo", call_id="a")]),
+        ChatMessage(role="tool", content=[ToolResultBlock(call_id="a", content=[TextBlock(text="x")])]),
+    ]
+    words = "messages.3.content.0: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
+    with Provider(claude(TEXT), checker=lambda body: words if "thinking" in body else None) as server:
+        response = asyncio.run(answered(model(api_base=server.url).build(), messages))
+        assert (response.text, len(server.requests)) == ("I look.", 2)
+        assert server.requests[1]["messages"][1]["content"] == [{"type": "text", "text": "Half an"}]
+
+
+async def answered(model: Any, messages: list[ChatMessage]) -> Any:
+    *_, response = [event async for event in model.stream(messages, GenerationOptions(), RunMeta(run_id="r"))]
+    await close_clients()
+    return response
 
 
 def test_a_model_gets_no_schema_beside_tools_that_would_hide_them(play: Any) -> None:

@@ -99,6 +99,13 @@ def test_a_signature_that_is_refused_does_not_end_the_conversation() -> None:
     assert PLACEHOLDER in str(server.requests[2])
 
 
+def test_a_prompt_that_is_too_long_is_named_as_that() -> None:
+    words = "The input token count (9) exceeds the maximum number of tokens allowed (8)."
+    too_long = Document({"error": {"code": 400, "message": words, "status": "INVALID_ARGUMENT"}}, 400)
+    with Provider(too_long) as server:
+        assert ask(model_at(server)).error["type"] == "ContextWindowExceededError"
+
+
 def google(signature: str) -> Body:
     return {"extra_content": {"google": {"thought_signature": signature}}}
 

@@ -10,6 +10,7 @@ import pytest
 from ravi_django import register, submit
 from ravi_django.agents import ReActAgent
 from ravi_django.capabilities.llm import LLMFactory
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 from ravi_django.models import Run
 from ravi_django.testing import journal_of, run_until_idle
 from tests.support.cases import case
@@ -143,6 +144,16 @@ TEXTS: dict[str, tuple[Sequence[Any], str]] = {
     "a hundred equal pieces": ([*[chunk({"content": "-----"})] * 150, *answer()], "-" * 750),
     "a BOM": (["\ufeff" + chunk({"content": "hi"}), *answer()], "hi"),
     "CR alone": (["\r\r".join([chunk({"content": "hi"}), *map(str, answer())])], "hi"),
+    "CRLF in two pieces": (
+        [
+            b'data: {"choices":[{"delta":\r',
+            0.1,
+            b'\ndata: {"content":"hi"},"finish_reason":"stop"}]}\r\n\r\n',
+            USAGE,
+            DONE,
+        ],
+        "hi",
+    ),
     "a piece in several lines": (
         ['data: {"choices":[{"delta":\ndata: {"content":"hi"},\ndata: "finish_reason":"stop"}]}', USAGE, DONE],
         "hi",
@@ -165,6 +176,27 @@ def test_texts_are_read_in_any_pieces(play: Any) -> None:
     with case("a document"), Provider(Document(document)) as provider:
         run = play(provider)
         assert (run.output, run.input_tokens) == ("hi", 3)
+
+
+def test_openrouters_thoughts_are_kept_once_and_whole(play: Any) -> None:
+    thoughts = [
+        chunk({"reasoning": word, "reasoning_details": [{"type": "reasoning.text", "index": 0, "text": word}]})
+        for word in ("I ", "think.")
+    ]
+    asks = answer(*thoughts, call_piece(0, "a", name="echo", arguments='{"text": "x"}'), reason="tool_calls")
+    with Provider(asks, says("done")) as provider:
+        run = play(provider, "openrouter/anthropic/claude-sonnet-4.5")
+        assert run.output == "done", run.error
+        (said,) = (message for message in provider.requests[1]["messages"] if message["role"] == "assistant")
+    assert said["reasoning_details"] == [{"type": "reasoning.text", "index": 0, "text": "I think."}]
+
+
+def test_arguments_that_are_no_json_do_not_go_back_as_they_came(play: Any) -> None:
+    asks = answer(call_piece(0, "a", name="echo", arguments='{"text": NaN}'), reason="tool_calls")
+    with Provider(asks, says("done")) as provider:
+        assert play(provider).output == "done"
+        (said,) = (message for message in provider.requests[1]["messages"] if message["role"] == "assistant")
+    assert INVALID_ARGUMENTS_KEY in said["tool_calls"][0]["function"]["arguments"]
 
 
 def test_tokens_are_counted_wherever_the_server_has_them(play: Any) -> None:
