@@ -57,9 +57,9 @@ class Command(BaseCommand):
         self._transcript = Transcript(self._out, self._err)
         self._run: Run | None = None
         session, user = options["session"], user_named(options["user"], BAD_USAGE)
-        asked = {"session": session, "user": user or _owner(session)}
         try:
             specs.find_or_list(agent)
+            asked = {"session": session, "user": user or _owner(session)}
             if not (options["traceback"] or failures.runs_log.hasHandlers()):
                 failures.runs_log.addHandler(logging.NullHandler())  # the last line says it
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
