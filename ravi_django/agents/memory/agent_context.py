@@ -354,12 +354,12 @@ def _sharer(ctx: Any, agent_id: Address, turn: ChatMessage) -> str:
 
 
 def _shown_in(turns: Sequence[ChatMessage]) -> set[int]:
-    words = [place for place, turn in enumerate(turns) if turn.role is Role.USER]
-    persons = [msg for msg in getattr(_task_ctx.get(), "given", ()) if words and is_persons(msg)]
-    said = [message_to_chat(msg).content for msg in persons]
-    texts = (place for place, turn in enumerate(turns) if turn.role is Role.ASSISTANT and not makes_calls(turn))
-    answers = [place for place in texts if turns[place].text]
-    return {*(place for place in words if turns[place].content in said), *answers[-1:]}
+    of_users = [index for index, turn in enumerate(turns) if turn.role is Role.USER]
+    messages = [msg for msg in getattr(_task_ctx.get(), "given", ()) if of_users and is_persons(msg)]
+    contents = [message_to_chat(msg).content for msg in messages]
+    texts = (index for index, turn in enumerate(turns) if turn.role is Role.ASSISTANT and not makes_calls(turn))
+    answers = [index for index in texts if turns[index].text]
+    return {*(index for index in of_users if turns[index].content in contents), *answers[-1:]}
 
 
 async def drop_turns(cfg: ContextConfig, agent_id: Address, session_id: str, run_id: str) -> None:

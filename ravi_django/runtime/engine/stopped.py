@@ -32,15 +32,15 @@ def turns_of(agent: Any, effects: Effects) -> list[NewTurn]:
     if not Turn.objects.filter(run=run).exists():
         turns[:0] = [(message_to_chat(message), is_persons(message)) for _, message in effects.inbox[:1]]
     is_root = run.parent_id is None
-    return [NewTurn(run.session_id, str(agent.id), turn, shared=told and is_root) for turn, told in turns]
+    return [NewTurn(run.session_id, str(agent.id), turn, shared=is_shared and is_root) for turn, is_shared in turns]
 
 
 def _shown(effects: Effects) -> str:
     """The text of the last answer that began, unless it was recorded."""
     run, text, last, after = effects.lease.run, "", ("", ""), 0
-    while found := get_buffer().read(str(run.tree_id), after, PAGE):
-        after = found[-1]["seq"]
-        for frame in found:
+    while frames := get_buffer().read(str(run.tree_id), after, PAGE):
+        after = frames[-1]["seq"]
+        for frame in frames:
             if frame["run"] == str(run.id) and frame["type"] == "text.delta":
                 answer = frame["call"], frame["attempt"]
                 text, last = (text if answer == last else "") + frame["text"], answer

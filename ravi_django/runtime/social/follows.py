@@ -60,13 +60,13 @@ def add(
     metadata: Mapping[str, Any] | None,
 ) -> tuple[Follow, bool]:
     """`follow`, where None leaves `every_s` as it is, and 0 changes it."""
-    own = conversation_of(session, owner_of(user), tenant_of(tenant))
-    row = _row(agent, topic, user, tenant, own)
+    conversation = conversation_of(session, owner_of(user), tenant_of(tenant))
+    row = _row(agent, topic, user, tenant, conversation)
     row.every_s, row.metadata = check_whole("every_s", seconds_of(every_s) or 0, 0, MAX_EVERY_S), metadata_of(metadata)
     found = specs.find(row.agent)
     found.check_variables(row.metadata)
     access.check_follow(owner_of(user), found, topic_of(topic))
-    if (stored := sessions.stored(own, row.agent)) is not own:
+    if (stored := sessions.stored(conversation, row.agent)) is not conversation:
         return add(agent, topic, user=user, tenant=tenant, session=stored, every_s=every_s, metadata=metadata)
     return follow_rows.add_follow(row, metadata=metadata is not None, every_s=every_s is not None)
 
@@ -97,11 +97,11 @@ def followers(
 
 def _row(agent: Any, topic: Any, user: Any, tenant: str, session: Session | UUID | str | None) -> Follow:
     address, owner = str(address_of(agent)), owner_of(user)
-    own = conversation_of(session, owner, tenant_of(tenant))
-    if own is not None and own.tenant and tenant and tenant != own.tenant:
-        raise InvalidInputError(f"session {own.id} is of another tenant than {tenant!r}", field="session")
-    place = tenant_of(tenant) or (own.tenant if own else "")
-    session_id = own.id if own else None
+    conversation = conversation_of(session, owner, tenant_of(tenant))
+    if conversation is not None and conversation.tenant and tenant and tenant != conversation.tenant:
+        raise InvalidInputError(f"session {conversation.id} is of another tenant than {tenant!r}", field="session")
+    place = tenant_of(tenant) or (conversation.tenant if conversation else "")
+    session_id = conversation.id if conversation else None
     owner_id = None if owner is None else owner.pk
     return row_of(address, topic_of(topic), owner_id, place, session_id=session_id, home_id=session_id)
 
