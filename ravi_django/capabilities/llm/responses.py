@@ -16,6 +16,7 @@ from ravi_django.kernel.chat import ChatMessage, Role
 from ravi_django.kernel.content import ContentBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from ravi_django.kernel.llm import FinishReason
 from ravi_django.kernel.messages import StreamAlive, ToolCallDelta
+from ravi_django.kernel.tools import INVALID_ARGUMENTS_KEY
 
 Item = dict[str, Any]
 
@@ -90,7 +91,8 @@ def _convert(message: ChatMessage, form: Form) -> list[Item]:
 
 
 def _answer(message: ChatMessage, form: Form) -> list[Item]:
-    """The answer in its order. Reasoning that led to nothing is left out: the server refuses it."""
+    """The answer in its order. Reasoning that led to nothing is left out, or to a call whose broken arguments do not go
+    back: the server refuses it."""
     items: list[Item] = []
     name = turns.speaker(message)
     for block in message.content:
@@ -98,7 +100,10 @@ def _answer(message: ChatMessage, form: Form) -> list[Item]:
         is_ours = (origin.get("family"), origin.get("endpoint")) == (form.family, form.endpoint)
         if isinstance(block, ToolUseBlock):
             call = {"call_id": turns.id_for(form.family, block.call_id, origin), **turns.function(block, form.family)}
-            call |= {"id": origin["item"]} if is_ours and 0 < len(origin.get("item", "")) <= _MAX_ID else {}
+            if INVALID_ARGUMENTS_KEY in block.arguments:
+                _drop_last_reasoning(items)
+            elif is_ours and 0 < len(origin.get("item", "")) <= _MAX_ID:
+                call["id"] = origin["item"]
             items.append({"type": "function_call", **call})
         elif isinstance(block, ThinkingBlock):
             if is_ours and block.signature:
@@ -107,9 +112,13 @@ def _answer(message: ChatMessage, form: Form) -> list[Item]:
         elif text := readable(block):
             text, name = f"{name}:\n{text}" if name else text, ""  # items have no name of an agent
             items.append(_message("assistant", [{"type": "output_text", "text": text}]))
+    _drop_last_reasoning(items)
+    return items
+
+
+def _drop_last_reasoning(items: list[Item]) -> None:
     while items and items[-1]["type"] == "reasoning":
         items.pop()
-    return items
 
 
 def _message(role: str, parts: Sequence[Item]) -> Item:

@@ -131,11 +131,13 @@ class Story:
 
 
 THOUGHT_AT_ITS_END = Turn(0, 0, "claude", [Say((("call", "echo", "", '{"text": "x"}'),)), Say((("thought",),))], None)
+BROKEN_CALL = Turn(0, 0, "responses", [Say((("thought",), ("call", "echo", "", '{"text": "cut')))], None)
 cases = given(st.integers(0, len(PIPELINES) - 1), st.booleans(), stories)
 
 
 @cases
 @example(0, False, [THOUGHT_AT_ITS_END])
+@example(0, False, [BROKEN_CALL])
 @settings(max_examples=HISTORIES // 2)  # a conversation has one for each of its two agents
 def test_each_request_is_accepted(pipeline: int, typed: bool, turns: list[Turn]) -> None:
     with FakeClock() as clock:
