@@ -53,6 +53,8 @@ def say_claude(say: Say, said: list[Any], number: Iterator[int]) -> list[Line]:
     blocks: list[Body] = []
     for part in say.parts:
         match part:
+            case ("text", text) if blocks and blocks[-1]["type"] == "text":  # Claude sends no two texts in a row
+                blocks[-1]["text"] += text
             case ("text", text):
                 blocks.append({"type": "text", "text": text})
             case ("thought",):
