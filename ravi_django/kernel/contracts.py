@@ -230,6 +230,10 @@ class RunContext(Protocol):
         """Wait for a signal of this name, or take an earlier one: its payload, `{}` without one. None when `until` came
         first or `timeout` (seconds or a timedelta) has passed, or with `or_message` a message for `receive`."""
 
+    def stay_awake(self) -> AbstractContextManager[None]:
+        """Around what your code waits for itself (a lock, a thread, `asyncio.sleep`) beside a wait of `ctx` in another
+        task: `with ctx.stay_awake(): ...`. The run is not suspended meanwhile."""
+
     async def receive(self) -> list[Message]:
         """The messages since those that the code got, oldest first; empty without any. It does not wait. Its messages
         count as seen: they are no next inbox of `run`.

@@ -90,7 +90,7 @@ runtime.lease.effects: EFFECTS_REPEAT_S=REPEAT_S LATE_S
 runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_after leases_load=load load_with_facts
     some_after
 runtime.lease.backoff: delay_s
-runtime.lease.gate: gate_datetime=datetime FOREIGN_S GATE_LOOK_S=LOOK_S NotDue TooManyRequests
+runtime.lease.gate: gate_datetime=datetime NotDue TEST_GRACE_S TooManyRequests
 runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_remembered read_window
 runtime.lease.inbox: receive=record_received told_of
 runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope

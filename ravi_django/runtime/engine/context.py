@@ -6,6 +6,7 @@ import hashlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -144,6 +145,9 @@ class DurableContext(RunState):
         or_message: bool = False,
     ) -> Any:
         return await waits.sleep_until_signal(self, name, until, timeout, or_message=or_message)
+
+    def stay_awake(self) -> AbstractContextManager[None]:
+        return self.effects.busy()
 
     async def receive(self) -> list[Message]:
         """The messages that arrived after those that the code was given. Does not wait."""

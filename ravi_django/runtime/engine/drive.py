@@ -87,6 +87,7 @@ class Driver:
     name: str
     loop: asyncio.AbstractEventLoop
     draining: bool
+    in_test: bool
     appender: Appender
     database: DatabaseThreads
     publisher: Publisher
@@ -199,6 +200,7 @@ class Driver:
             wake=self.wake,
             facts=facts,
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
+            in_test=self.in_test,
         )
         effects.tell_paused = self.tell_paused
         active = self.active[lease.run_id] = Active(lease, effects)

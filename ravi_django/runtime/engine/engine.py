@@ -58,6 +58,7 @@ class Engine(Driver):
         self.appender = appender or Appender(DatabaseThreads(int(conf.DB_THREADS)))
         self.database = self.appender.database
         self._owns_database = appender is None
+        self.in_test = appender is not None
         self.publisher = Publisher()
         self._leases: set[asyncio.Task[Any]] = set()
         self._hinted: dict[UUID, bool] = {}  # hinted runs whose claims are to come, and whether they were hinted since

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +36,8 @@ from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools import uncertain
+
+log = logging.getLogger("ravi.engine")
 
 _ENDS = (SuspendInterrupt, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)  # of the lease or the process
 
@@ -110,6 +113,10 @@ class Story:
         left = [task for task in self.effects.branches.others if not task.done()]
         for task in left:
             task.cancel()
+        if left and self.effects.stop is not None and self.effects.stop.kind is Stop.Kind.SUSPEND:
+            cut = ", ".join(sorted({str(getattr(task.get_coro(), "__qualname__", task)) for task in left}))
+            message = "run %s was suspended while its code waited for something that is no call of ctx: %s"
+            log.info(message, self.effects.lease.run_id, cut, extra={"action": "run.cut"})
         while left and self.effects.repeats and not self.effects.gives_up:
             await asyncio.wait(left, timeout=1)  # effects that have happened are recorded first
         if left:

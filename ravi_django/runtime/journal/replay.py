@@ -100,6 +100,15 @@ class Journal:
         """Of the next recorded result, while some are left."""
         return self._order[self._next]
 
+    @property
+    def patience_s(self) -> float:
+        """Until the next result counts as one that nobody asks for: the code may wait for something else first, as long
+        as it did in the first execution."""
+        row = self._by_seq(self.next_seq)
+        before = max((other.finished_at for other in self._results.values() if other.seq < row.seq), default=None)
+        waited = 0.0 if before is None else (row.started_at - before).total_seconds()
+        return self.stall_s + min(max(waited, 0.0), 100 * self.stall_s)
+
     def find(self, path: str) -> Recorded | None:
         return self._results.get(path)
 

@@ -59,8 +59,9 @@ class Effects(Gate):
         wake: Callable[[Iterable[UUID]], None],
         facts: Facts,
         noted: set[str],
+        in_test: bool = False,
     ) -> None:
-        super().__init__(lease, journal, facts)
+        super().__init__(lease, journal, facts, in_test=in_test)
         self.appender = appender
         self.threads = appender.database
         self.database = CodeThreads(self.threads, self.busy)

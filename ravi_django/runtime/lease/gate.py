@@ -36,8 +36,9 @@ from ravi_django.runtime.lease.paths import Branches, Parked, inside as _inside
 log = logging.getLogger("ravi.gate")
 
 UNWIND_S = 1.0  # for the agent's main task to end after an unwinding has started
-LOOK_S = 1.0  # between two checks of code that waits for something outside of the run
-FOREIGN_S = 10.0  # after so long in one line, a warning is logged
+LOOK_S = 1.0  # between two checks of code that neither goes on nor may be suspended yet
+GRACE_S = 1.0  # before a run with several tasks is suspended: one of them may wait for something that is no call of ctx
+TEST_GRACE_S = 0.01  # the same in an engine of `ravi_django.testing`
 
 
 class NotRenewed(LeaseLostError):
@@ -104,7 +105,7 @@ class Wait:
 
 
 class Gate:
-    def __init__(self, lease: Lease, journal: Journal, facts: Facts) -> None:
+    def __init__(self, lease: Lease, journal: Journal, facts: Facts, *, in_test: bool = False) -> None:
         self.lease = lease
         self.journal = journal
         self.facts = facts
@@ -122,7 +123,8 @@ class Gate:
         self._alarm: asyncio.TimerHandle | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._same: tuple[object, float] = (None, 0.0)  # the reason that the run cannot suspend, and since when
-        self._named: set[str] = set()  # lines of code with a foreign wait that were logged
+        self._grace_s = TEST_GRACE_S if in_test else GRACE_S
+        self._moves = 0  # of the code, as far as it calls ctx
         self.branches = Branches(self._at_rest)
         self.turnstile = Turnstile(lease.run.next_seq, journal, self.branches)
         journal.alone = lambda: self.branches.alone
@@ -305,6 +307,7 @@ class Gate:
         return not self.repeats and self._open <= {effect for one in waiting for effect in one.inside}
 
     def _moved(self) -> None:
+        self._moves += 1
         if self.stop is not None and self._parked and self._all_wait(self._parked):
             asyncio.get_running_loop().call_soon(self._unwind)
         if self._parked or self.turnstile.waiting:
@@ -321,16 +324,11 @@ class Gate:
             return
         elif self.stop is not None:
             self._give_up_turns()
-        elif (line := self.branches.outside(waiting, self._open)) is not None:
-            if self._lasts(line, FOREIGN_S) and line not in self._named:
-                self._named.add(line)
-                words = "run %s is kept in memory by a wait that is no call of ctx: %s"
-                log.warning(words, self.lease.run_id, line, extra={"action": "run.foreign_wait"})
         elif self.journal.replaying:  # no call asks for the next result
-            if self._lasts(self.journal.next_seq, self.journal.stall_s) and not self.journal.pass_next():
+            if self._lasts(self.journal.next_seq, self.journal.patience_s) and not self.journal.pass_next():
                 self._stop_with(Stop(Stop.Kind.BLOCK, self.journal.stalled()))
                 self._give_up_turns()
-        elif not self.turnstile.waiting:
+        elif not self.turnstile.waiting and (self.branches.alone or self._lasts(self._moves, self._grace_s)):
             self._stop_with(Stop(Stop.Kind.SUSPEND))
 
     def _give_up_turns(self) -> None:

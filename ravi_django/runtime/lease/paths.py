@@ -10,13 +10,9 @@ callback ready: the code has then done everything that follows from the last res
 from __future__ import annotations
 
 import asyncio
-import gc
-import sysconfig
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Set
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -135,9 +131,6 @@ def install(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
 TURNS = 100  # of a loop without a visible ready queue (uvloop): after so many the code counts as at rest
 SPIN_TURNS = 10_000  # after so many, code that polls with `sleep(0)` no longer delays results
 
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib"))
-_SYNCHRONIZERS = ("asyncio.locks", "asyncio.queues", "asyncio.taskgroups", "asyncio.tasks")
-
 inside: ContextVar[tuple[object, ...]] = ContextVar("ravi_inside", default=())  # the open effects around this code
 _asking: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Branches, None]] = WeakKeyDictionary()
 
@@ -159,16 +152,16 @@ class Branches:
 
     def __init__(self, on_rest: Callable[[bool], None]) -> None:
         self.main: asyncio.Task[Any] | None = None
-        self.others: dict[asyncio.Task[Any], Set[object]] = {}  # made by the code, with the open effects around each
+        self.others: set[asyncio.Task[Any]] = set()  # made by the code
         self._on_rest = on_rest
         self._turns = 0  # of the loop since `ask`
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        self.others[task] = {*inside.get()}
+        self.others.add(task)
         task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[Any]) -> None:
-        del self.others[task]
+        self.others.remove(task)
         if not task.cancelled() and isinstance(task._exception, SuspendInterrupt):
             task.exception()  # the lease ended: asyncio need not log the error of a task that is not awaited
 
@@ -193,23 +186,6 @@ class Branches:
             _asking[loop] = {}
             loop.call_soon(_look, loop, context=Context())
         _asking[loop][self] = None
-
-    def outside(self, parked: Iterable[Parked], effects: Set[object]) -> str | None:
-        """The line of code that waits for something outside of the run; None if all code waits for these calls.
-
-        Tasks and timers of an effect that is no longer open do not count.
-        """
-        tasks: dict[Any, Set[object]] = {self.main: set(), **self.others} if self.main else {}
-        reached = _reached(one.future for one in parked)
-        for task, around in tasks.items():
-            if effects >= around and not task.done() and task not in reached:
-                return _line(task, self.main)
-        for timer in getattr(asyncio.get_running_loop(), "_scheduled", ()):
-            around = {*timer._context.get(inside, ())}
-            is_tools_own = around and getattr(timer._callback, "__module__", "") == "asyncio.tasks"  # its timeout
-            if _of(timer) is self and effects >= around and not (timer._cancelled or is_tools_own):
-                return _line(getattr(getattr(timer._callback, "__self__", None), "_task", None), self.main)
-        return None
 
 
 def _look(loop: asyncio.AbstractEventLoop) -> None:
@@ -237,61 +213,3 @@ def _ready(loop: Any) -> set[Branches | None] | None:
 def _of(handle: Any) -> Branches | None:
     scope = handle._context.get(_scope)
     return None if scope is None or scope.whole.is_given_up else scope.branches
-
-
-# ---------------------------------------------------------------------------------------------------------- waits
-
-
-def _reached(futures: Iterable[Any]) -> set[Any]:
-    """The futures and tasks that continue, one after the other, when these are set: through their callbacks (of
-    `gather`, `wait`, a `TaskGroup`), or through a lock, queue or event of asyncio in a variable of a task among
-    them."""
-    reached: set[Any] = set()
-    todo = [*futures]
-    while todo:
-        future = todo.pop()
-        if future in reached:
-            continue
-        reached.add(future)
-        for callback, _ in future._callbacks or ():
-            cells = gc.get_referents(*(getattr(callback, "__closure__", None) or ()))
-            for found in (getattr(callback, "__self__", None), *getattr(callback, "args", ()), *cells):
-                todo += [found] if asyncio.isfuture(found) else _waiters(found)
-        if isinstance(future, asyncio.Task):
-            for frame in _stack(future):
-                todo += [waiter for value in frame.f_locals.values() for waiter in _waiters(value)]
-    return reached
-
-
-def _waiters(holder: Any) -> list[Any]:
-    """The futures inside of a lock, queue, event or task group of asyncio."""
-    found: list[Any] = []
-    if type(holder).__module__ in _SYNCHRONIZERS and not isinstance(holder, asyncio.Future):
-        for value in getattr(holder, "__dict__", {}).values():
-            held = value if isinstance(value, deque) else [value]
-            found += [one for one in held if asyncio.isfuture(one) and not isinstance(one, asyncio.Task)]
-            found += _waiters(value)
-    return found
-
-
-def _stack(task: Any) -> list[FrameType]:
-    """The frames of a waiting task, the innermost last; `Task.get_stack` returns only the first."""
-    frames, at = [], task.get_coro()
-    while at is not None:
-        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(at, f"{kind}_frame")), None)
-        if kind is None:  # for example a step of an async generator
-            at = next((found for found in gc.get_referents(at) if hasattr(found, "ag_frame")), None)
-            continue
-        if (frame := getattr(at, f"{kind}_frame")) is not None:
-            frames.append(frame)
-        at = getattr(at, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
-    return frames
-
-
-def _line(*tasks: Any) -> str:
-    """The innermost line outside of libraries and of the runtime, of the first task that has one."""
-    for frame in (frame for task in tasks if task is not None for frame in reversed(_stack(task))):
-        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if not (file.startswith(_LIBRARIES) or module.startswith("ravi_django.")):
-            return f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
-    return "code of a library"

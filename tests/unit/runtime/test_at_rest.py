@@ -127,7 +127,9 @@ async def wait_in_vain(awaitable):
     ],
     ids=["turns", "sleep", "thread", "wait", "timeout"],
 )
-def test_a_run_is_not_suspended_in_the_middle_of_its_work(wait, ran):
+def test_a_run_is_not_suspended_in_the_middle_of_its_work(wait, ran, monkeypatch):
+    world.patch(monkeypatch, "TEST_GRACE_S", 5.0)
+
     @tool
     async def notify() -> str:
         """Notify."""
@@ -211,36 +213,56 @@ def test_branches_that_wait_for_each_other_let_the_run_suspend(wait):
     assert drive(make_run()).status == Status.SUSPENDED
 
 
-def test_a_wait_for_something_outside_keeps_the_run_awake_and_is_named(monkeypatch, caplog):
-    world.patch(monkeypatch, "GATE_LOOK_S", 0.01)
-    world.patch(monkeypatch, "FOREIGN_S", 0.05)
+def test_what_takes_longer_than_the_grace_is_cut_and_made_again(monkeypatch, caplog):
+    caplog.set_level("INFO", "ravi.engine")
     monkeypatch.setitem(LIMITS, "models", asyncio.Semaphore(0))
 
     async def story(ctx, inbox):
         async def limited():
             async with LIMITS["models"]:
-                await ctx.tool("step", name="a")
+                return (await ctx.tool("step", name="a")).text
+
+        return (await asyncio.gather(limited(), ctx.sleep_until_signal("go")))[0]
+
+    code(story, tools=[step])
+    run = drive(make_run())
+    assert run.status == Status.SUSPENDED
+    (cut,) = [record for record in caplog.records if getattr(record, "action", "") == "run.cut"]
+    assert str(run.id) in cut.getMessage() and "limited" in cut.getMessage()
+
+    LIMITS["models"].release()
+    signal(run.id, "go")
+    assert drive(run).output == "a"
+
+
+def test_a_run_that_stays_awake_is_not_cut(monkeypatch, caplog):
+    async def story(ctx, inbox):
+        async def limited():
+            with ctx.stay_awake():
+                await asyncio.sleep(0.2)  # longer than the grace of a test's engine
+            await ctx.tool("step", name="a")
 
         await asyncio.gather(limited(), ctx.sleep_until_signal("go"))
 
-    async def main(run):
-        driving = asyncio.create_task(adrive(run))
-        await auntil(lambda: caplog.records)
-        await asyncio.sleep(0.1)
-        LIMITS["models"].release()
-        await driving
-
     code(story, tools=[step])
-    run = make_run()
-    warm.run(main(run))
-
-    (warning,) = caplog.records
-    assert warning.action == "run.foreign_wait"
-    assert str(run.id) in warning.getMessage()
-    assert "test_at_rest.py" in warning.getMessage()
-    run.refresh_from_db()
+    run = drive(make_run())
     assert run.status == Status.SUSPENDED
     assert [row.name for row in journal_of(run) if row.kind == "tool.call"] == ["step"]
+
+
+def test_a_replay_waits_as_long_as_the_first_execution_did(clock, monkeypatch):
+    world.patch(monkeypatch, "STALL_S", 0.1)
+
+    async def story(ctx, inbox):
+        async def polling():
+            await asyncio.sleep(0.5)
+            clock.advance(5)
+            return (await ctx.tool("step", name="b")).text
+
+        return (await asyncio.gather(polling(), ctx.tool("step", name="a")))[0]
+
+    code(story, tools=[step])
+    assert take_over(clock, drive(make_run(), dies="end")).output == "b"
 
 
 # A tree of code: a leaf is a call, turns of the loop or a sleep, the parts of a node run one by one or at once.
