@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
@@ -123,31 +123,3 @@ class ChatMessage(BaseModel):
         return all(getattr(self, name) == getattr(other, name) for name in ChatMessage.model_fields)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class ViewDigest:
-    """The digest of a run's last view. A view that begins with the last one costs its new messages only."""
-
-    def __init__(self) -> None:
-        self._last: list[ChatMessage] = []
-        self._sum = hashlib.sha256()
-        self._view: Sequence[ChatMessage] = ()
-        self._size, self._has_media = 0, False
-
-    def of(self, messages: Sequence[ChatMessage]) -> str:
-        known = len(self._last)
-        if list(messages[:known]) != self._last:  # a comparison of the same objects is quick
-            known, self._sum, self._size, self._has_media = 0, hashlib.sha256(), 0, False
-        for message in messages[known:]:
-            self._sum.update(message.digest)
-            self._size += message.size
-            self._has_media |= message.has_media
-        self._last[known:] = messages[known:]
-        self._view = messages
-        return self._sum.hexdigest()
-
-    def costs(self, messages: Sequence[ChatMessage]) -> tuple[int, bool]:
-        """The bytes of the messages as JSON, and whether one has images, recordings, videos or documents."""
-        if messages is not self._view:  # a middleware has changed them
-            return sum(message.size for message in messages), any(message.has_media for message in messages)
-        return self._size, self._has_media

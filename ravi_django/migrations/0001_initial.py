@@ -258,7 +258,7 @@ class Migration(migrations.Migration):
                 ('kind', models.CharField(help_text='llm.call, tool.call, run.started, …', max_length=40)),
                 ('name', models.CharField(blank=True, default='', help_text='Logical model name or tool name', max_length=200)),
                 ('request', models.JSONField(null=True)),
-                ('digests', models.JSONField(help_text='Digests of instructions, tool schemas, options and messages', null=True)),
+                ('digests', models.JSONField(help_text='Digests of instructions and tool schemas', null=True)),
                 ('result', models.JSONField(null=True)),
                 ('error', models.JSONField(null=True)),
                 ('trace', models.JSONField(help_text="File, line and function of an exception's last frames; for staff, not exported", null=True)),

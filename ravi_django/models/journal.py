@@ -26,7 +26,7 @@ class JournalEntry(models.Model):
     kind = models.CharField(max_length=40, help_text="llm.call, tool.call, run.started, …")
     name = models.CharField(max_length=200, blank=True, default="", help_text="Logical model name or tool name")
     request = models.JSONField(null=True)
-    digests = models.JSONField(null=True, help_text="Digests of instructions, tool schemas, options and messages")
+    digests = models.JSONField(null=True, help_text="Digests of instructions and tool schemas")
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
     trace = models.JSONField(

@@ -35,7 +35,7 @@ class Verdict:
     run_id: UUID
     agent: str
     error: dict[str, Any] | None = None  # why the run would be blocked or fail
-    drift: list[str] = field(default_factory=list)  # harmless changes: instructions, tools, options, view
+    drift: list[str] = field(default_factory=list)  # harmless changes: model, instructions, tools
 
 
 def live_runs(agent: str | None = None) -> Iterator[Run]:

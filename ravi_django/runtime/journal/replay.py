@@ -279,16 +279,15 @@ def _same(recorded: Any, asked: Any) -> bool:
 
 
 def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
-    """Which components (model, instructions, tools, options, view) differ from those of the recorded model call.
+    """Which components (model, instructions, tools) differ from those of the recorded model call.
 
     Raises DeterminismError instead when RAVI["REPLAY"] is "strict".
     """
     recorded, present = {"model": row.name, **(row.digests or {})}, {"model": name, **digests}
-    if recorded.get("result_by") != present.get("result_by"):  # what is known of the provider differs by process
-        for each in (recorded, present):
-            for key in ("options", "tools", "result_by"):
-                each.pop(key, None)
-    changed = sorted(key for key in recorded.keys() | present.keys() if recorded.get(key) != present.get(key))
+    compared = ["instructions", "model"]
+    if recorded.get("result_by") == present.get("result_by"):  # what is known of the provider differs by process
+        compared.append("tools")
+    changed = [key for key in compared if recorded.get(key) != present.get(key)]
     if changed and conf.REPLAY == "strict":
         raise DeterminismError(
             f"at {row.path!r} {', '.join(changed)} changed since entry {row.seq} was recorded, and REPLAY is strict",

@@ -7,7 +7,6 @@ replay reads the same ones. Clearing and counting are journaled too.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -314,12 +313,9 @@ async def _read_in(
             messages = await ctx.effects.database.call(reads, agent_id, ctx.session_id, **where)
     if window:
         ctx.seen.setdefault(str(agent_id), position)
-    digest = hashlib.sha256(b"".join(message.digest for message in messages)).hexdigest()[:32]
     if row is None:
-        result = {"position": position, "count": len(messages), "digest": digest, **sessions}
+        result = {"position": position, "count": len(messages), **sessions}
         ctx.effects.note(Entry(kind="history.read", path=path, name=str(agent_id), result=result))
-    elif row.result["digest"] != digest:
-        ctx.effects.note_drift(path, ["history"])
     return messages
 
 

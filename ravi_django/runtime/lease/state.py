@@ -31,7 +31,6 @@ from ravi_django.kernel import (
     RunMeta,
     SpawnBudget,
 )
-from ravi_django.kernel.chat import ViewDigest
 from ravi_django.kernel.json_values import storable
 from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import paths
@@ -90,7 +89,6 @@ class RunState:
         self.told: dict[bytes, str] = {}  # digests of the person's messages that this lease's code has shared: by whom
         self.seen: dict[str, int] = {}  # by agent: the position up to which it has read the conversation
         self.outputs = Outputs(self)
-        self.view_digest = ViewDigest()
         self._given_in: dict[str, int] = {}  # by path of a tool call: the turns that it has added
 
     @property

@@ -58,7 +58,7 @@ async def _call(
     ctx: RunState, path: str, model: ChatModel, messages: Sequence[ChatMessage], options: GenerationOptions
 ) -> ModelResponse:
     effects = ctx.effects
-    digests = _digests(ctx, messages, options)
+    digests = _digests(messages, options)
     row = await effects.recall(path, KIND, model.name, None, digests)
     if row is not None:
         return _decode(row)
@@ -192,9 +192,9 @@ def _decode(row: Recorded) -> ModelResponse:
 # ------------------------------------------------------------------------------------------ component digests
 
 
-def _digests(ctx: RunState, messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
-    """Digests of the call's components. Each message computes its own digest once."""
-    found = {"options": options.digest[:16], "view": ctx.view_digest.of(messages)[:16]}
+def _digests(messages: Sequence[ChatMessage], options: GenerationOptions) -> dict[str, Any]:
+    """Digests of the call's instructions and tools, which name their stored bodies."""
+    found: dict[str, Any] = {}
     if messages and messages[0].role is Role.SYSTEM:
         found["instructions"] = messages[0].digest.hex()[:32]
     if options.tools:

@@ -56,12 +56,12 @@ async def stream(
         ctx.effects.outlet.progress(AgentStep.THINKING, {**about, "imports": True})
         await aload_litellm()  # outside of the model's time limits
         ctx.effects.outlet.progress(AgentStep.THINKING, about)
-    size, has_media = ctx.view_digest.costs(messages)
+    has_media = any(message.has_media for message in messages)
     call = await _with_media(ctx, model, messages) if has_media else media.CallMedia(messages, {})
     shown = _Shown(ctx.effects, path) if show else None
     refusal, refused_by = cast("ModelError | None", None), model.name
     fallback.view_for.set(functools.partial(media.view_for, call.files))
-    async with process_bytes.holding(call.held(size)):
+    async with process_bytes.holding(call.held(sum(message.size for message in messages))):
         while True:  # without the media that the model refuses: each later message would fail too
             try:
                 response = await _streamed(ctx, model, call, options, shown, moved)

@@ -18,6 +18,7 @@ from channels.routing import URLRouter
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.test import AsyncClient
+from django.urls import reverse
 from django.utils import timezone
 
 from project.process import wait_until
@@ -42,6 +43,7 @@ from ravi_django.testing import ScriptedModel, run_until_idle
 from ravi_django.tools import ReadResultTool
 from tests.acceptance.api.api_support import RUNSERVER, client_of, error_of
 from tests.support import world
+from tests.support.inbox import logged_in
 from tests.support.patience import BOUND_S
 from tests.support.runs import auntil, code, make_run
 from tests.support.world import Credential, Opening, forget_readers, get_buffer, openings_lost, submit
@@ -103,6 +105,19 @@ def read(run: Run, user: Any) -> dict[str, Any]:
     found["requests"] = client.get("/ravi/requests/").json()
     for request in HumanRequest.objects.filter(run=run):
         found[f"request {request.kind}"] = client.get(f"/ravi/requests/{request.id}/").json()
+    return found | pages(run, user)
+
+
+def pages(run: Run, user: Any) -> dict[str, str]:
+    """What `user` reads of it on its page, in each entry's detail there, in the page's export, the chat and the
+    admin."""
+    client, page = logged_in(user), f"/ravi/ui/runs/{run.id}/"
+    chat, inbox = f"/ravi/ui/chat/{run.session_id}/", reverse("admin:ravi_humanrequest_changelist")
+    found = {path: b"".join(client.get(path)).decode() for path in (page, f"{page}export/", chat, inbox)}
+    for seq in run.journal.values_list("seq", flat=True):
+        response = client.get(page, {"entry": f"{run.id}.{seq}", "part": "detail"})
+        assert response.status_code == 200
+        found[f"entry {seq}"] = response.content.decode()
     return found
 
 
@@ -187,7 +202,14 @@ def test_staff_read_all_of_it_also_of_their_own_runs(owner: Any, boss: Any) -> N
 
     for reader in (owner, boss):
         found = read(run, reader) | streams(run, reader)
-        for name in ("journal/", "messages", "request approval", *streams(run, reader)):
+        assert any(RESULT in shown for name, shown in found.items() if name.startswith("entry"))
+        for name in (
+            "journal/",
+            "messages",
+            "request approval",
+            f"/ravi/ui/runs/{run.id}/export/",
+            *streams(run, reader),
+        ):
             assert any(secret in json.dumps(found[name]) for secret in SECRETS), (reader, name)
         assert RESULT in json.dumps(found["journal/"])
         assert any(row.get("hidden") for row in found["journal/"]["results"])
