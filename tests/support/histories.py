@@ -78,6 +78,8 @@ def say_responses(say: Say, said: list[Any], number: Iterator[int]) -> list[Line
     for part in say.parts:
         id = str(next(number))
         match part:
+            case ("text", ""):  # OpenAI sends no empty message
+                continue
             case ("text", text):
                 kind = "refusal" if say.end == "refusal" else "output_text"
                 content = [{"type": kind, "refusal" if say.end == "refusal" else "text": text}]
