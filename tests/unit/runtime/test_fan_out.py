@@ -84,9 +84,9 @@ def test_a_run_in_its_home_is_told_and_woken_where_it_waits():
     for run, status in zip(runs, statuses, strict=True):
         run.refresh_from_db()
         assert (run.status, run.wake_seq, run.wake_at, told(run)) == (status, 1, None, 1)
-    signal = Signal.objects.get(run=runs[0])
-    assert signal.payload == {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
-    assert (signal.name, signal.key, signal.woke) == ("new_feed_item", f"pub:{publication.id.hex}", True)
+    row = InboxMessage.objects.get(run=runs[0])
+    told_of = {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
+    assert (row.name, world.announcement(row.body)) == ("new_feed_item", told_of)
     assert runs[0].id in batch.woken and not {runs[2].id, runs[3].id} & {*batch.woken}
 
 
