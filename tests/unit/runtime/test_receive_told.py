@@ -9,6 +9,7 @@ from ravi_django import signal
 from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
+from tests.support import world
 from tests.support.arriving import NEW_ITEM, logged, publish
 from tests.support.runs import code, drive, every_death, make_run
 
@@ -100,6 +101,20 @@ def test_a_message_ends_one_wait_also_after_a_crash_and_in_the_next_generation(c
 
     for run, _ in every_death(clock, story):
         assert [logged(run, name) for name in ("first", "second", "third")] == [[one] for one in ended]
+
+
+def test_a_fork_waits_for_the_messages_that_ended_no_wait_of_its_past() -> None:
+    async def waits(ctx: Any, inbox: Any) -> None:
+        for name in ("first", "second"):
+            await ctx.log(name, (await ctx.sleep_until_signal(NEW_ITEM))["publication"])
+
+    code(waits)
+    run = drive(make_run())
+    ended = [publish(run, {"n": number}) for number in (1, 2)]
+    drive(run)
+    forked = drive(world.fork(run.id, JournalEntry.objects.get(run=run, kind="log", name="first").seq))
+
+    assert [logged(forked, name) for name in ("first", "second")] == [[one] for one in ended]
 
 
 def test_a_wait_and_a_look_at_once_do_not_take_from_each_other() -> None:
