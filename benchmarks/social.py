@@ -15,7 +15,7 @@ from benchmarks.report import Figure
 from benchmarks.stack import Stack
 from project.process import ProcessError, wait_until
 from ravi_django.kernel import Message
-from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, Status, uuid7
+from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Status, uuid7
 from ravi_django.runtime.runs import waking
 from ravi_django.runtime.social import fan_out, follow_rows, follows, publications
 from ravi_django.runtime.social.fan_out import deliver_batch
@@ -126,15 +126,14 @@ def _timed(prepare: Callable[[], Callable[[], None]]) -> float:
 
 
 def _one_by_one(runs: list[Run]) -> float:
-    """Milliseconds a follower: message, signal and wake-up as rows by themselves, in a transaction each."""
+    """Milliseconds a follower: message and wake-up as rows by themselves, in a transaction each."""
     body = _publication("bench/nobody").body
 
     def deliver() -> None:
         for run in runs:
             with transaction.atomic():
                 Run.objects.select_for_update(no_key=True).filter(id=run.id).values_list("status").get()
-                InboxMessage.objects.create(run_id=run.id, message_id=body["id"], body=body)
-                Signal.objects.create(run_id=run.id, name="new_feed_item", payload={}, key=f"pub:{body['id']}")
+                InboxMessage.objects.create(run_id=run.id, message_id=body["id"], name="new_feed_item", body=body)
                 waking.touch([run.id])
 
     return _timed(lambda: deliver) / len(runs)

@@ -197,9 +197,9 @@ class RunContext(Protocol):
         """
 
     async def follow(self, topic: TopicId | str, *, session: bool = False, every_s: int | timedelta = 0) -> None:
-        """Have this agent follow `topic`, for the run's owner. Later publications come as a message and as the signal
-        `new_feed_item` to the agent's run in this session, or start one. The follow outlives the run; following again
-        changes nothing, and costs little.
+        """Have this agent follow `topic`, for the run's owner. Later publications come as a message to the
+        agent's run in this session, where each also ends a wait for the signal `new_feed_item`, or start one. The
+        follow outlives the run; following again changes nothing, and costs little.
 
         `session`: for this conversation alone, besides the agent's other follows. `every_s`: deliver at most once in so
         many seconds, all in one message; 0 keeps the value, which is first "each at once".

@@ -196,6 +196,7 @@ class Migration(migrations.Migration):
                 ('work_s', models.FloatField(db_default=0, default=0, help_text='Seconds at work: with a lease, up to there')),
                 ('generation', models.IntegerField(default=0)),
                 ('inbox_from', models.BigIntegerField(db_default=0, default=0, help_text="This generation's inbox begins after this message")),
+                ('read_upto', models.BigIntegerField(db_default=0, default=0, help_text='The code was given the messages up to this one, by the journal')),
                 ('turn_from', models.IntegerField(db_default=0, default=0, help_text='The first history turn of this generation')),
                 ('forked_from', models.UUIDField(blank=True, help_text='The run whose journal was copied', null=True)),
                 ('fork_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here were copied from the run it was forked from')),
@@ -267,7 +268,7 @@ class Migration(migrations.Migration):
                 ('output_tokens', models.IntegerField(null=True)),
                 ('reasoning_tokens', models.IntegerField(null=True)),
                 ('cost', models.DecimalField(decimal_places=8, help_text='US dollars; null is unknown', max_digits=16, null=True)),
-                ('inbox_upto', models.BigIntegerField(help_text='The last inbox message seen by then', null=True)),
+                ('read_upto', models.BigIntegerField(help_text='The last inbox message seen by then; of a wait, the one that ended it', null=True)),
                 ('schema', models.SmallIntegerField(default=1, help_text="Version of the payloads' form")),
                 ('epoch', models.BigIntegerField(default=0)),
                 ('started_at', models.DateTimeField()),
@@ -284,8 +285,10 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('message_id', models.CharField(max_length=64)),
+                ('name', models.CharField(blank=True, db_default='', default='', help_text='A wait for a signal of this name takes it', max_length=200)),
                 ('body', models.JSONField(help_text='The kernel Message')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ('consumed_at', models.DateTimeField(blank=True, help_text='When it ended a wait', null=True)),
                 ('run', models.ForeignKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='inbox', to='ravi.run')),
             ],
             options={

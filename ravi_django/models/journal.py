@@ -37,7 +37,9 @@ class JournalEntry(models.Model):
     output_tokens = models.IntegerField(null=True)
     reasoning_tokens = models.IntegerField(null=True)
     cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, help_text="US dollars; null is unknown")
-    inbox_upto = models.BigIntegerField(null=True, help_text="The last inbox message seen by then")
+    read_upto = models.BigIntegerField(
+        null=True, help_text="The last inbox message seen by then; of a wait, the one that ended it"
+    )
     schema = models.SmallIntegerField(default=1, help_text="Version of the payloads' form")
     epoch = models.BigIntegerField(default=0)
     started_at = models.DateTimeField()
@@ -68,8 +70,12 @@ class InboxMessage(models.Model):
     # No constraint: a delivery and a deletion both lock the run's row first.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="inbox", db_index=False, db_constraint=False)
     message_id = models.CharField(max_length=64)
+    name = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="A wait for a signal of this name takes it"
+    )
     body = models.JSONField(help_text="The kernel Message")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    consumed_at = models.DateTimeField(null=True, blank=True, help_text="When it ended a wait")
 
     class Meta:
         ordering = ["id"]

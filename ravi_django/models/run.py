@@ -108,6 +108,9 @@ class Run(Owned):
     inbox_from = models.BigIntegerField(
         default=0, db_default=0, help_text="This generation's inbox begins after this message"
     )
+    read_upto = models.BigIntegerField(
+        default=0, db_default=0, help_text="The code was given the messages up to this one, by the journal"
+    )
     turn_from = models.IntegerField(default=0, db_default=0, help_text="The first history turn of this generation")
     forked_from = models.UUIDField(null=True, blank=True, help_text="The run whose journal was copied")
     fork_seq = models.BigIntegerField(

@@ -233,7 +233,7 @@ def _messages_before(call: JournalEntry, user: Any, most: int) -> Iterator[tuple
             yield row.finished_at, "assistant", result.get("content") or []
         else:
             yield row.finished_at, "tool", [{"type": "tool_result", **result}]
-    received = InboxMessage.objects.filter(run=call.run_id, id__lte=call.inbox_upto or 0).order_by("-id")[:most]
+    received = InboxMessage.objects.filter(run=call.run_id, id__lte=call.read_upto or 0).order_by("-id")[:most]
     for message in received:
         if content := (message.body["payload"].get("message") or {}).get("content"):
             yield message.created_at, "user", content if whole else hidden.blocks(content)
@@ -263,7 +263,7 @@ def _results(rows: Any, user: Any) -> list[dict[str, Any]]:
 
 def _received(before: JournalEntry, call: JournalEntry, user: Any) -> list[dict[str, Any]]:
     """The chat messages that the agent received between the two calls."""
-    places = {"id__gt": before.inbox_upto or 0, "id__lte": call.inbox_upto or 0}
+    places = {"id__gt": before.read_upto or 0, "id__lte": call.read_upto or 0}
     found = InboxMessage.objects.filter(run=call.run_id, **places).order_by("id")[:ADDED]
     said = [(one.body["payload"].get("message") or {}).get("content") for one in found]
     return [{"shown": folded(content if hidden.sees(user) else hidden.blocks(content))} for content in said if content]

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import transaction
 
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, Message, TopicId
-from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, uuid7
+from ravi_django.models import InboxMessage, JournalEntry, Run, uuid7
 from tests.support.runs import drive, make_run
 from tests.support.world import touch
 
@@ -29,16 +29,15 @@ def arrive(run: Run, body: Any, **fields: Any) -> Message:
 
 
 def publish(run: Run, data: dict[str, Any], *, topic: TopicId = TOPIC, woken: bool = True) -> str:
-    """As the fan-out brings a publication to a live run: message and signal at once. Returns the publication's id."""
+    """As the fan-out brings a publication to a live run. Returns the publication's id."""
     publication = uuid7()
     sender, note = AgentId("information", "news"), {"publication": str(publication)}
     message = Message(id=publication.hex, target=topic, sender=sender, payload=DataPayload(data=data), metadata=note)
-    told = {"topic": str(topic), "publication": str(publication), "message": message.id}
     with transaction.atomic():
         touch([run.id])
-        InboxMessage.objects.create(run=run, message_id=publication.hex, body=message.model_dump(mode="json"))
-        if woken:
-            Signal.objects.create(run=run, name=NEW_ITEM, payload=told, key=f"pub:{publication.hex}")
+        InboxMessage.objects.create(
+            run=run, message_id=publication.hex, name=NEW_ITEM if woken else "", body=message.model_dump(mode="json")
+        )
     return str(publication)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.utils import timezone
+from django.db.models import F
 
 from ravi_django import register
 from ravi_django.kernel import DataPayload, Message, TopicId
-from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, Signal, uuid7
+from ravi_django.models import Follow, InboxMessage, Publication, Run, Session, uuid7
 from tests.support import world
 from tests.support.runs import CodeAgent
 
@@ -63,9 +63,12 @@ def waiting_runs(follows: list[Follow], **fields: Any) -> list[Run]:
 
 def publish(said: str = "hello", topic: str = TOPIC, **fields: Any) -> Publication:
     """To who follows now; not delivered yet."""
-    message = Message(target=TopicId.parse(topic), payload=DataPayload(data={"said": said}))
+    key = uuid7()
+    note = {"publication": str(key)}
+    message = Message(target=TopicId.parse(topic), payload=DataPayload(data={"said": said}), metadata=note)
     tenant = fields.get("tenant", "")
     row = Publication(
+        id=key,
         topic=topic,
         message_id=message.id,
         scope=world.scope_of(topic, tenant, "system", message.id),
@@ -94,10 +97,10 @@ def words(body: dict[str, Any]) -> str:
 
 
 def told(run: Run) -> int:
-    """How many signals a run has of its feeds that it has not read."""
-    return Signal.objects.filter(run=run, name="new_feed_item", consumed_at=None).count()
+    """How many messages a run has of its feeds that it has not read."""
+    return InboxMessage.objects.filter(run=run, name="new_feed_item", id__gt=F("run__read_upto")).count()
 
 
 def read(run: Run) -> None:
-    """The run reads its signals."""
-    Signal.objects.filter(run=run).update(consumed_at=timezone.now())
+    """The run reads its messages."""
+    Run.objects.filter(id=run.id).update(read_upto=run.inbox.latest("id").id)

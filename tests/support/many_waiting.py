@@ -19,7 +19,7 @@ TABLES = (  # by the column that says whose a row is
 )
 # A message's number is its own: what a copy has read is its own message.
 SEEN = """
-UPDATE ravi_journalentry j SET result = jsonb_set(j.result, '{inbox_upto}', to_jsonb(m.id))
+UPDATE ravi_journalentry j SET read_upto = m.id
 FROM copies c JOIN ravi_inboxmessage m ON m.run_id = c.run WHERE j.run_id = c.run AND j.path = '@started'
 """
 

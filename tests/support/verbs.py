@@ -92,7 +92,7 @@ runtime.lease.facts: INBOXES_CARRIED=CARRIED Facts waiting_facts=facts inbox_aft
 runtime.lease.backoff: delay_s
 runtime.lease.gate: gate_datetime=datetime NotDue TEST_GRACE_S TooManyRequests
 runtime.lease.history: history_append=_append DjangoHistoryProvider history_read=read read_remembered read_window
-runtime.lease.inbox: receive=record_received told_of
+runtime.lease.inbox: announcement
 runtime.lease.paths: Branches paths_current=current paths_entered=entered paths_install=install Scope
     paths_scope=_scope
 runtime.lease.state: current_context

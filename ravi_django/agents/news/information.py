@@ -49,7 +49,7 @@ class InformationAgent(NewsAgent):
 
     async def run(self, ctx: RunContext, inbox: list[Message]) -> None:
         reading = Reading(ctx, inbox, self.items_per_generation)
-        await self._read(ctx, reading, await reading.begin())
+        await self._read(ctx, reading, reading.messages)
         if reading.ends:
             return
         while True:

@@ -70,7 +70,7 @@ class PersonalFeedAgent(NewsAgent):
         if reading.is_first and not reading.ends and not is_delivery:
             for topic in self.follow_topics:
                 await ctx.follow(topic, every_s=self.every_s)
-        for message in await reading.begin():
+        for message in reading.messages:
             await self._take(ctx, reading, message)
         if reading.ends:
             return

@@ -99,13 +99,6 @@ class Reading:
         self.messages += self._sorted(inbox)
         self.ends = self.is_first and is_over(ctx, self.messages)
 
-    async def begin(self) -> list[Message]:
-        """The first messages. Broadcasts are followed by the waiting messages: this consumes their signals, and a run
-        with too many signals receives no more."""
-        if any(message.is_broadcast for message in self.messages):
-            self.messages += await self.receive()
-        return self.messages
-
     async def receive(self) -> list[Message]:
         return self._sorted(await self.ctx.receive())
 

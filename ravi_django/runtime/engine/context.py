@@ -37,7 +37,7 @@ from ravi_django.runtime.journal.entries import Entry
 from ravi_django.runtime.lease import inbox, pins, waits
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
-from ravi_django.runtime.lease.inbox import hops_of, trail_of
+from ravi_django.runtime.lease.inbox import as_depth, publication_depth
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.middleware import chain
@@ -159,7 +159,7 @@ class DurableContext(RunState):
             return await inbox.hear(self)
 
     def caused_by(self, message: Message) -> None:
-        self.hops, self.caused = hops_of([message]), message.id
+        self.publication_depth, self.caused = publication_depth([message]), message.id
 
     async def ask_human(
         self,
@@ -198,8 +198,8 @@ class DurableContext(RunState):
         given = len(messages) + (0 if unread is None else inbox.give_back(self, unread))
         if self.effects.left_open():  # uncertain effects are decided before the journal starts again
             await uncertain.decide_left(self)
-        trail = trail_of(self.hops, given)
-        await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, trail=trail))
+        depth = as_depth(self.publication_depth, given)
+        await self.effects.end(Stop(Stop.Kind.CONTINUE, messages=messages, carries=carries, depth=depth))
 
     def say(self, text: str) -> None:
         """Stream a piece of text; its row is written with the next commit. A replay does not stream it again."""

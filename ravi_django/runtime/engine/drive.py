@@ -45,7 +45,7 @@ from ravi_django.runtime.lease.claims import SUSPECT
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
-from ravi_django.runtime.lease.inbox import noted
+from ravi_django.runtime.lease.inbox import as_depth
 from ravi_django.runtime.lifecycle import endings as lifecycle_cancel, generations
 from ravi_django.runtime.lifecycle.endings import Unseen
 from ravi_django.runtime.runs import failures, hints
@@ -247,8 +247,8 @@ class Driver:
         started = Entry("run.started", "@started", result={"spec": digest, "worker": self.name})
         if lease.run.agent_version is not None:
             started.result["version"] = lease.run.agent_version
-        started.result["inbox_upto"] = rounds.first_upto or 0  # later messages are not part of the first batch
-        started.result |= noted(rounds.hops)
+        started.read_upto = rounds.first_upto  # later messages are not part of the first batch
+        started.result |= as_depth(rounds.depth)
         effects.note_once(started)
         if started in effects.notes:  # it will be the next row, so its frame need not wait for the commit
             self.publisher.emit(*frames.durable(effects.outlet.source, started, lease.run.next_seq))

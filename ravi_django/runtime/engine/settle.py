@@ -122,11 +122,11 @@ class Outcome:
         result: Any = None
         if self.handoff is not None:
             result = {"from": lease.run.agent, "to": self.handoff.agent, "generation": lease.run.generation + 1}
-            result |= self.handoff.trail
+            result |= self.handoff.depth
             return [Entry(HANDOFF, self.handoff.path, self.handoff.agent, result=result)]
         name = str(self.status)
         if self.successor is not None:
-            name, result = "continued", {"generation": lease.run.generation + 1, **(self.successor.trail or {})}
+            name, result = "continued", {"generation": lease.run.generation + 1, **self.successor.depth}
         elif self.retry_in is not None:
             name, result = "retried", {"attempt": self.attempts, "retry_in_s": round(self.retry_in, 3)}
         elif self.status == Status.PENDING:
@@ -159,8 +159,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             entries,
             turns,
             messages=outcome.successor.messages,
-            inbox_upto=effects.inbox_upto or 0,
-            told=bool(effects.facts.signals),
+            read_upto=effects.read_upto or 0,
             drops=effects.carried,
             carries=outcome.successor.carries,
         )
@@ -192,7 +191,6 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 turns,
                 output=outcome.output,
                 error=outcome.error,
-                inbox_upto=effects.inbox_upto,
                 entangled=effects.entangled,
                 retains=effects.retains,
             )
@@ -261,11 +259,9 @@ def requeue(
 def _hand_over(effects: Effects, handoff: Handoff, entries: list[Entry], turns: list[NewTurn]) -> Settled:
     """Continue as the other agent, or if that is refused, record the refusal and run the same code again. Its turns are
     not stored then: the code adds them again."""
-    lease, upto = effects.lease, effects.inbox_upto or 0
+    lease = effects.lease
     try:
-        first, hints = generations.write_handoff(
-            lease, entries, turns, handoff=handoff, inbox_upto=upto, carried=effects.carried
-        )
+        first, hints = generations.write_handoff(lease, entries, turns, handoff=handoff, carried=effects.carried)
         return Settled(first, Status.PENDING, [*hints, lease.run_id])
     except Occupied:
         words = f"the session has another active run of {handoff.agent}; wait for its end, or answer without it"

@@ -31,7 +31,7 @@ from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import inbox as lease_inbox, paths, state
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import Stop
-from ravi_django.runtime.lease.inbox import hops_at_start, hops_in, hops_of
+from ravi_django.runtime.lease.inbox import depth_at_start, depth_in, publication_depth
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.middleware import chain
 from ravi_django.runtime.teams import slots
@@ -173,17 +173,18 @@ class Rounds:
         self._inbox = effects.inbox = inbox
         self._carried = [] if carried is None else [carried]  # comes before the first batch
         self._number = 0
-        self.hops = 0  # publications behind the first batch
+        self.depth = 0  # of the first batch
 
     async def drive(self, agent: Agent, ctx: RunState, scope: paths.Scope) -> Any:
         """Call the agent's code for each batch; returns the result of the last call."""
         while True:
             batch = await self._next()
             ctx.given += batch
-            ctx.hops, ctx.caused = hops_of(batch), ""
+            ctx.publication_depth, ctx.caused = publication_depth(batch), ""
             if self._number == 1:
                 row = self._effects.journal.system("@started")
-                ctx.hops = max(ctx.hops, self.hops if row is None else hops_in(row.result))
+                started = self.depth if row is None else depth_in(row.result)
+                ctx.publication_depth = max(ctx.publication_depth, started)
                 batch = [*self._carried, *batch]
             prefix = "" if self._number == 1 else f"r{self._number}."
             paths._scope.set(paths.Scope(prefix, branches=scope.branches))
@@ -197,14 +198,14 @@ class Rounds:
         """The last message of the first batch, in the run's first lease."""
         return self._inbox[-1][0] if self._inbox else None
 
-    def begin_behind(self, trail: Any) -> None:
-        """Take the hops of the generation's first lease from the row before the generation."""
-        self.hops = hops_at_start([message for _, message in self._inbox], trail)
+    def begin_behind(self, before: Any) -> None:
+        """Take the depth of the generation's first lease from the row before the generation."""
+        self.depth = depth_at_start([message for _, message in self._inbox], before)
 
     async def _next(self) -> list[Message]:
         self._number += 1
         effects = self._effects
-        after = effects.inbox_upto or 0
+        after = effects.read_upto or 0
         upto = self._recorded_upto(self._number)
         if upto is None:
             if self._number > 1:
@@ -214,12 +215,10 @@ class Rounds:
                         await lease_inbox.read_on(effects, after)
             upto = self.first_upto or 0
             if self._number > 1:
-                result = {"inbox_upto": upto}
-                effects.note_once(Entry("msg.received", f"@round.{self._number}", result=result))
-        effects.inbox_upto = upto or None
+                effects.note_once(Entry("msg.received", f"@round.{self._number}", read_upto=upto))
+        effects.read_upto = upto or None
         return [message for place, message in self._inbox if after < place <= upto]
 
     def _recorded_upto(self, number: int) -> int | None:
         row = self._effects.journal.system("@started" if number == 1 else f"@round.{number}")
-        found: int | None = None if row is None else row.result.get("inbox_upto")
-        return found
+        return None if row is None else row.read_upto or 0

@@ -31,6 +31,7 @@ from ravi_django.models.session import blocks_of
 BLOB_KEY = "$blob"  # {"$blob": sha256, "size": bytes} replaces a value that is stored as a Blob
 SCHEMA = 1  # version of the stored values' format
 MAX_ITEMS = 10_000  # read from a queryset or an iterator, which may never end
+GIVE_MESSAGES = ("run.started", "msg.received")  # kinds of rows by which the code was given messages
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
@@ -50,7 +51,7 @@ class Entry:
     digests: dict[str, Any] | None = None
     usage: Usage | None = None
     cost: float | None = None
-    inbox_upto: int | None = None
+    read_upto: int | None = None
     elapsed_s: float = 0.0
     id: UUID = field(default_factory=uuid7)
     stored: dict[str, str] = field(default_factory=dict)  # request and result as JSON text; see `externalize`
@@ -66,6 +67,10 @@ class Entry:
     @property
     def is_effect(self) -> bool:
         return self.kind in ("llm.call", "tool.call")
+
+    @property
+    def gives_messages(self) -> bool:
+        return self.kind in GIVE_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Recorded:
     output_tokens: int | None
     reasoning_tokens: int | None
     cost: Any
-    inbox_upto: int | None
+    read_upto: int | None
     started_at: datetime
     finished_at: datetime
     schema: int = SCHEMA
@@ -315,7 +320,7 @@ def journal_row(entry: Entry, *, run_id: UUID, seq: int, generation: int, epoch:
         trace=entry.trace,
         **({name: getattr(entry.usage, name) for name in TOKENS} if entry.usage else {}),
         cost=entry.cost,
-        inbox_upto=entry.inbox_upto,
+        read_upto=entry.read_upto,
         schema=SCHEMA,
         epoch=epoch,
         started_at=start,

@@ -39,7 +39,7 @@ from ravi_django.runtime.journal.lease import Lease
 
 _ENTRY = (
     "path, attempt, phase, kind, name, request, digests, result, error, trace, "
-    "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, inbox_upto"
+    "input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, read_upto"
 )
 _ENTRY_VALUES = (
     "%s::uuid, %s::text, %s::int, %s::text, %s::text, %s::text, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, "
@@ -69,7 +69,7 @@ def append_statement(lease: Lease, entries: Sequence[Entry], turns: Sequence[New
     """The append as one statement, for a connection of the event loop; None if it takes more than one."""
     if not _in_one_statement(entries, turns) or not all(map(fits_in_row, entries)):
         return None
-    return _bound(lease, entries, turns, hint=outbox.hint)
+    return _bound(lease, entries, turns, _position(entries), hint=outbox.hint)
 
 
 def append_in_transaction(
@@ -77,6 +77,7 @@ def append_in_transaction(
 ) -> int:
     """`append` inside the caller's transaction, together with other changes of the run. With `seen`, the number of a
     wake-up, raises LeaseLostError also if the run was woken since."""
+    changes = _position(entries) | changes
     if not _in_one_statement(entries, turns):
         return _append_by_orm(lease, entries, turns, seen=seen, **changes)
     given = {name: value.value if isinstance(value, Value) else value for name, value in changes.items()}
@@ -93,6 +94,12 @@ def append_in_transaction(
 
 def _in_one_statement(entries: Sequence[Entry], turns: Sequence[NewTurn]) -> bool:
     return connection.vendor == "postgresql" and bool(entries) and len(entries) + len(turns) <= MAX_ROWS
+
+
+def _position(entries: Sequence[Entry]) -> dict[str, Any]:
+    """The run's change by the last of the entries that gave messages to the code."""
+    given = [entry.read_upto for entry in entries if entry.gives_messages and entry.read_upto is not None]
+    return {"read_upto": given[-1]} if given else {}
 
 
 def _used(entries: Sequence[Entry]) -> tuple[dict[str, Any], bool]:
@@ -227,7 +234,7 @@ def _entry_params(entry: Entry) -> list[str | None]:
         dumps(entry.trace),
         *(None if entry.usage is None else str(getattr(entry.usage, name)) for name in TOKENS),
         None if entry.cost is None else repr(entry.cost),
-        None if entry.inbox_upto is None else str(entry.inbox_upto),
+        None if entry.read_upto is None else str(entry.read_upto),
         repr(entry.elapsed_s),
     ]
 

@@ -70,7 +70,7 @@ class Effects(Gate):
         self.wake = wake  # hints runs that an effect has made claimable
         self.tell_paused: Callable[[Paused], None] = lambda paused: None  # called with a run that lost its slot
         self.inbox: list[tuple[int, Message]] = []  # messages of this generation that were read
-        self.inbox_upto: int | None = None  # the last message that the code was given
+        self.read_upto: int | None = None  # the last message that the code was given
         self.inbox_limit: int | None = None  # how many messages of a backlog are read at once
         self.inbox_more = False  # there are messages after those that were read
         self.carried: int | None = None  # the row of the message that the previous generation has carried
@@ -94,7 +94,8 @@ class Effects(Gate):
         self.journal.on_passed = self._passed_over
         self._late: asyncio.TimerHandle | None = None  # begins to commit results that wait for the next commit
         self._flushing: asyncio.Task[None] | None = None
-        self._given: set[int] = set()  # signals that a wait or a message has taken
+        self._given: set[int] = set()  # signals that a wait has taken
+        self._ended_waits: set[int] = set()  # messages
         self._refreshing = self._is_stale = False
 
     def begin_with(self, unread: Inbox, limit: int | None) -> None:
@@ -350,18 +351,19 @@ class Effects(Gate):
                 return signal_id, payload
         return None
 
-    def untaken(self, signals: Iterable[int]) -> list[int]:
-        return [signal_id for signal_id in signals if signal_id not in self._given]
-
-    def forget_signals(self, signals: Iterable[int]) -> None:
-        """Take signals without a wait."""
-        self._given.update(signals)
-        self.facts.signals = [signal for signal in self.facts.signals if signal[0] not in self._given]
+    def take_message(self, signal: str) -> int | None:
+        """The position of the oldest message that ends a wait for this signal, that the code was not given, and that
+        ended no other wait."""
+        for position, name in self.facts.broadcasts:
+            if name == signal and position > (self.read_upto or 0) and position not in self._ended_waits:
+                self._ended_waits.add(position)
+                return position
+        return None
 
     @property
     def has_unread(self) -> bool:
         """Whether there are messages that the code was not given."""
-        return self.inbox_more or (bool(self.inbox) and self.inbox[-1][0] > (self.inbox_upto or 0))
+        return self.inbox_more or (bool(self.inbox) and self.inbox[-1][0] > (self.read_upto or 0))
 
     async def wait(self, wait: Wait, path: str = "") -> Any:
         """`Gate.wait` for the call at `path`. Raises InvalidInputError inside an at-most-once tool."""

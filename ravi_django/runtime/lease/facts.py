@@ -37,6 +37,7 @@ class Facts:
     wake_seq: int = 0  # the wake-ups that these facts include
     # unread (id, name, payload), all, oldest first; the payload may be NOT_READ. See `of_person`
     signals: list[tuple[int, str, Any]] = field(default_factory=list)
+    broadcasts: list[tuple[int, str]] = field(default_factory=list)  # messages (id, name) that ended no wait
     asks: dict[str, Ask] = field(default_factory=dict)  # of this generation, settled or not, by path
     requests: dict[tuple[str, int], HumanRequest] = field(default_factory=dict)  # by path and attempt, the latest
 
@@ -49,22 +50,24 @@ def load_with_facts(lease: Lease, limit: int | None = None) -> tuple[Loaded, Fac
     if not lease.run.wake_seq:
         return loaded, Facts()
     kinds = {row.kind for row in loaded.journal}
-    return loaded, _facts(lease, lease.run.wake_seq, asks="ask" in kinds, requests="request.opened" in kinds)
+    return loaded, _facts(lease, lease.run, asks="ask" in kinds, requests="request.opened" in kinds)
 
 
 def facts(lease: Lease, known: int = -1) -> Facts | None:
     """Read the facts, in one transaction; None if there was no wake-up after the one numbered `known`. The number of
     the last wake-up is read first, so that later ones count as new."""
     with transaction.atomic():
-        seen = Run.objects.values_list("wake_seq", flat=True).get(id=lease.run_id)
-        if seen <= known:
+        seen = Run.objects.only("wake_seq", "read_upto").get(id=lease.run_id)
+        if seen.wake_seq <= known:
             return None
-        return _facts(lease, seen, asks=True, requests=True) if seen else Facts()
+        return _facts(lease, seen, asks=True, requests=True) if seen.wake_seq else Facts()
 
 
-def _facts(lease: Lease, seen: int, *, asks: bool, requests: bool) -> Facts:
+def _facts(lease: Lease, seen: Run, *, asks: bool, requests: bool) -> Facts:
     run_id, generation = lease.run_id, lease.run.generation
-    found = Facts(wake_seq=seen, signals=_unread_signals(run_id))
+    found = Facts(wake_seq=seen.wake_seq, signals=_unread_signals(run_id))
+    announced = InboxMessage.objects.filter(run_id=run_id, id__gt=seen.read_upto, consumed_at=None).exclude(name="")
+    found.broadcasts = list(announced.order_by("id").values_list("id", "name"))
     if asks:
         found.asks = {ask.path: ask for ask in Ask.objects.filter(asker_id=run_id, generation=generation)}
     if requests:
@@ -111,14 +114,7 @@ def load(lease: Lease, limit: int | None = None) -> Loaded:
         internalize(journal)
     if lease.sole is not None:
         return Loaded(journal, Inbox([lease.sole]))
-    return Loaded(journal, of_generation(lease.run, 0 if limit is None else _seen(journal), limit))
-
-
-def _seen(journal: Iterable[Recorded]) -> int:
-    """The id of the last message that the code was given, by the journal."""
-    noted = [row.result for row in journal if row.path.startswith("@") and isinstance(row.result, dict)]
-    rounds = [result.get("inbox_upto") or 0 for result in noted]
-    return max([row.inbox_upto or 0 for row in journal] + rounds, default=0)
+    return Loaded(journal, of_generation(lease.run, limit))
 
 
 def _rows(run: Run) -> Iterable[Sequence[Any]]:
@@ -158,10 +154,9 @@ class Inbox:
     carried: Numbered | None = None  # by the previous generation
 
 
-def of_generation(run: Run, seen: int, limit: int | None) -> Inbox:
-    """The messages above the run's `inbox_from`: all, or with a `limit` all up to `seen`, the last one of its journal,
-    and at most `limit` later ones. A later generation without a carried message may begin with its last message: it
-    gets all."""
+def of_generation(run: Run, limit: int | None) -> Inbox:
+    """The messages above the run's `inbox_from`: all, or with a `limit` those that the code was given and at most
+    `limit` later ones. A later generation without a carried message may begin with its last message: it gets all."""
     carried: Numbered | None = None
     if limit is not None and run.generation:
         rows = InboxMessage.objects.filter(run_id=run.id, message_id=CARRIED)
@@ -169,8 +164,8 @@ def of_generation(run: Run, seen: int, limit: int | None) -> Inbox:
     if limit is None or (run.generation and carried is None):
         found, carried = _messages(run.id, run.inbox_from)
         return Inbox(found, carried=carried)
-    given, _ = _messages(run.id, run.inbox_from, seen)
-    found, more = some_after(run.id, max(run.inbox_from, seen), limit)
+    given, _ = _messages(run.id, run.inbox_from, run.read_upto)
+    found, more = some_after(run.id, run.read_upto, limit)
     return Inbox(given + found, more, carried)
 
 

@@ -85,7 +85,7 @@ class Stop:
     error: Exception | None = None
     messages: tuple[dict[str, Any], ...] = ()  # of CONTINUE: the first messages of the next generation
     carries: dict[str, Any] | None = None  # of CONTINUE: a message that comes before those
-    trail: dict[str, int] | None = None  # see `trail_of` in `lease/inbox.py`
+    depth: dict[str, int] = field(default_factory=dict)  # of CONTINUE, see `as_depth` in `lease/inbox.py`
     handoff: Handoff | None = None  # of HANDOFF
 
 
@@ -379,7 +379,7 @@ class Handoff:
     version: int | None  # of its spec; None: it is code
     messages: tuple[dict[str, Any], ...]  # the task, then the run's messages that were not answered
     metadata: dict[str, Any]  # of the run, with the variables of an agent that is stored in the database
-    trail: dict[str, int] = field(default_factory=dict)  # see `trail_of` in `lease/inbox.py`
+    depth: dict[str, int] = field(default_factory=dict)  # see `as_depth` in `lease/inbox.py`
 
 
 class ToolPaused(BaseException):

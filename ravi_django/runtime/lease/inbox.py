@@ -1,27 +1,18 @@
 """`ctx.receive()`: messages that arrived since the last batch. A replay returns the same ones.
 
-When the code has received a message, the signals that announced it are marked as read. Hops count the publications in
-a chain in which each one was caused by the one before; MAX_HOPS in `social/publications.py` ends such a chain.
+The depth of a publication is its number in a chain in which each one was caused by the one before. MAX_HOPS in
+`social/publications.py` ends such a chain.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
 from typing import Any
-from uuid import UUID
-
-from django.db.models import Exists, OuterRef
-from django.db.models.functions import Substr
 
 from ravi_django.kernel import Agent, InvalidInputError, Message
-from ravi_django.models import InboxMessage, Signal
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import facts, paths
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.state import RunState
@@ -32,24 +23,17 @@ STEERS = "steers"  # key in the metadata of a message that steers the run, see `
 
 async def receive(ctx: RunState) -> list[Message]:
     """`ctx.receive`. One query, none on a replay. The row is written with the next commit: until then nothing is
-    recorded that could follow from the messages. If signals announced these messages, a commit of its own marks them
-    as read."""
+    recorded that could follow from the messages."""
     _check_place(ctx)
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, KIND, "", None, None)
     if row is not None:
-        return _give(ctx, row.inbox_upto or 0)
+        return _give(ctx, row.read_upto or 0)
     async with effects.performing():
-        after = max(effects.lease.run.inbox_from, effects.inbox_upto or 0)
-        upto = await read_on(effects, after) or effects.inbox_upto
-        signals = await _announcing(ctx, upto or 0)
+        after = max(effects.lease.run.inbox_from, effects.read_upto or 0)
+        upto = await read_on(effects, after) or effects.read_upto
         given = _give(ctx, upto or 0)
-        entry = Entry(KIND, path, result={"messages": len(given)}, inbox_upto=upto)
-        if signals:
-            effects.forget_signals(signals)
-            await effects.record(entry, partial(record_received, signals=signals))
-        else:
-            effects.note(entry)
+        effects.note(Entry(KIND, path, result={"messages": len(given)}, read_upto=upto))
     return given
 
 
@@ -63,21 +47,21 @@ async def hear(ctx: RunState) -> list[Message]:
         woken = max(effects.lease.woken, default=0)
         if woken > max(ctx.heard, effects.lease.run.wake_seq):
             with effects.busy():
-                await read_on(effects, max(effects.lease.run.inbox_from, effects.inbox_upto or 0))
+                await read_on(effects, max(effects.lease.run.inbox_from, effects.read_upto or 0))
             ctx.heard = woken
-        unread = [(place, one) for place, one in effects.inbox if place > (effects.inbox_upto or 0)]
+        unread = [(place, one) for place, one in effects.inbox if place > (effects.read_upto or 0)]
         steering = list(takewhile(lambda found: STEERS in found[1].metadata, unread))
         if not steering:
             return []
         upto = steering[-1][0]
-        effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, inbox_upto=upto))
+        effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, read_upto=upto))
     else:
         row = await effects.recall(ctx.path(), KIND, "", None, None)
         assert row is not None
-        upto = row.inbox_upto or 0
-    hops = ctx.hops
+        upto = row.read_upto or 0
+    depth = ctx.publication_depth
     given = _give(ctx, upto)
-    ctx.hops = max(hops, ctx.hops)  # they do not end a chain of publications
+    ctx.publication_depth = max(depth, ctx.publication_depth)  # they do not end a chain of publications
     return given
 
 
@@ -102,35 +86,26 @@ def limit_of(agent: Agent) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-async def _announcing(ctx: RunState, upto: int) -> list[int]:
-    """The unread signals that announced messages up to `upto`. No query if there can be none."""
-    effects, after = ctx.effects, ctx.effects.inbox_upto or 0
-    new = any(message.is_broadcast for place, message in effects.inbox if after < place <= upto)
-    if not upto or not (new or effects.facts.signals):
-        return []
-    return effects.untaken(await effects.database.call(told_of, effects.lease.run_id, upto))
-
-
 def _give(ctx: RunState, upto: int) -> list[Message]:
     """Hand out messages without an await: of two concurrent tasks the second gets those that the first did not."""
     effects = ctx.effects
-    after = effects.inbox_upto or 0
+    after = effects.read_upto or 0
     given = [message for place, message in effects.inbox if after < place <= upto]
-    effects.inbox_upto = max(after, upto) or None
+    effects.read_upto = max(after, upto) or None
     ctx.given += given
     if given:
-        ctx.hops, ctx.caused = hops_of(given), ""
+        ctx.publication_depth, ctx.caused = publication_depth(given), ""
     return given
 
 
 def give_back(ctx: RunState, message: Message) -> int:
     """Leave this message and later ones to the next generation; returns their number."""
-    effects, upto = ctx.effects, ctx.effects.inbox_upto or 0
+    effects, upto = ctx.effects, ctx.effects.read_upto or 0
     given = [(place, one) for place, one in effects.inbox if place <= upto]
     same = [place for place, one in given if one is message] or [place for place, one in given if one == message]
     if not same:
         raise InvalidInputError("unread is none of the messages that this generation was given", field="unread")
-    effects.inbox_upto = same[0] - 1
+    effects.read_upto = same[0] - 1
     return sum(place >= same[0] for place, _ in given)
 
 
@@ -146,59 +121,41 @@ def _check_place(ctx: RunState) -> None:
         )
 
 
-BESIDE = "pub:"  # prefix of the key of a signal that announces a message; the message's id follows
-
-
-def told_of(run_id: UUID, upto: int) -> list[int]:
-    """The unread signals that announced messages of the inbox up to this id."""
-    known = InboxMessage.objects.filter(
-        run_id=run_id, id__lte=upto, message_id=Substr(OuterRef("key"), len(BESIDE) + 1)
-    )
-    unread = Signal.objects.filter(run_id=run_id, consumed_at=None, key__startswith=BESIDE)
-    return list(unread.filter(Exists(known)).order_by("id").values_list("id", flat=True))
-
-
-@appending
-def record_received(lease: Lease, *, signals: Sequence[int]) -> None:
-    read(signals)
-
-
-def read(signals: Sequence[int]) -> None:
-    """Mark signals as read, in the caller's fenced transaction."""
-    Signal.objects.filter(id__in=signals, consumed_at=None).update(consumed_at=clock.now())
-
-
-HOPS = "hops"  # key in the metadata of a published message: the publications behind it, itself included
+HOPS = "hops"  # key in the metadata of a published message: its depth
 _MESSAGES = "messages"
 
 
-def hops_of(messages: Iterable[Message]) -> int:
-    """The most publications behind any of these messages."""
-    return max((hops_in(message.metadata) for message in messages), default=0)
+def publication_depth(messages: Iterable[Message]) -> int:
+    """The greatest depth of these messages; 0: none was published."""
+    return max((depth_in(message.metadata) for message in messages), default=0)
 
 
-def hops_in(note: Any) -> int:
-    hops = note.get(HOPS) if isinstance(note, Mapping) else None
-    return max(0, hops) if isinstance(hops, int) and not isinstance(hops, bool) else 0
+def depth_in(values: Any) -> int:
+    """The depth in a message's metadata, the result of a row, or the payload of a wait."""
+    depth = values.get(HOPS) if isinstance(values, Mapping) else None
+    return max(0, depth) if isinstance(depth, int) and not isinstance(depth, bool) else 0
 
 
-def hops_told(payload: Any) -> int:
-    """The hops in the payload of a signal, if it announces a publication: others may use the key for themselves."""
-    return hops_in(payload) if isinstance(payload, Mapping) and "publication" in payload else 0
+def as_depth(depth: int, messages: int | None = None) -> dict[str, int]:
+    """For metadata or a row. `messages`, in the row before a generation: the number of messages that it begins with."""
+    if not depth:
+        return {}
+    return {HOPS: depth} | ({} if messages is None else {_MESSAGES: messages})
 
 
-def noted(hops: int) -> dict[str, int]:
-    return {HOPS: hops} if hops else {}
+def depth_at_start(batch: Sequence[Message], before: Any) -> int:
+    """The depth behind a generation that begins with these messages. That of the previous generation, from the row
+    `before`, counts unless other messages have arrived since."""
+    left = depth_in({HOPS: before.get(_MESSAGES)}) if isinstance(before, Mapping) else 0
+    return publication_depth(batch) if len(batch) > left else max(depth_in(before), publication_depth(batch))
 
 
-def trail_of(hops: int, messages: int) -> dict[str, int]:
-    """For the row before a generation: the publications behind the messages that the code was given last, and the
-    number of messages that the generation begins with."""
-    return {HOPS: hops, _MESSAGES: messages} if hops else {}
-
-
-def hops_at_start(batch: Sequence[Message], trail: Any) -> int:
-    """The hops of a generation that begins with these messages. Those of the previous generation count, unless other
-    messages have arrived since."""
-    before, own = hops_in(trail), hops_in({HOPS: trail.get(_MESSAGES)}) if isinstance(trail, Mapping) else 0
-    return hops_of(batch) if len(batch) > own else max(before, hops_of(batch))
+def announcement(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload of a wait that a published message has ended."""
+    message = Message.model_validate(body)
+    found = {"topic": str(message.target), "message": message.id, **as_depth(depth_in(message.metadata))}
+    if "publication" in message.metadata:
+        return found | {"publication": message.metadata["publication"]}
+    data = message.payload.data  # type: ignore[attr-defined]  # of a digest
+    dropped = {"dropped": data["dropped"]} if "dropped" in data else {}
+    return found | {"publication": data["items"][-1]["publication"], "items": len(data["items"]), **dropped}

@@ -73,7 +73,7 @@ class RunState:
         self.replied = False
         self.given: list[Message] = []  # messages that this generation's code was given
         self.heard = 0  # the run's `wake_seq` when `hear` looked last
-        self.hops = 0  # publications behind the messages that the code was given last, see `lease/inbox.py`
+        self.publication_depth = 0  # of the messages that the code was given last, see `lease/inbox.py`
         self.caused = ""  # the id of a message, see `caused_by`; later messages end it
         self.answered: set[str] = set()  # ids of the given messages that have a reply
         self.message_ids: dict[str, str] = {}  # by the new id of a message that a replay makes: the id that was sent

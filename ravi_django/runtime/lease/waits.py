@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from django.db.models import Model
 from django.utils import timezone
 
 from ravi_django.kernel import InvalidInputError, LeaseLostError
 from ravi_django.kernel.checks import check_seconds, check_text
-from ravi_django.models import Signal
+from ravi_django.models import InboxMessage, Signal
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Entry
@@ -18,7 +19,7 @@ from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.facts import NOT_READ, PEOPLES, REPLY
 from ravi_django.runtime.lease.gate import Wait
-from ravi_django.runtime.lease.inbox import hops_told
+from ravi_django.runtime.lease.inbox import announcement, depth_in
 from ravi_django.runtime.lease.state import RunState
 
 MAX_NAME = 200  # characters of a signal's name
@@ -54,12 +55,14 @@ async def sleep_until_signal(
     effects, path = ctx.effects, ctx.path()
     row = await effects.recall(path, "signal", name, None, None)
     if row is not None:
-        return _given(ctx, row.result.get("payload"))
+        return _given(ctx, row.result.get("payload"), row.read_upto)
     deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
 
     def met() -> Any:
         if (taken := effects.take_signal(name)) is not None:
             return taken
+        if (position := effects.take_message(name)) is not None:
+            return position
         if or_message and effects.has_unread:
             return "message"
         return "timed_out" if deadline is not None and over(ctx, deadline) else None
@@ -69,15 +72,25 @@ async def sleep_until_signal(
         if isinstance(found, str):
             await effects.record(Entry("signal", path, name, result={found: True}))
             return None
-        payload, signal_id = await payload_of(effects, found), found[0]
-        entry = Entry("signal", path, name, result={"payload": payload})
-        await effects.record(entry, partial(consume_signal, signal_id=signal_id))
-    return _given(ctx, payload)
+        entry = await _consume(effects, path, name, found)
+    return _given(ctx, entry.result["payload"], entry.read_upto)
 
 
-def _given(ctx: RunState, payload: Any) -> Any:
+async def _consume(effects: Effects, path: str, name: str, found: Any) -> Entry:
+    if isinstance(found, int):
+        body = await effects.database.call(InboxMessage.objects.values_list("body", flat=True).get, id=found)
+        entry = Entry("signal", path, name, result={"payload": announcement(body)}, read_upto=found)
+        await effects.record(entry, partial(consume_signal, signal_id=found, model=InboxMessage))
+    else:
+        entry = Entry("signal", path, name, result={"payload": await payload_of(effects, found)})
+        await effects.record(entry, partial(consume_signal, signal_id=found[0]))
+    return entry
+
+
+def _given(ctx: RunState, payload: Any, message: int | None) -> Any:
+    """`message`: the one that ended the wait."""
     if payload is not None:
-        ctx.hops = hops_told(payload)  # 0 unless the signal announces a publication
+        ctx.publication_depth = depth_in(payload) if message else 0
     return payload
 
 
@@ -120,7 +133,8 @@ def check_name(name: Any) -> None:
 
 
 @appending
-def consume_signal(lease: Lease, *, signal_id: int) -> None:
-    """Append the row of a wait, and mark the signal that ended it as read."""
-    if not Signal.objects.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
+def consume_signal(lease: Lease, *, signal_id: int, model: type[Model] = Signal) -> None:
+    """Append the row of a wait, and mark the signal or message that ended it."""
+    rows = model._default_manager
+    if not rows.filter(id=signal_id, consumed_at=None).update(consumed_at=clock.now()):
         raise LeaseLostError(lease.run_id, lease.epoch)

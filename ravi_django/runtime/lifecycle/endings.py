@@ -172,7 +172,6 @@ def finish(
     *,
     output: str | None = None,
     error: dict[str, Any] | None = None,
-    inbox_upto: int | None = None,
     entangled: bool = False,
     retains: bool = True,
 ) -> tuple[int, list[UUID]]:
@@ -180,7 +179,7 @@ def finish(
     `entangled`: it may have children or open requests, which end with it. `retains`: all its turns stay.
 
     Returns the seq of the first row written, and the runs to hint. Raises Unseen when a run that would complete has a
-    message above `inbox_upto`; nothing is written then.
+    message that its code was not given; nothing is written then.
     """
     run = lease.run
     if entangled:
@@ -202,7 +201,7 @@ def finish(
             first = fence.append_in_transaction(lease, entries, turns, seen=run.wake_seq, **changes)
         except LeaseLostError:  # or it was woken since the claim: then the second append does not raise
             first, woken = fence.append_in_transaction(lease, entries, turns, **changes), True
-            if status == Status.COMPLETED and _unseen(run, inbox_upto):
+            if status == Status.COMPLETED and _unseen(run):
                 raise Unseen from None
         if not retains:
             drop_turns(run.id)
@@ -214,9 +213,9 @@ def finish(
     return locking({run.id} if run.parent_id is None else {run.parent_id, run.id}, end)
 
 
-def _unseen(run: Run, inbox_upto: int | None) -> bool:
-    after = max(run.inbox_from, inbox_upto or 0)
-    return InboxMessage.objects.filter(run_id=run.id, id__gt=after).exclude(message_id=CARRIED).exists()
+def _unseen(run: Run) -> bool:
+    unread = InboxMessage.objects.filter(run_id=run.id, id__gt=F("run__read_upto"))
+    return unread.exclude(message_id=CARRIED).exists()
 
 
 def _end_with(

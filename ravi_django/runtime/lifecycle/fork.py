@@ -26,7 +26,7 @@ from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.files import files
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.append import write_row
-from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.entries import GIVE_MESSAGES, Entry
 from ravi_django.runtime.lease import history
 from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lifecycle.copies import as_literal, copy_rows, copy_turns
@@ -150,6 +150,7 @@ def write_fork(
             request_digest=digest,
             next_seq=point + 2,
             event_mark=0,  # no number of its stream was ever used
+            wake_seq=source.wake_seq,
         )
         claim_order.stamp(new).save(force_insert=True)
         _copy_inbox(source, new, point, message)
@@ -305,14 +306,13 @@ def _copy_inbox(source: Run, new: Run, point: int, first: Message | None) -> Non
     """Copy this generation's messages that had arrived by then, and the carried one. `first` replaces the first one."""
     rows = InboxMessage.objects.filter(run_id=source.id, id__gt=source.inbox_from)
     seen = JournalEntry.objects.filter(run_id=source.id, generation=source.generation, seq__lte=point)
-    batches = seen.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
     upto = max(
-        seen.aggregate(last=Max("inbox_upto"))["last"] or 0,
-        *(last or 0 for last in batches),
+        seen.aggregate(last=Max("read_upto"))["last"] or 0,
         rows.aggregate(first=Min("id"))["first"] or 0,  # what the run began with
     )
     came = Q(id__lte=upto) | Q(created_at__lte=_time_of(source, point)) | Q(message_id=CARRIED)
-    copy_rows(rows.filter(came), {"id": None, "run_id": as_literal(new.id)})
+    consumed = f"CASE WHEN id <= {upto} THEN consumed_at END"
+    copy_rows(rows.filter(came), {"id": None, "run_id": as_literal(new.id), "consumed_at": consumed})
     copies = InboxMessage.objects.filter(run_id=new.id).order_by("id")
     to_itself = copies.filter(body__reply_to=str(source.id)).iterator(chunk_size=BATCH)
     while batch := list(islice(to_itself, BATCH)):
@@ -336,20 +336,15 @@ _COPIED = """coalesce((SELECT copy.id FROM ravi_inboxmessage message JOIN ravi_i
   ON copy.run_id = {new} AND copy.message_id = message.message_id
   WHERE message.run_id = {old} AND message.id <= {upto} ORDER BY message.id DESC LIMIT 1), 0)"""
 _IDS = "lower(hex(randomblob(16)))", "gen_random_uuid()"  # on SQLite and on PostgreSQL
-_READ = "json_extract(result, '$.inbox_upto')", "(result ->> 'inbox_upto')::bigint"
-_SET = "json_set(result, '$.inbox_upto', {id})", "jsonb_set(result, '{{inbox_upto}}', to_jsonb({id}))"
 
 
 def _copy_journal(past: QuerySet[JournalEntry], source: Run, new: Run) -> None:
     """Copy the rows, with the new ids of messages."""
-    on = postgres.in_use()
     ids = {"old": as_literal(source.id), "new": as_literal(new.id)}
-    in_result = _SET[on].format(id=_COPIED.format(upto=_READ[on], **ids))
     other = {
-        "id": _IDS[on],
+        "id": _IDS[postgres.in_use()],
         "run_id": ids["new"],
-        "inbox_upto": f"CASE WHEN inbox_upto IS NOT NULL THEN {_COPIED.format(upto='inbox_upto', **ids)} END",
-        "result": f"CASE WHEN path LIKE '@%%' AND {_READ[on]} > 0 THEN {in_result} ELSE result END",
+        "read_upto": f"CASE WHEN read_upto IS NOT NULL THEN {_COPIED.format(upto='read_upto', **ids)} END",
     }
     copy_rows(past, other)
 
@@ -378,4 +373,5 @@ def _sums(new: Run) -> dict[str, Any]:
     names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cost")
     found = used.aggregate(**{f"sum_{name}": Sum(name) for name in names})
     sums: dict[str, Any] = {name: found[f"sum_{name}"] or 0 for name in names}
-    return {**sums, "cost_unknown": used.filter(cost=None).exists()}
+    read = JournalEntry.objects.filter(run_id=new.id, kind__in=GIVE_MESSAGES).aggregate(upto=Max("read_upto"))["upto"]
+    return {**sums, "cost_unknown": used.filter(cost=None).exists(), "read_upto": read or 0}

@@ -30,9 +30,9 @@ from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease import paths
-from ravi_django.runtime.lease.facts import CARRIED, inbox_after
+from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lease.gate import HANDOFF, Handoff, Stop, Wait
-from ravi_django.runtime.lease.inbox import read, told_of, trail_of
+from ravi_django.runtime.lease.inbox import as_depth
 from ravi_django.runtime.lease.state import ALONE, RunState
 from ravi_django.runtime.lifecycle.endings import cancel_children
 from ravi_django.runtime.people.rows import close_requests, note_closed
@@ -84,8 +84,8 @@ async def hand_over(
         await closing()
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=ctx.run_id)
     given = [body, *(storable(_as_handed(ctx, m).model_dump(mode="json")) for m in left)]
-    trail = trail_of(ctx.hops, len(given))
-    handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, trail)
+    depth = as_depth(ctx.publication_depth, len(given))
+    handed = Handoff(path, str(agent_id), found.version, tuple(given), metadata, depth)
     await effects.end(Stop(Stop.Kind.HANDOFF, handoff=handed))
 
 
@@ -176,8 +176,7 @@ def continue_as_new(
     turns: Sequence[NewTurn] = (),
     *,
     messages: Sequence[dict[str, Any]],
-    inbox_upto: int,
-    told: bool = False,
+    read_upto: int,
     drops: int | None = None,
     carries: dict[str, Any] | None = None,
 ) -> int:
@@ -185,35 +184,34 @@ def continue_as_new(
     and signals, open children and asks stay; open requests to people are closed; sums, limits and `seq` continue. An
     agent that is a row continues with the newest version of its spec.
 
-    `told`: signals may be unread whose messages were given as an inbox; mark them as read. `carries` replaces `drops`,
-    the row that this generation was carried.
+    `carries` replaces `drops`, the row that this generation was carried.
     """
-    inbox_from = max(lease.run.inbox_from, inbox_upto)
+    inbox_from = max(lease.run.inbox_from, read_upto)
     for entry in entries[-1:]:
         note_closed(lease.run_id, entry)
 
     def begin(held: set[UUID]) -> None:
-        if told:
-            read(told_of(lease.run_id, inbox_from))
-        begin_anew(lease, messages, inbox_from, held, drops, carries, **_newest_version(lease.run))
+        begun = [("", body) for body in messages]
+        begin_anew(lease, begun, inbox_from, held, drops, carries, **_newest_version(lease.run))
 
     return append_locked(lease, entries, turns, (), begin)
 
 
 def begin_anew(
     lease: Lease,
-    messages: Sequence[dict[str, Any]],
+    messages: Sequence[tuple[str, dict[str, Any]]],
     inbox_from: int,
     held: set[UUID],
     drops: int | None = None,
     carries: dict[str, Any] | None = None,
     **changes: Any,
 ) -> None:
-    """Begin the next generation of a run that the caller's transaction has fenced, with `messages`, the inbox above
-    `inbox_from`, and `carries`. Raises NotLocked."""
+    """Begin the next generation of a run that the caller's transaction has fenced, with `messages` (name,
+    body), the inbox above `inbox_from`, and `carries`. Raises NotLocked."""
     Run.objects.filter(id=lease.run_id).update(
         generation=F("generation") + 1,
         inbox_from=inbox_from,
+        read_upto=inbox_from,
         turn_from=F("next_turn"),
         **ready(),
         **RELEASED,
@@ -226,8 +224,8 @@ def begin_anew(
         InboxMessage.objects.create(run=lease.run, message_id=CARRIED, body=carries)
     InboxMessage.objects.bulk_create(
         # The body keeps its id, which finds the ask of a reply. The row of a second delivery needs another id.
-        InboxMessage(run=lease.run, message_id=uuid7().hex, body=message)
-        for message in messages
+        InboxMessage(run=lease.run, message_id=uuid7().hex, name=name, body=body)
+        for name, body in messages
     )
 
 
@@ -249,7 +247,6 @@ def write_handoff(
     turns: Sequence[NewTurn] = (),
     *,
     handoff: Handoff,
-    inbox_upto: int,
     carried: int | None = None,
 ) -> tuple[int, list[UUID]]:
     """Close the generation and give the run back as the other agent's. Unread messages (after the handed-over ones) and
@@ -271,10 +268,10 @@ def write_handoff(
             lock_session(run)
             if _is_occupied(run, handoff.agent):
                 raise Occupied
-        unread, upto = _unread(run, max(run.inbox_from, inbox_upto))
+        unread, upto = _unread(run)
         begin_anew(
             lease,
-            [*handoff.messages, *unread],
+            [*(("", body) for body in handoff.messages), *unread],
             upto,
             held,
             drops=carried,
@@ -312,7 +309,9 @@ def _is_occupied(run: Run, agent: str) -> bool:
     return active_root(Run(session_id=run.session_id, agent=agent)).exclude(id=run.id).exists()
 
 
-def _unread(run: Run, upto: int) -> tuple[list[dict[str, Any]], int]:
-    """The messages that no code was given yet, and the id of the last. A new delivery waits for the run's lock."""
-    rows = inbox_after(run.id, upto)
-    return [body for _, body in rows], rows[-1][0] if rows else upto
+def _unread(run: Run) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    """The messages that no code was given yet (name, body), and the id of the run's last message. A new delivery waits
+    for the run's lock."""
+    upto = Run.objects.values_list("read_upto", flat=True).get(id=run.id)
+    rows = list(InboxMessage.objects.filter(run_id=run.id, id__gt=upto).exclude(message_id=CARRIED).order_by("id"))
+    return [(row.name, row.body) for row in rows], rows[-1].id if rows else upto

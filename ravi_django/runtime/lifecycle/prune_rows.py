@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, UUIDField, When
 from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, Coalesce, Concat
+from django.db.models.functions import Cast, Coalesce
 
 from ravi_django.db import lock_rows, transaction
 from ravi_django.models.audit import AuditRecord
@@ -29,7 +29,6 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import BLOB_KEY
 from ravi_django.runtime.lease.facts import CARRIED
 from ravi_django.runtime.lease.gate import HANDOFF
-from ravi_django.runtime.lease.inbox import BESIDE
 from ravi_django.runtime.lifecycle.generations import CONTINUED
 
 TREES = 200  # keys in one batch
@@ -166,7 +165,7 @@ def past_signals(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Signa
 
 def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[InboxMessage]:
     """Messages of earlier generations, except carried ones. A message stays while the same publication may be delivered
-    again through another follow, or while a signal about it is unread: the row shows that the run has had it."""
+    again through another follow: the row shows that the run has had it."""
     id_of = When(message_id__regex="^[0-9a-f]{32}$", then=Cast("message_id", UUIDField()))
     rows = InboxMessage.objects.filter(
         run_id__in=run_ids, id__lte=F("run__inbox_from"), created_at__lt=clock.after(-older_than_s)
@@ -178,10 +177,8 @@ def past_messages(run_ids: Sequence[UUID], older_than_s: float) -> QuerySet[Inbo
         follow__agent=OuterRef("run__agent"),
         follow__tenant=OuterRef("run__tenant"),
     )
-    beside = Concat(Value(BESIDE), OuterRef("message_id"))
-    unread = Signal.objects.filter(run_id=OuterRef("run_id"), consumed_at=None, key=beside)
     rows = rows.exclude(message_id=CARRIED)
-    return _behind_the_first(rows).filter(~Exists(under_way), ~Exists(waiting), ~Exists(unread))
+    return _behind_the_first(rows).filter(~Exists(under_way), ~Exists(waiting))
 
 
 Past = Callable[[Sequence[UUID], float], QuerySet[Any]]

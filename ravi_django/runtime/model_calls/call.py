@@ -62,7 +62,7 @@ async def _call(
     row = await effects.recall(path, KIND, model.name, None, digests)
     if row is not None:
         return _decode(row)
-    entry = Entry(KIND, path, model.name, digests=digests, inbox_upto=effects.inbox_upto)
+    entry = Entry(KIND, path, model.name, digests=digests, read_upto=effects.read_upto)
     entry.request = {"messages": len(messages)} | ({"result_by": options.result_by} if options.result_by else {})
     await admission.admit(effects, entry, model, messages, options)
     # A model reads results that may be lost, since it may be paid again; code of the site does not.

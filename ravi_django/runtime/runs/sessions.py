@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from ravi_django.db import alias, transaction
 from ravi_django.kernel import AgentNotFoundError, IdempotencyMismatchError, SessionNotFoundError
-from ravi_django.models import ACTIVE, InboxMessage, JournalEntry, Run, Session, Status, uuid7
+from ravi_django.models import ACTIVE, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.models.session import NAMELESS
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, clock, postgres
@@ -209,13 +209,11 @@ def steer(run: Run, message: dict[str, Any]) -> Run | None:
 def pass_on(run: Run) -> None:
     """In the transaction of an end that is no completion: each steering message that the code was not given becomes a
     queued run."""
-    steering = InboxMessage.objects.filter(run_id=run.id, body__metadata__steers=True).order_by("id")
+    unread = InboxMessage.objects.filter(run_id=run.id, id__gt=F("run__read_upto")).order_by("id")
+    steering = unread.filter(body__metadata__steers=True)
     if not steering.exists() or not lock_session(run):
         return
-    journal = JournalEntry.objects.filter(run_id=run.id, generation=run.generation)
-    noted = journal.filter(path__startswith="@").values_list("result__inbox_upto", flat=True)
-    upto = [journal.aggregate(last=Max("inbox_upto"))["last"], *noted]
-    for row in steering.filter(id__gt=max(found or 0 for found in upto)):
+    for row in steering:
         del row.body["metadata"][STEERS]
         same = {name: getattr(run, name) for name in ("agent", "session_id", "owner_id", "tenant", "priority")}
         new = Run(id=uuid7(), status=Status.QUEUED, agent_version=_present_version(run), **same)

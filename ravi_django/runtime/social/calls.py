@@ -132,7 +132,7 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
         return
-    run, place, hops = effects.lease.run, topic_of(topic), ctx.hops + 1
+    run, place, depth = effects.lease.run, topic_of(topic), ctx.publication_depth + 1
     seed = f"{run.id}:{run.generation}:{path}:emit"  # another worker makes the same one, a fork another
     key = None if id is None else checked_id(id)
     message_id = key or hashlib.sha256(seed.encode()).hexdigest()[:32]
@@ -146,13 +146,13 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
             payload = payload_for(data, check_json("data", value, conf.MAX_INPUT_BYTES))
         except InputTooLargeError as error:
             await refuse(ctx, entry, PermanentError(str(error)))
-        if hops > MAX_HOPS:
+        if depth > MAX_HOPS:
             await refuse(ctx, entry, PermanentError(_CIRCLE.format(place, MAX_HOPS)))
         if (refusal := await effects.database.call(_refusal, run.owner_id, ctx.agent_id)) is not None:
             await refuse(ctx, entry, refusal)
         cause = None if ctx.cause == message_id else ctx.cause
         message = message_for(place, payload, data, message_id, ctx.agent_id, ctx.conversation, cause)
-        made = publication_of(message, run.tenant, f"run:{run.id}", hops, key)
+        made = publication_of(message, run.tenant, f"run:{run.id}", depth, key)
         made.owner_id, made.run_id = run.owner_id, run.id
         entry.result = value
         await effects.record(entry, partial(publications.publish, publication=made))

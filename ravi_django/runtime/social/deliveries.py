@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, OperationalError
-from django.db.models import Count, Exists, OuterRef, QuerySet, Subquery, TextField, UUIDField
+from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery, TextField, UUIDField
 from django.db.models.functions import Cast
 
 from ravi_django.conf import conf
 from ravi_django.db import connection, transaction
-from ravi_django.models import ACTIVE, Follow, Run, Session, Signal, Status, uuid7
+from ravi_django.models import ACTIVE, Follow, InboxMessage, Run, Session, Status, uuid7
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.social import delivery_rows
 from ravi_django.runtime.social.delivery_rows import SIGNAL, Letter, ToLive, ToNew
@@ -174,8 +174,9 @@ def _still_live(live: Sequence[tuple[Due, UUID]], found: Delivered) -> list[ToLi
         .select_for_update(skip_locked=True, no_key=True)
     )
     held = {row[0]: row[1:] for row in rows.values_list("id", "status", "agent", "session_id")}
-    unread = Signal.objects.filter(run_id__in=held, name=SIGNAL, consumed_at=None).order_by().values("run_id")
-    full = set(unread.annotate(count=Count("id")).filter(count__gte=conf.FEED_UNREAD).values_list("run_id", flat=True))
+    unread = InboxMessage.objects.filter(run_id__in=held, name=SIGNAL, consumed_at=None, id__gt=F("run__read_upto"))
+    counts = unread.order_by().values("run_id").annotate(count=Count("id"))
+    full = set(counts.filter(count__gte=conf.FEED_UNREAD).values_list("run_id", flat=True))
     to_live = []
     for due, run_id in live:
         status, agent, session_id = held.get(run_id, ("", "", None))

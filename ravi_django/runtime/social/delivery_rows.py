@@ -12,30 +12,29 @@ from django.db.models import Model
 from django.db.models.expressions import DatabaseDefault
 
 from ravi_django.kernel.supervision import Priority
-from ravi_django.models import Follow, InboxMessage, Run, Session, Signal, Status
+from ravi_django.models import Follow, InboxMessage, Run, Session, Status
 from ravi_django.runtime.db import claim_order, clock, postgres
 from ravi_django.runtime.db.postgres import NOW, as_text, cast
 from ravi_django.runtime.journal import outbox
 from ravi_django.runtime.journal.entries import encode
 from ravi_django.runtime.runs.waking import WOKEN, woken
 
-SIGNAL = "new_feed_item"
+SIGNAL = "new_feed_item"  # a message to a live run ends a wait for it
 PRIORITY = Priority.LOW  # a person who waits comes before ten thousand feeds
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message to followers, and the payload of its signal. Many followers share the same object."""
+    """A message to followers. Many followers share the same object."""
 
     id: str  # the inbox's: a repeat is the same message
     body: Mapping[str, Any]  # the kernel Message
-    payload: Mapping[str, Any]  # the signal's
     by: UUID | None = None  # the run that has published it, and does not get it
 
 
 @dataclass(frozen=True, slots=True)
 class ToLive:
-    """A live run that gets a message and a signal."""
+    """A live run that gets a message."""
 
     follow_id: UUID
     letter: Letter
@@ -57,7 +56,7 @@ class ToNew:
 
 
 def to_live_runs(given: Sequence[ToLive]) -> list[UUID]:
-    """Write message, signal and wake-up, once for each run and message; returns the runs that can be claimed."""
+    """Write message and wake-up, once for each run and message; returns the runs that can be claimed."""
     if not given:
         return []
     if not postgres.in_use():
@@ -100,7 +99,7 @@ def note_delivered(homes: Mapping[UUID, UUID]) -> None:
 def _letters(given: Sequence[Letter]) -> tuple[dict[str, int], str]:
     """The place of each different letter by its id, and the letters as JSON."""
     unique = {letter.id: letter for letter in given}
-    documents = [[letter.id, letter.body, letter.payload] for letter in unique.values()]
+    documents = [[letter.id, letter.body] for letter in unique.values()]
     return {name: place for place, name in enumerate(unique)}, json_text(documents)
 
 
@@ -111,21 +110,16 @@ def json_text(rows: Any) -> str:
 # ------------------------------------------------------------------------------------------------- on PostgreSQL
 
 _LETTERS = """letter AS MATERIALIZED (
-  SELECT place - 1 AS place, one ->> 0 AS id, one -> 1 AS body, one -> 2 AS payload
+  SELECT place - 1 AS place, one ->> 0 AS id, one -> 1 AS body
   FROM jsonb_array_elements(%(letters)s::jsonb) WITH ORDINALITY AS given(one, place)
 )"""
 _TO_LIVE = f"""
 WITH {_LETTERS}, given AS (
   SELECT (one ->> 0)::uuid AS run_id, (one ->> 1)::int AS place FROM jsonb_array_elements(%(rows)s::jsonb) AS one
 ), sent AS (
-  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
-  SELECT given.run_id, letter.id, letter.body, {NOW} FROM given JOIN letter USING (place)
-  ON CONFLICT DO NOTHING RETURNING run_id, message_id
-), told AS (
-  INSERT INTO ravi_signal (run_id, name, payload, key, woke, created_at)
-  SELECT sent.run_id, '{SIGNAL}', letter.payload, 'pub:' || letter.id, true, {NOW}
-  FROM sent JOIN letter ON letter.id = sent.message_id
-  ON CONFLICT DO NOTHING
+  INSERT INTO ravi_inboxmessage (run_id, message_id, name, body, created_at)
+  SELECT given.run_id, letter.id, '{SIGNAL}', letter.body, {NOW} FROM given JOIN letter USING (place)
+  ON CONFLICT DO NOTHING RETURNING run_id
 )
 UPDATE ravi_run SET {WOKEN}
 FROM (SELECT DISTINCT run_id FROM sent) AS woken WHERE ravi_run.id = woken.run_id
@@ -200,12 +194,7 @@ def _to_live_by_orm(given: Sequence[ToLive]) -> list[UUID]:
         ).values_list("run_id", "message_id")
     )
     new = {(one.run_id, one.letter.id): one for one in given if (one.run_id, one.letter.id) not in known}.values()
-    InboxMessage.objects.bulk_create(clock.stamp(_message(one)) for one in new)
-    signals = (
-        Signal(run_id=one.run_id, name=SIGNAL, payload=dict(one.letter.payload), key=f"pub:{one.letter.id}")
-        for one in new
-    )
-    Signal.objects.bulk_create((clock.stamp(signal) for signal in signals), ignore_conflicts=True)
+    InboxMessage.objects.bulk_create(clock.stamp(_message(one, SIGNAL)) for one in new)
     ids = {one.run_id for one in new}
     Run.objects.filter(id__in=ids).update(**woken(PRIORITY))
     return list(Run.objects.filter(id__in=ids, status=Status.PENDING).values_list("id", flat=True))
@@ -248,8 +237,8 @@ def _run(one: ToNew, follow: Follow) -> Run:
     )
 
 
-def _message(one: ToLive | ToNew) -> InboxMessage:
-    return InboxMessage(run_id=one.run_id, message_id=one.letter.id, body=dict(one.letter.body))
+def _message(one: ToLive | ToNew, name: str = "") -> InboxMessage:
+    return InboxMessage(run_id=one.run_id, message_id=one.letter.id, name=name, body=dict(one.letter.body))
 
 
 def _write_events(given: Sequence[ToNew]) -> None:

@@ -23,7 +23,7 @@ from ravi_django.db import transaction
 from ravi_django.kernel import DataPayload, Message, TopicId
 from ravi_django.models import FeedItem, Follow, Publication
 from ravi_django.runtime.db import clock
-from ravi_django.runtime.lease.inbox import hops_in, noted
+from ravi_django.runtime.lease.inbox import as_depth, depth_in
 from ravi_django.runtime.social.deliveries import Delivered, Due, UnknownAgent, deliver
 from ravi_django.runtime.social.delivery_rows import Letter
 from ravi_django.runtime.social.follow_rows import Locked, forget, lock_followers, move_up, put_off
@@ -139,16 +139,13 @@ def _fitting(items: list[Item], sizes: Mapping[UUID, int]) -> tuple[list[Item], 
 
 def letter_of(publication: Publication) -> Letter:
     """The message of one publication alone."""
-    body = publication.body
-    hops = noted(hops_in(body.get("metadata")))
-    payload = {"topic": publication.topic, "publication": str(publication.id), "message": body.get("id"), **hops}
-    return Letter(publication.id.hex, body, payload, publication.run_id)
+    return Letter(publication.id.hex, publication.body, publication.run_id)
 
 
 def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
     """One message of several publications of a topic, the oldest first, with the number of older ones that were
     dropped. Its id is computed from theirs."""
-    topic, newest = publications[0].topic, publications[-1]
+    topic = publications[0].topic
     name = hashlib.sha256("\0".join(one.id.hex for one in publications).encode()).hexdigest()[:32]
     lost = {"dropped": dropped} if dropped else {}
     items = [
@@ -162,11 +159,10 @@ def digest_of(publications: Sequence[Publication], dropped: int = 0) -> Letter:
         }
         for one in publications
     ]
-    hops = noted(max(hops_in(one.body.get("metadata")) for one in publications))
+    depth = as_depth(max(depth_in(one.body.get("metadata")) for one in publications))
     payload = DataPayload(data={"topic": topic, "items": items, **lost})
-    message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=hops)
-    signal = {"topic": topic, "publication": str(newest.id), "message": name, "items": len(items), **lost, **hops}
-    return Letter(name, message.model_dump(mode="json"), signal)
+    message = Message(id=name, target=TopicId.parse(topic), payload=payload, metadata=depth)
+    return Letter(name, message.model_dump(mode="json"))
 
 
 def _settle(chosen: Mapping[UUID, list[Item]], given: Delivered, present: datetime) -> None:

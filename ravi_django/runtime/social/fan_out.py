@@ -301,7 +301,6 @@ def deliver_at_home(publication: Publication, letter: Letter, limit: int, active
         "owner": as_text(_OWNER, publication.owner_id),
         "message": letter.id,
         "body": json_text(letter.body),
-        "payload": json_text(letter.payload),
     }
     ((upto, delivered, woken, left),) = postgres.execute(_statement(active, by_access), params)
     return Swept(delivered, woken or [], upto, left or [])
@@ -344,19 +343,17 @@ WITH next AS MATERIALIZED (
   WHERE r.parent_id IS NULL AND r.status IN ({statuses}) AND r.tenant = held.tenant
     AND r.owner_id IS NOT DISTINCT FROM held.owner_id
     AND r.id IS DISTINCT FROM %(by)s::uuid
-    AND (SELECT count(*) FROM ravi_signal s
-      WHERE s.run_id = r.id AND s.consumed_at IS NULL AND s.name = '{SIGNAL}') < %(unread)s::bigint
+    AND (SELECT count(*) FROM ravi_inboxmessage m
+      WHERE m.run_id = r.id AND m.id > r.read_upto AND m.consumed_at IS NULL AND m.name = '{SIGNAL}'
+    ) < %(unread)s::bigint
   ORDER BY r.id
   FOR NO KEY UPDATE OF r SKIP LOCKED
 ), sent AS (
-  INSERT INTO ravi_inboxmessage (run_id, message_id, body, created_at)
-  SELECT DISTINCT ON (id) id, %(message)s::text, %(body)s::jsonb, {NOW} FROM live
+  INSERT INTO ravi_inboxmessage (run_id, message_id, name, body, created_at)
+  SELECT DISTINCT ON (id) id, %(message)s::text, '{SIGNAL}', %(body)s::jsonb, {NOW} FROM live
   WHERE NOT EXISTS (SELECT FROM ravi_inboxmessage m WHERE m.run_id = live.id AND m.message_id = %(message)s::text)
   ORDER BY id
   RETURNING run_id
-), told AS (
-  INSERT INTO ravi_signal (run_id, name, payload, key, woke, created_at)
-  SELECT run_id, '{SIGNAL}', %(payload)s::jsonb, 'pub:' || %(message)s::text, true, {NOW} FROM sent
 ), woken AS (
   UPDATE ravi_run SET {WOKEN}
   FROM sent WHERE ravi_run.id = sent.run_id RETURNING ravi_run.id, ravi_run.status

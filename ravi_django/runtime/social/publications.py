@@ -25,7 +25,7 @@ from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import append_rows, store_big_values
 from ravi_django.runtime.journal.entries import Entry, NewTurn
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease.inbox import HOPS, STEERS, noted
+from ravi_django.runtime.lease.inbox import HOPS, STEERS, as_depth
 from ravi_django.runtime.runs.checks import metadata_of, tenant_of
 from ravi_django.runtime.social import fan_out
 from ravi_django.runtime.social.follows import owner_of, topic_of
@@ -86,10 +86,12 @@ def message_for(
     )
 
 
-def publication_of(message: Message, tenant: str, publisher: str, hops: int = 0, key: str | None = None) -> Publication:
+def publication_of(
+    message: Message, tenant: str, publisher: str, depth: int = 0, key: str | None = None
+) -> Publication:
     """A publication that is not saved. `key` identifies it in place of the message's id."""
     own, topic = uuid7(), str(message.target)
-    note = {"publication": str(own), **noted(hops)}  # the message id is unique for its publisher only
+    note = {"publication": str(own), **as_depth(depth)}  # the message id is unique for its publisher only
     message = message.model_copy(update={"metadata": {**message.metadata, **note}})
     body = storable(message.model_dump(mode="json"))
     return Publication(

@@ -268,8 +268,8 @@ def test_a_model_call_shows_what_the_call_before_was_not_sent(user: Any, root: A
         (2, 3, {**CALL, "path": "3", "name": "find", "result": {"content": [{"text": "Order 7 left."}]}}),
         (3, 4, {**model, "path": "4", "request": {"messages": 6}, "digests": {"instructions": "i2", "tools": "t2"}}),
     )
-    JournalEntry.objects.filter(run=run, seq=4).update(inbox_upto=said.id)
-    JournalEntry.objects.filter(run=run, seq=1).update(inbox_upto=said.id - 1)
+    JournalEntry.objects.filter(run=run, seq=4).update(read_upto=said.id)
+    JournalEntry.objects.filter(run=run, seq=1).update(read_upto=said.id - 1)
 
     first, shown, whole = (
         read(reader, run, f"?part=detail&entry={run.id}.{seq}") for reader, seq in ((user, 1), (user, 4), (root, 4))

@@ -21,7 +21,7 @@ USAGE = Usage(input_tokens=100, cached_tokens=40, output_tokens=30, reasoning_to
 NASTY = {"b": 1, "a": {"z": 1.0, "ä☃": [0.1 + 0.2, -0.0, 1e22, 5e-324, 2**63, None, True, ""]}, "quote": "'\\\"%s$1"}
 MORE_COLUMNS = {
     **{"error": {"type": "X", "message": "ä"}, "digests": {"options": "1", "view": None}},
-    **{"cost": 0.00012345, "inbox_upto": 7, "elapsed_s": 1.25},
+    **{"cost": 0.00012345, "read_upto": 7, "elapsed_s": 1.25},
 }
 
 
@@ -97,7 +97,7 @@ def test_an_entry_reads_back_as_it_was_written(clock):
     assert (row.error, row.digests) == (entry.error, entry.digests)
     tokens = (row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens)
     assert (tokens, row.cost) == ((100, 40, 30, 10), Decimal("0.00012345"))
-    assert (row.inbox_upto, row.finished_at) == (7, clock.now)
+    assert (row.read_upto, row.finished_at) == (7, clock.now)
     assert (row.finished_at - row.started_at).total_seconds() == 1.25
 
 
@@ -197,8 +197,9 @@ def test_what_is_changed_beside_an_append_goes_before_what_an_append_changes_its
 @VENDORS
 def test_an_end_that_was_woken_in_between_sees_what_woke_it(monkeypatch, vendor):
     lease = leased()
+    Run.objects.filter(id=lease.run_id).update(read_upto=10**9)
     world.touch([lease.run_id])
     monkeypatch.setattr(connection, "vendor", vendor)
-    first, _ = world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@end")], output="x", inbox_upto=10**9)
+    first, _ = world.finish(lease, Status.COMPLETED, [Entry("run.completed", "@end")], output="x")
     run = Run.objects.get(id=lease.run_id)
     assert (first, run.status, run.output, run.next_seq) == (1, Status.COMPLETED, "x", 2)

@@ -15,7 +15,6 @@ from ravi_django.models import (
     Publication,
     Run,
     Session,
-    Signal,
     WorkerProcess,
     uuid7,
 )
@@ -64,7 +63,6 @@ def test_an_idle_agent_gets_a_run_with_the_message_and_no_signal(ada):
     assert inboxes() == {run.id: ["hello"]}
     assert InboxMessage.objects.get().message_id == publication.id.hex
     assert InboxMessage.objects.get().body["target"] == f"topic:{TOPIC}"
-    assert not Signal.objects.exists()
     assert (batch.delivered, batch.done, batch.woken) == (1, True, [run.id])
     one.refresh_from_db()
     assert one.home_id == run.session_id
@@ -84,9 +82,9 @@ def test_a_run_in_its_home_is_told_and_woken_where_it_waits():
     for run, status in zip(runs, statuses, strict=True):
         run.refresh_from_db()
         assert (run.status, run.wake_seq, run.wake_at, told(run)) == (status, 1, None, 1)
-    signal = Signal.objects.get(run=runs[0])
-    assert signal.payload == {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
-    assert (signal.name, signal.key, signal.woke) == ("new_feed_item", f"pub:{publication.id.hex}", True)
+    row = InboxMessage.objects.get(run=runs[0])
+    told_of = {"topic": TOPIC, "publication": str(publication.id), "message": publication.body["id"]}
+    assert (row.name, world.announcement(row.body)) == ("new_feed_item", told_of)
     assert runs[0].id in batch.woken and not {runs[2].id, runs[3].id} & {*batch.woken}
 
 
@@ -176,7 +174,7 @@ def test_an_agent_that_is_switched_off_gets_nothing_which_the_log_says(caplog):
     with caplog.at_level(logging.WARNING, "ravi.fan_out"):
         batch = deliver(publish("hello"))
 
-    assert (batch.delivered, batch.done, Signal.objects.count(), FeedItem.objects.count()) == (1, True, 0, 0)
+    assert (batch.delivered, batch.done, FeedItem.objects.count()) == (1, True, 0)
     assert {record.action for record in caplog.records} == {"fan_out.disabled"}
     assert "3 follows" in caplog.text and "test/no" in caplog.text
 

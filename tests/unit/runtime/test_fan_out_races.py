@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run, Signal
+from ravi_django.models import FeedItem, Follow, InboxMessage, Publication, Run
 from tests.support import world
 from tests.support.feeds import (  # noqa: F401 - a fixture
     FEED,
@@ -158,7 +158,7 @@ def test_two_publications_to_the_same_runs_at_once_close_no_circle():
 
     until(are_given)
     assert len(inboxes()) == len(runs)
-    assert Signal.objects.count() == InboxMessage.objects.count()
+    assert InboxMessage.objects.filter(name="new_feed_item").count() == InboxMessage.objects.count()
     assert not FeedItem.objects.exists()
     assert set(Run.objects.values_list("status", flat=True)) == {"pending"}
 

@@ -118,12 +118,12 @@ def test_messages_that_had_come_come_along_and_later_ones_do_not(clock):
     run = make_run(deadline=clock.now + timedelta(seconds=10))
     first = InboxMessage.objects.get(run=run)
     second = InboxMessage.objects.create(run=run, message_id="m2", body=message("more"))
-    run = written(result("1", inbox_upto=first.id), result("2", inbox_upto=second.id), run=run)
+    run = written(result("1", read_upto=first.id), result("2", read_upto=second.id), run=run)
     sent = []
     forked = fork(run.id, 2, send=sent.append)
     mine = list(InboxMessage.objects.filter(run=forked).order_by("id"))
     assert [(one.message_id, one.body) for one in mine] == [(one.message_id, one.body) for one in (first, second)]
-    assert [row.inbox_upto for row in journal_of(forked)[:2]] == [one.id for one in mine]
+    assert [row.read_upto for row in journal_of(forked)[:2]] == [one.id for one in mine]
     assert (sent, forked.deadline) == ([forked.id], run.deadline)
     clock.advance(10)
     assert quietly(run, 1).deadline is None
@@ -142,7 +142,7 @@ def test_a_bad_place_is_refused_and_nothing_is_written():
 def test_an_earlier_generation_is_no_place():
     run = written(result("1"), result("2"))
     lease = leased_again(run)
-    world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], inbox_upto=0)
+    world.continue_as_new(lease, [Entry("run.continued", "@continued.1")], messages=[message("on")], read_upto=0)
     run = written(result("1"), run=run)
     with pytest.raises(InvalidInputError, match=r"after_seq 3 is in an earlier generation .* begins with entry 4"):
         quietly(run, 3)

@@ -11,7 +11,7 @@ from ravi_django.agents import InformationAgent, PersonalFeedAgent
 from ravi_django.kernel import AgentId, DataPayload, Message
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
-from tests.support import world
+from tests.support import feeds, world
 from tests.support.arriving import arrive, begun, logged, most_rows, publish
 from tests.support.cases import sizes
 from tests.support.patience import BOUND_S
@@ -56,7 +56,7 @@ def heard(run: Run) -> list[str]:
 
 
 def unread(run: Run) -> int:
-    return Signal.objects.filter(run=run, consumed_at=None).count()
+    return Signal.objects.filter(run=run, consumed_at=None).count() + feeds.told(run)
 
 
 def idle(run: Run) -> Run:

@@ -8,9 +8,9 @@ import pytest
 from ravi_django import register, signal
 from ravi_django.agents import PersonalFeedAgent
 from ravi_django.kernel import AgentId, ChatMessage, ChatPayload, DataPayload, Message, ModelError
-from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Signal, Status
+from ravi_django.models import Follow, InboxMessage, JournalEntry, Run, Status
 from ravi_django.testing import FakeClock, ScriptedModel, run_until_idle
-from tests.support import world
+from tests.support import feeds, world
 from tests.support.arriving import NEW_ITEM, TOPIC, arrive, logged, publish
 from tests.support.runs import code, drive, every_death, idle, make_run
 
@@ -65,7 +65,7 @@ def test_it_follows_judges_what_comes_for_all_to_see_and_waits_for_more() -> Non
     told = {"title": "Cats rule", "url": "https://news.example/1", "source": "", "summary": "About Cats rule."}
     assert first == {"topic": str(TOPIC), "publication": publication, **told, **verdict}
     assert (second["title"], second["keep"]) == ("Stocks", False)
-    assert not Signal.objects.filter(run=run, consumed_at=None).exists()
+    assert feeds.told(run) == 0
     row = JournalEntry.objects.filter(run=run, kind="log", name="feed.curated").earliest("seq")
     (frame,) = world.frames_durable(world.Source.of(run), row, row.seq)
     assert (frame.type, frame.data) == ("progress", {"step": "done", "content": {"item": row.result}})
@@ -100,7 +100,7 @@ def test_whatever_dies_each_item_is_judged_once_and_none_is_lost(clock: FakeCloc
         assert (run.status, run.error) == (Status.SUSPENDED, None)
         assert curated(run) == [("Cats 1", True), ("Stocks 2", False), ("Cats 3", True), ("Cats 4", True)]
         assert Follow.objects.count() == 1
-        assert not Signal.objects.filter(run=run, consumed_at=None).exists()
+        assert feeds.told(run) == 0
 
 
 def test_a_run_that_may_not_follow_fails_and_names_the_right(ada: Any) -> None:

@@ -214,7 +214,7 @@ def generations(clock, run):
         lease = leased(run)
         world.append(lease, [Entry("tool.call", "1", "t")])
         if place < 2:
-            world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], inbox_upto=0)
+            world.continue_as_new(lease, [Entry("run.continued", "@on")], messages=[message("on")], read_upto=0)
             clock.advance(10 * DAY)
     return run
 

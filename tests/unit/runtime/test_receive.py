@@ -24,7 +24,7 @@ def texts(messages: Any) -> list[str]:
 
 def received(run: Run) -> list[tuple[str, int | None]]:
     rows = JournalEntry.objects.filter(run=run, kind="msg.received").order_by("seq")
-    return list(rows.values_list("path", "inbox_upto"))
+    return list(rows.values_list("path", "read_upto"))
 
 
 def places(run: Run) -> list[int]:
@@ -222,7 +222,7 @@ def test_a_model_call_says_what_the_code_had_seen() -> None:
 
     old, new = places(run_of)
     calls = JournalEntry.objects.filter(run=run_of, kind="llm.call").order_by("seq")
-    assert list(calls.values_list("inbox_upto", flat=True)) == [old, new]
+    assert list(calls.values_list("read_upto", flat=True)) == [old, new]
 
 
 def test_a_look_is_one_query_and_a_replay_of_it_none(step: Any, monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:

@@ -1,7 +1,6 @@
-"""Signals beside messages: whoever has read the messages has read these too, once, whatever dies."""
+"""Waits that published messages end: each message ends one wait, and none once the code has it, whatever dies."""
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -11,14 +10,10 @@ from ravi_django.kernel import InvalidInputError, Message
 from ravi_django.models import InboxMessage, JournalEntry, Run, Signal, Status
 from ravi_django.testing import FakeClock, run_until_idle
 from tests.support import world
-from tests.support.arriving import NEW_ITEM, publish
+from tests.support.arriving import NEW_ITEM, logged, publish
 from tests.support.runs import code, drive, every_death, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def unread(run: Run) -> int:
-    return Signal.objects.filter(run=run, consumed_at=None).count()
 
 
 def numbers(messages: Any) -> list[int]:
@@ -30,7 +25,7 @@ def deliver(run: Run, *given: int) -> None:
         publish(run, {"n": number})
 
 
-def test_what_is_read_has_no_signal_left_in_memory_either() -> None:
+def test_what_the_code_was_given_ends_no_wait() -> None:
     found: list[Any] = []
 
     async def story(ctx: Any, inbox: Any) -> None:
@@ -75,30 +70,54 @@ def test_whatever_dies_each_is_given_once_and_none_is_left(clock: FakeClock) -> 
 
     for run, _ in every_death(clock, story):
         assert (run.status, run.output) == (Status.COMPLETED, "[1,2,3,4,5]"), run.error
-        assert unread(run) == 0
         takes = JournalEntry.objects.filter(run=run, kind="signal", phase="result").count()
         assert takes <= 2, "one a burst, not one a message"
 
 
-def test_a_signal_that_a_wait_has_taken_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait and a look at once, of which the look writes first: neither makes the other's write fail."""
-    read_first = threading.Event()
-    receive, consume = world.receive, world.consume_signal
+def test_a_message_ends_one_wait_also_after_a_crash_and_in_the_next_generation(clock: FakeClock) -> None:
+    """The second generation begins with one of its two messages: the other one has ended a wait before."""
+    ended: list[str] = []
 
-    def receiving(*args: Any, **more: Any) -> int:
-        try:
-            return receive(*args, **more)
-        finally:
-            read_first.set()
+    async def waits(ctx: Any, inbox: Any) -> None:
+        if getattr(inbox[0].payload, "kind", "") == "data":
+            await ctx.log("third", (await ctx.sleep_until_signal(NEW_ITEM))["publication"])
+            return
+        for name in ("first", "second"):
+            await ctx.log(name, (await ctx.sleep_until_signal(NEW_ITEM))["publication"])
+        await ctx.continue_as_new(carry={"generation": 2})
 
-    def consuming(lease: Any, entries: Any, turns: Any = (), *, signal_id: int) -> int:
-        if entries[-1].name == NEW_ITEM:
-            read_first.wait(5)
-        return consume(lease, entries, turns, signal_id=signal_id)
+    def story(drive: Any) -> Run:
+        code(waits).inbox_limit = 1  # type: ignore[attr-defined]
+        run = drive(make_run())
+        ended[:] = [publish(run, {"n": number}) for number in (1, 2)]
+        while drive(run).status == Status.PENDING:
+            pass
+        run_until_idle()
+        run.refresh_from_db()
+        assert run.status == Status.SUSPENDED, run.error
+        ended.append(publish(run, {"n": 3}))
+        run_until_idle()
+        return run
 
-    world.patch(monkeypatch, "receive", receiving)
-    world.patch(monkeypatch, "consume_signal", consuming)
+    for run, _ in every_death(clock, story):
+        assert [logged(run, name) for name in ("first", "second", "third")] == [[one] for one in ended]
 
+
+def test_a_fork_waits_for_the_messages_that_ended_no_wait_of_its_past() -> None:
+    async def waits(ctx: Any, inbox: Any) -> None:
+        for name in ("first", "second"):
+            await ctx.log(name, (await ctx.sleep_until_signal(NEW_ITEM))["publication"])
+
+    code(waits)
+    run = drive(make_run())
+    ended = [publish(run, {"n": number}) for number in (1, 2)]
+    drive(run)
+    forked = drive(world.fork(run.id, JournalEntry.objects.get(run=run, kind="log", name="first").seq))
+
+    assert [logged(forked, name) for name in ("first", "second")] == [[one] for one in ended]
+
+
+def test_a_wait_and_a_look_at_once_do_not_take_from_each_other() -> None:
     async def story(ctx: Any, inbox: Any) -> Any:
         await ctx.sleep_until_signal("go")
         taken, read = await asyncio.gather(ctx.sleep_until_signal(NEW_ITEM), ctx.receive())
@@ -111,32 +130,6 @@ def test_a_signal_that_a_wait_has_taken_is_its_own(monkeypatch: pytest.MonkeyPat
     drive(run)
 
     assert (run.status, run.output) == (Status.COMPLETED, "[true,[1,2]]"), run.error
-    assert unread(run) == 0
-
-
-def test_an_inbox_that_was_given_is_read_when_the_run_begins_anew() -> None:
-    given: list[Any] = []
-
-    async def story(ctx: Any, inbox: Any) -> None:
-        kinds = [message.payload.kind for message in inbox]
-        given.append(kinds)
-        if kinds == ["chat"]:
-            await ctx.sleep_until_signal("go")
-            await ctx.continue_as_new("second")
-        if len(inbox) == 3:
-            await ctx.continue_as_new({"third": True})
-        await ctx.sleep_until_signal("end")
-
-    code(story)
-    run = drive(make_run())
-    deliver(run, 1, 2)
-    signal(run, "go")
-    drive(run)
-    assert unread(run) == 2, "they come along, and so do their signals"
-    drive(run)
-
-    assert given[-1] == ["data", "data", "chat"]
-    assert unread(run) == 0
 
 
 def test_a_message_can_be_left_to_the_next_generation_with_those_behind_it() -> None:

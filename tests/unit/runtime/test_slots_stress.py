@@ -91,7 +91,8 @@ class SlotsMachine(RuleBasedStateMachine):
             world.request_cancel(lease.run_id, "enough")
             ended(lease, Status.CANCELLED)
         else:
-            world.finish(lease, end, [_end(lease)], output="", entangled=True, inbox_upto=2**60)
+            Run.objects.filter(id=lease.run_id).update(read_upto=2**60)
+            world.finish(lease, end, [_end(lease)], output="", entangled=True)
             world.resume_paused(self.root.run_id)
 
     @rule(data=st.data())

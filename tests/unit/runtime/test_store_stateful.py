@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from ravi_django.conf import conf
 from ravi_django.kernel import ChatMessage, IllegalTransitionError, LeaseLostError
-from ravi_django.models import ACTIVE, TERMINAL, Session, Signal, Status
+from ravi_django.models import ACTIVE, TERMINAL, Run, Session, Signal, Status
 from ravi_django.testing import FakeClock
 from tests.support import world
 from tests.support.cases import sizes
@@ -198,7 +198,8 @@ class StoreMachine(RuleBasedStateMachine):
         def write(entries: list[Entry]) -> Any:
             if status == Status.BLOCKED:
                 return world.journal_block(lease, entries, error={})
-            return world.finish(lease, status, entries, output="x", inbox_upto=upto)
+            Run.objects.filter(id=lease.run_id).update(read_upto=upto)
+            return world.finish(lease, status, entries, output="x")
 
         unread = model.messages > read and status == Status.COMPLETED
         if (answer := self._write(lease, kinds, write, refusal=world.Unseen if unread else None)) is not None:
