@@ -193,7 +193,7 @@ runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
 runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown
     board_update=update
-runtime.teams.slots: slots_resume=lift_pause slots_live=live resume resume_paused
+runtime.teams.slots: slots_promote=promote
 runtime.teams.spawn: make_child spawn=write_spawn Spawning
 runtime.tools.builtin.ask_human: AskHumanTool
 runtime.tools.builtin.board: TaskBoard
