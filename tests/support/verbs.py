@@ -145,7 +145,7 @@ runtime.runs.signals: send_signal signal silent waiting_silent=silent wake_silen
 runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
 runtime.tools.call: QUICK_S
-runtime.runs.waking: touching_lock=lock touch
+runtime.runs.waking: touching_lock=lock NotLocked touch
 runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers workers_is_running=is_running
     processes_swept=swept worker_swept=swept worker_gone worker_seen
 runtime.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due

@@ -99,7 +99,8 @@ class Driver:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
         try:
-            if is_second:
+            # A run without a slot is claimed only if its worker died before it released it.
+            if is_second or run.awaits_slot:
                 await self.database.call(settle.give_back, lease)
                 return
             agent, active, rounds = await self._load(lease)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from ravi_django.runtime.runs.waking import require
 TREE = 10  # by default a tree may have so many times as many live runs as runs at work
 
 
-def limit_of(root: Run) -> SpawnBudget:
+def limit_of(root: Run | Member) -> SpawnBudget:
     """The limit of the root's tree."""
     return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root.budget))
 
@@ -58,22 +59,39 @@ def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
 
 
 @dataclass(slots=True)
+class Member:
+    """A live run of a tree."""
+
+    id: UUID
+    parent_id: UUID | None
+    status: str
+    priority: int
+    awaits_slot: bool
+    cancel_requested_at: datetime | None
+    budget: dict[str, Any] | None
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.status in (Status.PENDING, Status.RUNNING) and not self.awaits_slot
+
+
+@dataclass(slots=True)
 class Tree:
     """The live runs of a tree whose root is locked."""
 
-    root: Run
+    root_id: UUID
     limit: SpawnBudget  # of its runs at work
-    runs: dict[UUID, Run]  # by id, without the root
+    runs: dict[UUID, Member]  # by id, without the root
     at_work: dict[UUID, int]  # how many of a run and the runs below it are at work
 
     @classmethod
     def of(cls, tree_id: UUID, allowed: SpawnBudget | None = None) -> Tree:
         """`allowed` is a limit that the root's agent sets, and that the root's row may not have yet."""
         live = Q(id=tree_id) | (Q(root_id=tree_id) & ~Q(status__in=TERMINAL))
-        columns = ("parent_id", "status", "priority", "awaits_slot", "cancel_requested_at", "budget")
-        runs = {run.id: run for run in Run.objects.filter(live).only(*columns)}
+        columns = ("id", "parent_id", "status", "priority", "awaits_slot", "cancel_requested_at", "budget")
+        runs = {row[0]: Member(*row) for row in Run.objects.filter(live).values_list(*columns)}
         root = runs.pop(tree_id)
-        tree = cls(root, narrowed(limit_of(root), allowed), runs, {})
+        tree = cls(tree_id, narrowed(limit_of(root), allowed), runs, {})
         for run in (root, *runs.values()):
             tree.count(run)
         return tree
@@ -83,38 +101,37 @@ class Tree:
         """How many live runs the tree may have."""
         return int(conf.MAX_TREE or TREE * self.limit.max_agents)
 
-    def above(self, run: Run) -> list[UUID]:
+    def above(self, run: Member) -> list[UUID]:
         """The run and its ancestors, the root last."""
         path, parent_id = [run.id], run.parent_id
         while parent_id in self.runs:
             path.append(parent_id)
             parent_id = self.runs[parent_id].parent_id
-        return path if run.id == self.root.id else [*path, self.root.id]
+        return path if run.id == self.root_id else [*path, self.root_id]
 
-    def count(self, run: Run) -> None:
+    def count(self, run: Member) -> None:
         """Count a run that was not counted before."""
-        if is_at_work(run):
+        if run.is_at_work:
             self._add(run, 1)
 
-    def _add(self, run: Run, change: int) -> None:
+    def _add(self, run: Member, change: int) -> None:
         for run_id in self.above(run):
             self.at_work[run_id] = self.at_work.get(run_id, 0) + change
 
-    def place(self, child: Run) -> Run | None:
+    def add(self, child: Run) -> UUID | None:
         """Give a new child a slot, or let it await one. Returns the run whose slot it takes, if any."""
-        displaced, child.awaits_slot = None, False
-        full = self.full_above(child) if is_at_work(child) else None
-        if full is not None:
-            displaced = self._lower_than(child, full)
-            child.awaits_slot = displaced is None
+        new = Member(child.id, child.parent_id, child.status, child.priority, False, None, child.budget)
+        full = self.full_above(new) if new.is_at_work else None
+        displaced = None if full is None else self._lower_than(new, full)
         if displaced is not None:
             displaced.awaits_slot = True
             self._add(displaced, -1)
-        self.runs[child.id] = child
-        self.count(child)
-        return displaced
+        new.awaits_slot = full is not None and displaced is None
+        self.runs[new.id] = new
+        self.count(new)
+        return None if displaced is None else displaced.id
 
-    def full_above(self, child: Run) -> UUID | None:
+    def full_above(self, child: Member) -> UUID | None:
         """The nearest run above this child whose limit is reached; None when there is a free slot."""
         at = child
         while at.parent_id in self.runs:  # a run's limit is on the rows of its children
@@ -122,9 +139,9 @@ class Tree:
             if limit is not None and self.at_work.get(at.parent_id, 0) >= limit.max_agents:
                 return at.parent_id
             at = self.runs[at.parent_id]
-        return self.root.id if self.at_work.get(self.root.id, 0) >= self.limit.max_agents else None
+        return self.root_id if self.at_work.get(self.root_id, 0) >= self.limit.max_agents else None
 
-    def _lower_than(self, child: Run, full: UUID) -> Run | None:
+    def _lower_than(self, child: Member, full: UUID) -> Member | None:
         """The run at work whose slot a HIGH or CRITICAL child takes: of those below `full` with a strictly lower
         priority the lowest, then the newest. Never a run above the child, or one that is being cancelled."""
         if child.priority < Priority.HIGH or not narrowed(self.limit, recorded(child.budget)).allow_preempt:
@@ -133,33 +150,27 @@ class Tree:
         lower = [
             run
             for run in self.runs.values()
-            if is_at_work(run) and run.priority < child.priority and run.cancel_requested_at is None
+            if run.is_at_work and run.priority < child.priority and run.cancel_requested_at is None
             if run.id not in above and full in self.above(run)
         ]
         return min(lower, key=lambda run: (run.priority, -run.id.int), default=None)
 
 
-def is_at_work(run: Run) -> bool:
-    return run.status in (Status.PENDING, Status.RUNNING) and not run.awaits_slot
-
-
 def promote(tree_id: UUID, held: set[UUID]) -> list[UUID]:
     """Give the free slots of a tree to the runs that await one: the highest priority first, then the oldest. The
     caller holds the lock of the root, and has written what frees a slot. Returns the runs to hint. Raises NotLocked."""
-    awaiting = Run.objects.filter(root_id=tree_id, awaits_slot=True)
-    if not awaiting.exists():
+    if not Run.objects.filter(root_id=tree_id, awaits_slot=True).exists():
         return []
-    tree = Tree.of(tree_id)
-    promoted: list[UUID] = []
-    for run_id in awaiting.order_by("-priority", "id").values_list("id", flat=True):
-        run = tree.runs[run_id]
+    tree, promoted = Tree.of(tree_id), []
+    awaiting = [run for run in tree.runs.values() if run.awaits_slot]
+    for run in sorted(awaiting, key=lambda run: (-run.priority, run.id)):
         full = tree.full_above(run)
         if full == tree_id:
             break
         if full is None:
             run.awaits_slot = False
             tree.count(run)
-            promoted.append(run_id)
+            promoted.append(run.id)
     require(promoted, held)
     Run.objects.filter(id__in=promoted).update(
         awaits_slot=False, claim_at=claim_order.of_row(), hints=0, hint_after=None

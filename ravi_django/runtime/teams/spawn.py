@@ -100,7 +100,8 @@ async def spawn(
             await refuse(ctx, entry, refusal)
     if message is not None:
         ctx.booted[str(child_id)] = message["id"]
-        effects.wake([child_id])
+        if not child.awaits_slot:
+            effects.wake([child_id])
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=str(child_id))
     return RunHandle(str(child_id), agent_id)
 
@@ -209,14 +210,7 @@ def write_spawn(
         for agent in {one.child.agent for one in spawning if one.child.agent_version is None}:
             if specs.is_disabled(agent):
                 raise AgentNotFoundError(agent) if is_one else Apart
-        tree = slots.Tree.of(lease.run.tree_id, allowed if lease.run.parent_id is None else None)
-        live = len(tree.runs) + 1
-        if live + len(spawning) > tree.most_live:
-            why = f"the tree has {live} live runs, the limit is {tree.most_live}"
-            raise SpawnDeniedError(f"{why}; wait for one to end, or raise MAX_TREE") if is_one else Apart
-        displaced = [run.id for one in spawning if (run := tree.place(one.child)) is not None]
-        require(displaced, held)
-        Run.objects.filter(id__in=displaced).update(awaits_slot=True)
+        _take_slots(lease.run, spawning, held)
         if limit is not None:
             Run.objects.filter(id=lease.run_id).update(budget=limit)
         _insert(spawning)
@@ -230,6 +224,20 @@ def write_spawn(
     if limit is not None:
         lease.run.budget = limit
     return first
+
+
+def _take_slots(spawner: Run, spawning: Sequence[Spawning], held: set[UUID]) -> None:
+    """Decide which of the children begin at once. Raises SpawnDeniedError, Apart and NotLocked."""
+    tree = slots.Tree.of(spawner.tree_id, spawning[0].allowed if spawner.parent_id is None else None)
+    live = len(tree.runs) + 1
+    if live + len(spawning) > tree.most_live:
+        why = f"the tree has {live} live runs, the limit is {tree.most_live}"
+        raise SpawnDeniedError(f"{why}; wait for one to end, or raise MAX_TREE") if len(spawning) == 1 else Apart
+    displaced = [run_id for one in spawning if (run_id := tree.add(one.child)) is not None]
+    require(displaced, held)
+    Run.objects.filter(id__in=displaced).update(awaits_slot=True)
+    for one in spawning:
+        one.child.awaits_slot = tree.runs[one.child.id].awaits_slot
 
 
 def _insert(spawning: Sequence[Spawning]) -> None:

@@ -314,6 +314,15 @@ def test_of_ends_and_spawns_at_once_none_leaves_a_run_without_its_slot(leaves):
         assert (at_work(lease), len(awaiting(lease))) == (3, 1)
 
 
+def test_a_run_that_gets_a_slot_is_locked_in_the_order_of_ids():
+    lease = root(limit=1)
+    late = spawn(lease)
+    Run.objects.filter(id=lease.run_id).update(status=Status.SUSPENDED)
+    with pytest.raises(world.NotLocked):
+        world.slots_promote(lease.run_id, {lease.run_id})
+    assert world.slots_promote(lease.run_id, {lease.run_id, late.id}) == [late.id]
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_parent_never_keeps_its_children_from_a_slot(clock, limit):
     """Three levels, of which each waits for the next, and one slot: no worker's death stops them."""
@@ -322,17 +331,32 @@ def test_a_parent_never_keeps_its_children_from_a_slot(clock, limit):
         depth = int(inbox[0].payload.message.text)
         if depth == 3:
             return "end"
-        asked = [ctx.ask(ADDRESS, str(depth + 1)) for _ in range(2)]
-        return " ".join([str((await one).result) for one in asked])
+        return " ".join([(await ctx.ask(ADDRESS, str(depth + 1))).result for _ in range(2)])
 
     def story(drive_and_die):
-        run = drive_and_die(make_run("1", budget={"max_agents": limit}))
+        run = drive_and_die(make_run(text="1", budget={"max_agents": limit}))
         return idle(run)
 
     child(below)
     code(below)
     for run, death in every_death(clock, story):
         assert run.output == "end end end end", death
+
+
+def test_no_death_of_a_worker_at_an_end_loses_the_next_run(clock, step):
+    async def short(ctx, inbox):
+        await ctx.tool("step", name="1")
+
+    def story(drive_and_die):
+        lease = root(limit=2)
+        first, later = spawn(lease), [spawn(lease) for _ in range(2)]
+        drive_and_die(first)
+        assert [run.id for run in awaiting(lease)] == [later[1].id]
+        return first
+
+    child(short).tools = [step]
+    for run, _ in every_death(clock, story):
+        assert run.status == Status.COMPLETED
 
 
 def test_a_worker_that_dies_anywhere_spawns_each_child_once_and_displaces_one_run(clock, step):
