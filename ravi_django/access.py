@@ -192,12 +192,6 @@ def check_emit(user: Any, topic: TopicId) -> None:
         raise ForbiddenError(f"you may not emit to {topic}: you need ravi.emit_topic, or a topic of your own")
 
 
-def check_resume(user: Any) -> None:
-    """Raises ForbiddenError."""
-    if not permits(user, "ravi.change_run"):
-        raise ForbiddenError("you may not resume paused runs: you need ravi.change_run")
-
-
 def check_journal(user: Any, run: Run) -> None:
     """Raises ForbiddenError."""
     if not allows("may_read_journal", user, run):

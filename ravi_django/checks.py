@@ -113,6 +113,8 @@ def _numbers() -> list[CheckMessage]:
         value, least = getattr(conf, name), "of 0 or more" if name in _MAY_BE_0 else "above 0"
         if not (_is_above_0(value) or (value == 0 and name in _MAY_BE_0)):
             found.append(_wrong(name, f"A number {least}; the default is {DEFAULTS[name]:g}.", "ravi.E009"))
+    if conf.MAX_TREE is not None and not _is_above_0(conf.MAX_TREE):
+        found.append(_wrong("MAX_TREE", "A number above 0; the default is None.", "ravi.E009"))
     return found
 
 

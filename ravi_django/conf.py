@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "INLINE_BYTES": 64 * 1024,
     "MAX_DEPTH": 16,
     "MAX_AGENTS": 50,
+    "MAX_TREE": None,
     "MAX_TOOL_CALLS": 50,
     "MAX_TOOL_S": 300.0,
     "MAX_TOOL_BYTES": 16 * 1024 * 1024,

@@ -20,7 +20,7 @@ from django.utils.translation import gettext, gettext_lazy as _, gettext_noop, n
 from ravi_django import access
 from ravi_django.admin import journal, readers, tree
 from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named
-from ravi_django.kernel import ConflictError, IllegalTransitionError, KernelError
+from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
 from ravi_django.pages import show
@@ -32,7 +32,6 @@ from ravi_django.runtime.lifecycle.endings import cancel
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.signal_answers import send as send_signal
-from ravi_django.runtime.teams.slots import resume
 
 ENTRIES = 100  # journal entries a page
 TURNS = 50  # of the run's own turns; its session's page has all
@@ -85,7 +84,7 @@ class RunAdmin(InspectAdmin):
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search ids of runs and sessions (or their first characters), and owners.")
-    actions = ["cancel_runs", "resume_runs"]
+    actions = ["cancel_runs"]
 
     # ------------------------------------------------------------------------------------------------ the list
 
@@ -164,16 +163,6 @@ class RunAdmin(InspectAdmin):
             words = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
             self.message_user(request, words % {"count": ended}, messages.WARNING)
 
-    @admin.action(description=_("Resume selected paused runs, even without a free slot"), permissions=["cancel"])
-    def resume_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        done = 0
-        for run in queryset.filter(paused_at__isnull=False)[:200]:
-            done += resume(run.id)
-            self.log_change(request, run, "Resumed.")
-        level = messages.SUCCESS if done else messages.WARNING
-        words = ngettext("Resumed: %(count)s run.", "Resumed: %(count)s runs.", done)
-        self.message_user(request, words % {"count": done}, level)
-
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
         try:
             _cancel(request, run)
@@ -225,13 +214,6 @@ def _retry(request: HttpRequest, run: Run) -> Run:
     return retry(run.id)
 
 
-def _resume(request: HttpRequest, run: Run) -> Run:
-    access.check_resume(request.user)
-    if not resume(run.id):
-        raise IllegalTransitionError(f"run {run.id} is not paused; there is nothing to resume")
-    return run
-
-
 def _fork(request: HttpRequest, run: Run) -> Run:
     access.find(request.user, run.agent, None if run.parent_id else run.session_id)
     after = request.POST.get("after_seq", "")
@@ -247,14 +229,12 @@ def _signal(request: HttpRequest, run: Run) -> Run:
 _ACTIONS: dict[str, Callable[[HttpRequest, Run], Run]] = {
     "cancel": _cancel,
     "retry": _retry,
-    "resume": _resume,
     "fork": _fork,
     "signal": _signal,
 }
 _DONE = {
     "cancel": gettext_noop("Cancellation requested."),
     "retry": gettext_noop("Retried."),
-    "resume": gettext_noop("Resumed."),
     "fork": gettext_noop("Forked."),
     "signal": gettext_noop("Signal sent."),
 }
@@ -340,9 +320,8 @@ def _facts(run: Run) -> list[tuple[str, Any]]:
         (gettext("Deadline"), run.deadline),
         (gettext("Budget"), show.as_text(run.budget)),
         (gettext("Metadata"), show.as_text(run.metadata)),
-        (gettext("Waiting for"), show.as_text(run.waiting_on if run.waits_for else None)),
+        (gettext("Waiting for"), show.as_text(run.waiting_on if run.status == "suspended" else run.waits_for)),
         (gettext("Not before"), run.wake_at),
-        (gettext("Paused since"), run.paused_at),
         (gettext("Cancellation requested"), cancelled),
         (gettext("Leased by"), run.lease_owner),
         (gettext("Lease ends"), run.lease_expires_at),

@@ -13,7 +13,7 @@ from ravi_django.runtime.budgets import accounts
 
 MOST = 200  # runs of one tree on a page
 FIELDS = (
-    *("id", "agent", "status", "depth", "parent_id", "root_id", "paused_at", "started_at", "finished_at"),
+    *("id", "agent", "status", "depth", "parent_id", "root_id", "awaits_slot", "started_at", "finished_at"),
     *("input_tokens", "cached_tokens", "output_tokens", "cost", "cost_unknown"),
 )
 
@@ -58,7 +58,7 @@ def _line(row: Run, run: Run) -> dict[str, Any]:
         "here": row.id == run.id,
         "indent": min(row.depth, 16),  # the style sheet has so many steps
         "status": show.status(row.status),
-        "paused": row.paused_at is not None,
+        "awaits_slot": row.awaits_slot and not row.is_terminal,
         "took": show.between(row.started_at, row.finished_at),
         "tokens": show.tokens(row.input_tokens, row.output_tokens),
         "cost": show.money(row.cost, unknown=row.cost_unknown) if row.input_tokens or row.cost_unknown else "",

@@ -17,7 +17,7 @@ from ravi_django import access
 from ravi_django.api.base import ApiViewSet
 from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
-from ravi_django.kernel import AgentId, IllegalTransitionError
+from ravi_django.kernel import AgentId
 from ravi_django.models import BudgetAccount, Feedback, Run
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
@@ -26,7 +26,6 @@ from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
 from ravi_django.runtime.people.records import rate
 from ravi_django.runtime.people.signal_answers import send as send_signal
-from ravi_django.runtime.teams.slots import resume
 from ravi_django.services import shapes
 from ravi_django.services.exchanges import submit
 from ravi_django.services.shapes import RunRowSerializer, UsageSerializer
@@ -178,20 +177,6 @@ class RunViewSet(ApiViewSet):
         run = self.get_object()
         access.continue_run(request.user, run)
         return self.shown(retry(run.id), 202)
-
-    @documented("runs_resume", request=shapes.EmptySerializer, ok={202: shapes.RunSerializer}, errors=[403, 404, 409])
-    @action(detail=True, methods=["post"])
-    def resume(self, request: Any, id: UUID) -> Response:
-        """Let a paused run continue, even if its tree has no free slot.
-
-        For users with `ravi.change_run`. 409 if the run is not paused.
-        """
-        self.given(shapes.EmptySerializer)
-        run = self.get_object()
-        access.check_resume(request.user)
-        if not resume(run.id):
-            raise IllegalTransitionError(f"run {run.id} is not paused; there is nothing to resume")
-        return self.shown(self.get_object(), 202)
 
     @documented(
         "runs_fork",

@@ -122,7 +122,7 @@ class DataPayload(PayloadBase):
 
 
 class ControlPayload(PayloadBase):
-    """A lifecycle signal: `abort` cancels, `resume` lifts a pause, any other name is a signal."""
+    """A lifecycle signal: `abort` cancels, any other name is a signal."""
 
     kind: Literal["control"] = "control"
     signal: str

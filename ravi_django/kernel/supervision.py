@@ -103,12 +103,12 @@ class HistoryRetention(StrEnum):
 
 
 class SpawnBudget(BaseModel):
-    """How many agents of one tree may live at once; the root counts 1."""
+    """How many agents of one tree may be at work at once; the root counts 1, an agent that waits counts 0."""
 
     model_config = ConfigDict(frozen=True)
 
     max_agents: int = Field(default=50, ge=1)
-    allow_preempt: bool = True  # HIGH and CRITICAL may pause a strictly lower one
+    allow_preempt: bool = True  # HIGH and CRITICAL may take the slot of a strictly lower one
 
 
 class ExecutionBudget(BaseModel):
@@ -121,7 +121,7 @@ class ExecutionBudget(BaseModel):
     max_turns: int | None = Field(default=None, ge=1)  # model calls
     deadline_s: float | None = Field(default=None, gt=0)  # seconds from the run's start
     max_agents: int | None = Field(default=None, ge=1)
-    allow_preempt: bool | None = None  # False: HIGH and CRITICAL pause no other run
+    allow_preempt: bool | None = None  # False: HIGH and CRITICAL take no other run's slot
     when_exhausted: Literal["fail", "ask"] = "fail"  # "ask": a person may raise it, and the run continues
 
 

@@ -190,7 +190,7 @@ class Migration(migrations.Migration):
                 ('release', models.CharField(blank=True, default='', help_text='The release of the last writer', max_length=100)),
                 ('for_release', models.CharField(blank=True, db_default='', default='', help_text='The release whose workers may claim it before `wake_at`', max_length=100)),
                 ('wake_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rises with every wake-up: a run does not suspend if it has changed')),
-                ('paused_at', models.DateTimeField(blank=True, help_text='Not claimable until it is resumed', null=True)),
+                ('awaits_slot', models.BooleanField(db_default=False, default=False, help_text='Its tree is full: not claimable until a slot is free')),
                 ('counted', models.BooleanField(db_default=True, default=True, help_text='Nothing is left to count')),
                 ('counted_seq', models.BigIntegerField(db_default=0, default=0, help_text='Rows up to here are counted')),
                 ('work_s', models.FloatField(db_default=0, default=0, help_text='Seconds at work: with a lease, up to there')),
@@ -831,7 +831,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='run',
-            index=models.Index(models.Case(models.When(agent_version=None, then='agent'), default=models.Value('')), models.F('claim_at'), models.F('id'), condition=models.Q(('status', 'pending')), name='ravi_run_ready'),
+            index=models.Index(models.Case(models.When(agent_version=None, then='agent'), default=models.Value('')), models.F('claim_at'), models.F('id'), condition=models.Q(('awaits_slot', False), ('status', 'pending')), name='ravi_run_ready'),
         ),
         migrations.AddIndex(
             model_name='run',
@@ -863,7 +863,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='run',
-            index=models.Index(condition=models.Q(('paused_at__isnull', False)), fields=['root'], name='ravi_run_paused'),
+            index=models.Index(condition=models.Q(('awaits_slot', True)), fields=['root'], name='ravi_run_awaiting'),
         ),
         migrations.AddIndex(
             model_name='run',

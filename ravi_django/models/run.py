@@ -96,7 +96,9 @@ class Run(Owned):
     wake_seq = models.BigIntegerField(
         default=0, db_default=0, help_text="Rises with every wake-up: a run does not suspend if it has changed"
     )
-    paused_at = models.DateTimeField(null=True, blank=True, help_text="Not claimable until it is resumed")
+    awaits_slot = models.BooleanField(
+        default=False, db_default=False, help_text="Its tree is full: not claimable until a slot is free"
+    )
 
     # --- the rollups, see `runtime/rollups/`
     counted = models.BooleanField(default=True, db_default=True, help_text="Nothing is left to count")
@@ -163,7 +165,7 @@ class Run(Owned):
                 Case(When(agent_version=None, then="agent"), default=Value("")),
                 "claim_at",
                 "id",
-                condition=Q(status="pending"),
+                condition=Q(status="pending", awaits_slot=False),
                 name="ravi_run_ready",
             ),
             models.Index(  # counts the open runs of an owner; those without an owner have the key ""
@@ -186,7 +188,7 @@ class Run(Owned):
             ),
             models.Index(fields=["session", "agent"], condition=Q(status="queued"), name="ravi_run_queued"),
             models.Index(fields=["owner"], condition=Q(status="queued"), name="ravi_run_queued_owner"),
-            models.Index(fields=["root"], condition=Q(paused_at__isnull=False), name="ravi_run_paused"),
+            models.Index(fields=["root"], condition=Q(awaits_slot=True), name="ravi_run_awaiting"),
             models.Index(  # finds the run of an owner that waits for a feed's items
                 fields=["agent", "owner", "-id"],
                 condition=Q(status="suspended", parent__isnull=True),
@@ -245,7 +247,9 @@ class Run(Owned):
 
     @property
     def waits_for(self) -> dict[str, Any] | None:
-        """What a suspended run waits for: the first of its waits, as {kind, id or name, until}."""
+        """What a run waits for: the first of its waits, or a free slot of its tree, as {kind, id or name, until}."""
+        if self.awaits_slot and self.status == Status.PENDING:
+            return {"kind": "slot", "name": "", "until": None}
         return self.waiting_on[0] if self.waiting_on and self.status == Status.SUSPENDED else None
 
     @property

@@ -20,7 +20,6 @@ class RunActions:
     cancel: bool
     retry: bool  # of a failed run
     release: bool  # the same, of a blocked run
-    resume: bool
     fork: bool
     signals: list[str] | None  # names to suggest; None: the user may send none
 
@@ -31,7 +30,6 @@ def actions_of(user: Any, run: Run) -> RunActions:
         cancel=is_live and run.cancel_requested_at is None,
         retry=run.status == Status.FAILED and run.parent_id is None and runs_agent,
         release=run.status == Status.BLOCKED and runs_agent,
-        resume=is_live and run.paused_at is not None and permits(user, "ravi.change_run"),
         fork=run.next_seq > 1 and (may_fork(user, run) if run.parent_id else runs_agent),
         signals=_signals(user, run) if is_live and runs_agent else None,
     )

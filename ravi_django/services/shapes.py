@@ -91,7 +91,6 @@ class RunSerializer(Shown[Any]):
     start_at = TimeField(allow_null=True, help_text="When it may start, while it is queued until a time")
     started_at = TimeField(allow_null=True)
     finished_at = TimeField(allow_null=True)
-    paused_at = TimeField(allow_null=True, help_text="Since when another run of its tree uses its slot")
 
     def get_attempts(self, run: Run) -> int:
         return 0 if run.started_at is None else run.attempts + 1

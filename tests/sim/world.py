@@ -50,7 +50,7 @@ class Look(NamedTuple):
 _LOOK = """
 SELECT EXISTS (SELECT FROM ravi_run WHERE status NOT IN ('completed', 'failed', 'cancelled')) AS open,
     EXISTS (
-        SELECT FROM ravi_run WHERE status = 'pending' OR paused_at IS NOT NULL
+        SELECT FROM ravi_run WHERE status = 'pending'
         OR status = 'running' AND lease_expires_at < %(now)s OR status = 'suspended' AND wake_at <= %(now)s
         OR status = 'queued' AND NOT EXISTS (
             SELECT FROM ravi_run other WHERE other.session_id = ravi_run.session_id

@@ -145,7 +145,7 @@ runtime.runs.signals: send_signal signal silent waiting_silent=silent wake_silen
 runtime.runs.submit: submit_once
 runtime.lifecycle.submit: submit
 runtime.tools.call: QUICK_S
-runtime.runs.waking: touching_lock=lock touch
+runtime.runs.waking: touching_lock=lock NotLocked touch
 runtime.runs.workers: code_key=key_of due_for_hint forget_dead_workers workers_is_running=is_running
     processes_swept=swept worker_swept=swept worker_gone worker_seen
 runtime.schedules.ticking: schedules_advance=advance schedules_due=due store_schedules_due=_due
@@ -193,7 +193,7 @@ runtime.streams.valkey: BUFFER_VALKEY_POLL_S=POLL_S ValkeyBuffer
 runtime.teams.ask_rows: asking_deliver=deliver deliver_to_agent asking_lock=lock open_ask reply time_out_ask
 runtime.teams.board: board_add=add board_last_number=_last_number MAX_ALL MAX_TASKS Place board_shown=shown
     board_update=update
-runtime.teams.slots: slots_resume=lift_pause slots_live=live resume resume_paused
+runtime.teams.slots: slots_promote=promote
 runtime.teams.spawn: make_child spawn=write_spawn Spawning
 runtime.tools.builtin.ask_human: AskHumanTool
 runtime.tools.builtin.board: TaskBoard

@@ -36,7 +36,7 @@ def claim_at(ready_at: Any, priority: Any, open_runs: Any, times: Callable[[Any,
 def _count(same: str, priority: str, run_id: str) -> str:
     return (
         f"(SELECT count(*) FROM (SELECT 1 FROM ravi_run o WHERE {same} AND o.status IN ('pending', 'running')"  # noqa: S608
-        f" AND o.priority >= {priority} AND o.id <> {run_id} LIMIT {MOST_OPEN}) AS open)"
+        f" AND NOT o.awaits_slot AND o.priority >= {priority} AND o.id <> {run_id} LIMIT {MOST_OPEN}) AS open)"
     )
 
 

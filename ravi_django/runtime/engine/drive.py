@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from uuid import UUID
 
 from django.db import DataError
@@ -43,7 +42,6 @@ from ravi_django.runtime.lease import claims, facts as lease_facts, inbox as lea
 from ravi_django.runtime.lease.appender import Appender
 from ravi_django.runtime.lease.claims import SUSPECT
 from ravi_django.runtime.lease.effects import Effects
-from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.gate import HANDOFF, NotRecorded
 from ravi_django.runtime.lease.inbox import as_depth
 from ravi_django.runtime.lifecycle import endings as lifecycle_cancel, generations
@@ -52,7 +50,6 @@ from ravi_django.runtime.runs import failures, hints
 from ravi_django.runtime.streams import frames, republish
 from ravi_django.runtime.streams.publisher import Publisher
 from ravi_django.runtime.streams.republish import archived_at
-from ravi_django.runtime.teams import slots
 from ravi_django.runtime.tools.threads import ToolThreads
 
 log = logging.getLogger("ravi.engine")
@@ -68,12 +65,6 @@ class Active:
     effects: Effects
     story: Story | None = None  # None before the code starts
     lost: bool = False
-    paused: bool = False  # another run of the tree has its slot
-
-    def give_way(self) -> None:
-        """Start no new effect, and release the lease when the open ones are recorded."""
-        self.paused = True
-        self.effects.drain()
 
     def cancel_task(self) -> None:
         if self.story is not None:
@@ -101,7 +92,6 @@ class Driver:
         self.active: dict[UUID, Active] = {}
         self._awaited: dict[UUID, list[asyncio.Future[Run | None]]] = {}  # by run, the callers of `lease_end`
         self._tools = ToolThreads(int(conf.TOOL_THREADS))
-        self._resuming: dict[UUID, bool] = {}  # trees whose paused runs are looked for, and whether to look again
         self._suspect: UUID | None = None  # the one run driven here that has crashed twice in a row
 
     async def _drive_lease(self, lease: Lease) -> None:
@@ -110,8 +100,8 @@ class Driver:
             is_second = self._suspect is not None  # two were claimed at once
             self._suspect = self._suspect or run.id
         try:
-            # A paused run is claimed only if its worker died before it released it.
-            if is_second or (run.paused_at is not None and run.cancel_requested_at is None):
+            # A run without a slot is claimed only if its worker died before it released it.
+            if is_second or run.awaits_slot:
                 await self.database.call(settle.give_back, lease)
                 return
             agent, active, rounds = await self._load(lease)
@@ -202,15 +192,13 @@ class Driver:
             noted={row.path for row in loaded.journal if row.path.startswith("@")},
             in_test=self.in_test,
         )
-        effects.tell_paused = self.tell_paused
         active = self.active[lease.run_id] = Active(lease, effects)
         # A dead worker may not have published its last rows. The buffer may have let go of those that are archived.
-        unsent = list(takewhile(lambda row: row.kind in frames.OUTSIDE, reversed(loaded.journal)))
         if lease.run.crashes:
             archived = await self.database.call(archived_at, lease.run.tree_id)
-            unsent = [row for row in loaded.journal if archived is None or row.finished_at > archived]
-        for row in unsent:
-            self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
+            for row in loaded.journal:
+                if archived is None or row.finished_at > archived:
+                    self.publisher.emit(*frames.durable(effects.outlet.source, row, row.seq))
         effects.begin_with(loaded.unread, limit)
         rounds = Rounds(effects, inbox, carried)
         if lease.run.generation and effects.journal.system("@started") is None:
@@ -308,7 +296,6 @@ class Driver:
         if settled.status in TERMINAL and active.story is not None:
             await active.story.tell_end(outcome)
         self._hint_after(lease.run_id, outcome, settled)
-        await self._give_slot(active, outcome, settled)
         if outcome == Outcome(Status.PENDING) and conf.ENGINE == "celery":  # drained: the run need not wait for a sweep
             await asyncio.to_thread(hints.send_many, [lease.run_id])
         return _ended(lease.run, settled.status, outcome) if settled.status in TERMINAL else None
@@ -332,15 +319,6 @@ class Driver:
         elif outcome.wait_s is not None and settled.status == Status.SUSPENDED and outcome.wait_s <= NEAR_S:
             self.loop.call_later(max(0.0, outcome.wait_s), self.hint, run_id)
 
-    async def _give_slot(self, active: Active, outcome: Outcome, settled: settle.Settled) -> None:
-        """Resume a paused run of the tree if this run has ended, or its children have with a handoff."""
-        lease = active.lease
-        is_handoff = outcome.handoff is not None and active.effects.entangled
-        if is_handoff or (settled.status in TERMINAL and lease.run.parent_id is not None):
-            await self._resume_paused(lease.run.tree_id)
-        if active.paused and not self.draining:  # it may have been resumed before it was released
-            self.promote(lease.run_id)
-
     async def _set_aside(self, lease: Lease, error: settle.NotDrivable) -> None:
         """Release a run that cannot be driven here for another worker, or block it."""
         log.warning("run %s: %s", lease.run_id, error, extra={"action": "lease.not_drivable"})
@@ -355,35 +333,11 @@ class Driver:
             self.publisher.emit(frames.stream_done(source, settled.status))
         for other in settled.hints:
             self.promote(other)
-        if settled.status in TERMINAL and lease.run.parent_id is not None:
-            await self._resume_paused(lease.run.tree_id)
 
     def cancel(self, active: Active, reason: str) -> None:
         if not active.effects.token.cancelled:
             active.effects.token.cancel(reason or "cancelled")
         active.cancel_task()
-
-    def tell_paused(self, paused: Paused) -> None:
-        """Publish that a run is paused, and pause it without waiting for a heartbeat if it is driven here."""
-        source = frames.Source.of(paused.run, paused.row.epoch)
-        self.publisher.emit(*frames.durable(source, paused.row, paused.row.seq))
-        if active := self.active.get(paused.run.id):
-            active.give_way()
-
-    async def _resume_paused(self, tree_id: UUID) -> None:
-        """Resume a paused run of the tree after the end of another. Ends that come meanwhile share the next look.
-        If this fails, the sweep does it."""
-        is_looking, self._resuming[tree_id] = tree_id in self._resuming, True
-        if is_looking:
-            return
-        try:
-            while self._resuming[tree_id]:
-                self._resuming[tree_id] = False
-                self.wake(await self.database.call(slots.resume_paused, tree_id))
-        except Exception as error:
-            log.warning("tree %s: its paused runs wait for the sweep: %s", tree_id, error, extra={"action": "resume"})
-        finally:
-            del self._resuming[tree_id]
 
     def _set_deadline(self, active: Active, meta: RunMeta) -> asyncio.TimerHandle | None:
         if meta.deadline is None:

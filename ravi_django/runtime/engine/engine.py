@@ -207,7 +207,7 @@ class Engine(Driver):
             self.hint(run_id)
 
     def verdict(self, run_id: UUID, epoch: int, verdict: str) -> None:
-        """Act on the heartbeat's verdict on a lease: "cancel", "lost", "paused" or "woken"."""
+        """Act on the heartbeat's verdict on a lease: "cancel", "lost", "displaced" or "woken"."""
         active = self.active.get(run_id)
         if active is None or active.lease.epoch != epoch:
             return
@@ -216,8 +216,8 @@ class Engine(Driver):
             active.cancel_task()
         elif verdict == "cancel":
             self.cancel(active, "cancelled")
-        elif verdict == "paused":
-            active.give_way()
+        elif verdict == "displaced":
+            active.effects.drain()
         elif verdict == "woken" and active.effects.waits_for:
             self._background(active.effects.refresh())
 

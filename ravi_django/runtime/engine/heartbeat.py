@@ -88,9 +88,9 @@ class Heartbeat(threading.Thread):
         self._unreached = [run_id for run_id, verdict in verdicts.items() if verdict == "unreached"]
         for active in held:
             verdict = verdicts[active.lease.run_id]
-            if verdict in ("ok", "cancel", "paused", "woken"):
+            if verdict in ("ok", "cancel", "displaced", "woken"):
                 active.effects.renewed_at = asked_at
-            if verdict in ("cancel", "lost", "paused", "woken"):
+            if verdict in ("cancel", "lost", "displaced", "woken"):
                 args = (active.lease.run_id, active.lease.epoch, verdict)
                 self._engine.loop.call_soon_threadsafe(self._engine.verdict, *args)
         with_retry(workers.worker_seen, self._engine.name, len(leases))

@@ -31,7 +31,8 @@ from ravi_django.runtime.lifecycle import endings, generations
 from ravi_django.runtime.lifecycle.generations import Occupied
 from ravi_django.runtime.runs import workers
 from ravi_django.runtime.runs.failures import trace_of
-from ravi_django.runtime.runs.waking import RELEASED, ready
+from ravi_django.runtime.runs.waking import RELEASED, locking, ready
+from ravi_django.runtime.teams import slots
 
 
 class NotDrivable(Exception):
@@ -166,7 +167,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
         return Settled(first, Status.PENDING, [lease.run_id])
     match outcome.status:
         case Status.SUSPENDED:
-            first, status = suspend(
+            return suspend(
                 lease,
                 entries,
                 turns,
@@ -174,7 +175,6 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
                 waits=[wait.shown() for wait in outcome.waits],
                 wake_at=outcome.wake_at,
             )
-            return Settled(first, status, [] if status == Status.SUSPENDED else [lease.run_id])
         case Status.PENDING if outcome.for_release:
             return _send_back(lease, outcome)[0]
         case Status.PENDING:
@@ -182,7 +182,7 @@ def _write(effects: Effects, outcome: Outcome, entries: list[Entry], turns: list
             first = requeue(lease, entries, turns, delay_s=delay_s, attempts=outcome.attempts)
             return Settled(first, Status.PENDING)
         case Status.BLOCKED:
-            return Settled(block(lease, entries, turns, error=outcome.error or {}), Status.BLOCKED)
+            return block(lease, entries, turns, error=outcome.error or {})
         case _:
             first, hints = endings.finish(
                 lease,
@@ -205,30 +205,35 @@ def suspend(
     seen: int,
     waits: list[dict[str, Any]],
     wake_at: datetime | None,
-) -> tuple[int, Status]:
-    """Release the lease and suspend the run; or make it pending if it was woken after `seen` or must be cancelled.
-
-    Returns the seq of the first row and the run's status.
-    """
+) -> Settled:
+    """Release the lease and suspend the run, which frees its slot; or make it pending if it was woken after `seen` or
+    must be cancelled."""
     append.store_big_values(entries)
-    with transaction.atomic():
+
+    def release(held: set[UUID]) -> Settled:
         first = fence.append(lease, entries, turns)
         unseen = Run.objects.filter(id=lease.run_id, wake_seq=seen, cancel_requested_at=None)
-        changes = {"waiting_on": waits, "wake_at": wake_at, **RELEASED}
+        changes = {"waiting_on": waits, "wake_at": wake_at, "awaits_slot": False, **RELEASED}
         if unseen.update(status=Status.SUSPENDED, **changes):
-            return first, Status.SUSPENDED
+            return Settled(first, Status.SUSPENDED, slots.promote(lease.run.tree_id, held))
         Run.objects.filter(id=lease.run_id).update(**changes | ready())
-        return first, Status.PENDING
+        return Settled(first, Status.PENDING, [lease.run_id])
+
+    return locking({lease.run_id, lease.run.tree_id}, release)
 
 
-def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> int:
-    """Block the run for an operator, under its lease; returns the seq of the first row."""
+def block(lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = (), *, error: dict[str, Any]) -> Settled:
+    """Block the run for an operator, under its lease, which frees its slot."""
+    changes = {"status": Status.BLOCKED, "error": error, "awaits_slot": False, **RELEASED}
     append.store_big_values(entries)
-    with transaction.atomic():
-        first = fence.append_in_transaction(lease, entries, turns, status=Status.BLOCKED, error=error, **RELEASED)
+
+    def release(held: set[UUID]) -> Settled:
+        first = fence.append_in_transaction(lease, entries, turns, **changes)
         # A cancelled run becomes pending instead: its next lease ends it.
         Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).update(**ready())
-        return first
+        return Settled(first, Status.BLOCKED, slots.promote(lease.run.tree_id, held))
+
+    return locking({lease.run_id, lease.run.tree_id}, release)
 
 
 def requeue(
@@ -277,7 +282,7 @@ def _send_back(lease: Lease, outcome: Outcome) -> tuple[Settled, list[Entry]]:
         return Settled(first, Status.PENDING), []
     error = with_ways_out(outcome.error or {})
     entry = Entry("run.blocked", f"@blocked.{lease.epoch}", error=error, trace=trace_of(outcome.raised))
-    return Settled(block(lease, [entry], error=error), Status.BLOCKED), [entry]
+    return block(lease, [entry], error=error), [entry]
 
 
 def resumed(lease: Lease) -> Entry:
@@ -287,7 +292,7 @@ def resumed(lease: Lease) -> Entry:
 
 
 def give_back(lease: Lease) -> int:
-    """Release a paused run whose worker died, and free its reservations."""
+    """Release a run that is not driven now, and free its reservations."""
     entries = [] if lease.expired_at is None else [resumed(lease)]
     return ledger.settled(lease, entries, partial(requeue, lease, entries), ends=True)
 

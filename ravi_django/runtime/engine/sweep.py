@@ -20,7 +20,6 @@ from ravi_django.runtime.schedules import ticking
 from ravi_django.runtime.social import fan_out
 from ravi_django.runtime.sources import poll
 from ravi_django.runtime.streams import republish
-from ravi_django.runtime.teams import slots
 
 BATCH = 500
 _LOCK = 0x72617669  # "ravi"
@@ -49,11 +48,10 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
         silent = signals.silent(BATCH, older_than_s=conf.SWEEP_S)
         orphans = sessions.orphans(BATCH)
     woken = [run_id for run_id in silent if _each(signals.wake_silent, run_id) is not None]
-    resumed = [run_id for tree in slots.trees_with_paused(BATCH) for run_id in _each(slots.resume_paused, tree) or ()]
     promoted = [run_id for orphan in orphans for run_id in _each(sessions.promote_orphan, orphan) or ()]
     for request_id in escalation.due_to_escalate(BATCH):
         _each(escalation.escalate, request_id)
-    failed = _send(send, [*due, *promoted, *woken, *resumed])
+    failed = _send(send, [*due, *promoted, *woken])
     ticked = _each(lambda _: ticking.tick(), "the schedules") or []  # may take seconds
     failed += _send(send, ticked) if ticked else 0
     unpublished = republish.unpublished(50, older_than_s=2 * conf.SWEEP_S)
@@ -69,7 +67,7 @@ def sweep(send: Callable[[list[UUID]], Sequence[UUID] | None] = hints.send_many)
     _each(lambda _: prune_rows.delete_some(prune_rows.expired_tickets()), "the tickets")
     workers.forget_dead_workers(older_than_s=10 * conf.HEARTBEAT_S + 60)
     workers.swept()
-    hinted = len(due) + len(promoted) + len(woken) + len(resumed) + len(ticked) - failed
+    hinted = len(due) + len(promoted) + len(woken) + len(ticked) - failed
     return Swept(hinted=hinted, promoted=len(promoted), published=published)
 
 

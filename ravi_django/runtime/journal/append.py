@@ -56,11 +56,11 @@ def write_row(run: Run, entry: Entry, epoch: int, *, seq: int | None = None) -> 
     return row
 
 
-def write_outside(run: Run, entry: Entry, **changes: Any) -> JournalEntry:
-    """Write a row and changes of a locked run without a lease. The epoch rises, unless a worker has the lease: it keeps
-    writing under its epoch until it is notified."""
+def write_outside(run: Run, entry: Entry) -> JournalEntry:
+    """Write a row of a locked run without a lease. The epoch rises, unless a worker has the lease: it keeps writing
+    under its epoch until it is notified."""
     epoch = run.lease_epoch + (run.status != Status.RUNNING)
-    Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1, **changes)
+    Run.objects.filter(id=run.id).update(lease_epoch=epoch, next_seq=F("next_seq") + 1)
     return write_row(run, entry, epoch)
 
 

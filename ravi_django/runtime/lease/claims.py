@@ -123,9 +123,8 @@ def _of(known: list[str] | None, suspects: bool) -> Q:
 
 # The same as `claimable`, `ready`, `timed`, `expired`, `_CALM` and `_of`; a test compares them.
 _DUE = f"(wake_at IS NULL OR wake_at <= {NOW} OR (%(release)s::text <> '' AND for_release = %(release)s::text))"
-_MAY_GO_ON = "(paused_at IS NULL OR cancel_requested_at IS NOT NULL)"
-_READY = f"status = 'pending' AND {_MAY_GO_ON} AND {_DUE}"
-_TIMED = f"status = 'suspended' AND {_MAY_GO_ON} AND wake_at <= {NOW}"
+_READY = f"status = 'pending' AND NOT awaits_slot AND {_DUE}"
+_TIMED = f"status = 'suspended' AND wake_at <= {NOW}"
 _EXPIRED = f"status = 'running' AND lease_expires_at < {NOW}"
 _AGENTS = "SELECT jsonb_array_elements_text(%(agents)s::jsonb) AS agent"
 _ALLOWED = f"(%(suspects)s::boolean OR crashes + (status = 'running')::int < {SUSPECT})"
@@ -264,16 +263,11 @@ LOCK_S = 0.25  # how long a heartbeat waits for one locked row
 
 
 def claimable() -> Q:
-    """Pending and due, suspended until a time that has passed, or running under an expired lease."""
+    """Pending with a slot and due, suspended until a time that has passed, or running under an expired lease."""
     now = clock.now()
-    pending = Q(status=Status.PENDING) & _due()
+    pending = Q(status=Status.PENDING, awaits_slot=False) & _due()
     timed = Q(status=Status.SUSPENDED, wake_at__lte=now)
-    return ((pending | timed) & _may_go_on()) | Q(status=Status.RUNNING, lease_expires_at__lt=now)
-
-
-def _may_go_on() -> Q:
-    """Not paused, or to be cancelled."""
-    return Q(paused_at=None) | Q(cancel_requested_at__isnull=False)
+    return pending | timed | Q(status=Status.RUNNING, lease_expires_at__lt=now)
 
 
 def _due() -> Q:
@@ -283,13 +277,13 @@ def _due() -> Q:
 
 
 def ready() -> QuerySet[Run]:
-    """Pending runs that are due, in the order of `claim_at`."""
-    return Run.objects.filter(_due(), _may_go_on(), status=Status.PENDING).order_by("claim_at", "id")
+    """Pending runs with a slot that are due, in the order of `claim_at`."""
+    return Run.objects.filter(_due(), status=Status.PENDING, awaits_slot=False).order_by("claim_at", "id")
 
 
 def timed() -> QuerySet[Run]:
     """Suspended runs with a due timer, the longest overdue first."""
-    return Run.objects.filter(_may_go_on(), status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at", "id")
+    return Run.objects.filter(status=Status.SUSPENDED, wake_at__lte=clock.now()).order_by("wake_at", "id")
 
 
 def expired() -> QuerySet[Run]:
@@ -315,8 +309,8 @@ def abandon(lease: Lease) -> None:
 def heartbeat(
     owner: str, leases: Sequence[tuple[UUID, int]], seen: Mapping[UUID, int] | None = None
 ) -> dict[UUID, str]:
-    """Renew all leases of a process in one UPDATE; returns "ok", "cancel", "paused" or "lost" for each, and "woken" for
-    those with a wake-up after the one in `seen`.
+    """Renew all leases of a process in one UPDATE; returns "ok", "cancel", "displaced" (another run of the tree has its
+    slot) or "lost" for each, and "woken" for those with a wake-up after the one in `seen`.
 
     A slow transaction on one run must not cost the others their leases: locked rows are skipped, and waited for
     afterwards, one by one in the given order. Those that stay locked are "unknown". After half a heartbeat the rest is
@@ -346,18 +340,18 @@ def heartbeat(
 
 
 def _renew(held: QuerySet[Run]) -> dict[UUID, tuple[Any, ...]]:
-    columns = ("lease_epoch", "cancel_requested_at", "paused_at", "wake_seq")
+    columns = ("lease_epoch", "cancel_requested_at", "awaits_slot", "wake_seq")
     rows = {run_id: row for run_id, *row in held.values_list("id", *columns)}
     Run.objects.filter(id__in=list(rows)).update(lease_expires_at=clock.after(conf.LEASE_S))
     return rows
 
 
 def _verdict(row: Sequence[Any] | None, epoch: int, seen: int | None) -> str:
-    mine, cancel, paused, woken = row or (None, None, None, 0)
+    mine, cancel, awaits_slot, woken = row or (None, None, False, 0)
     if mine != epoch:
         return "lost"
     if cancel:
         return "cancel"
-    if paused:
-        return "paused"
+    if awaits_slot:
+        return "displaced"
     return "ok" if seen is None or woken <= seen else "woken"

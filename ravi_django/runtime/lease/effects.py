@@ -35,7 +35,7 @@ from ravi_django.runtime.journal.replay import Journal, check_identity, drift
 from ravi_django.runtime.lease import caps, facts as lease_facts, paths
 from ravi_django.runtime.lease.appender import Appender, Write, paused
 from ravi_django.runtime.lease.caps import Spent
-from ravi_django.runtime.lease.facts import Facts, Inbox, Paused
+from ravi_django.runtime.lease.facts import Facts, Inbox
 from ravi_django.runtime.lease.gate import Gate, NotDue, NotRecorded, NotStanding, Stop, TooManyRequests, Wait
 from ravi_django.runtime.lease.outlet import Outlet
 from ravi_django.runtime.lease.paths import inside
@@ -68,7 +68,6 @@ class Effects(Gate):
         self.outlet = Outlet(publisher, lease.run, lease.epoch)
         self.run_sync = run_sync  # runs a sync tool on its own threads
         self.wake = wake  # hints runs that an effect has made claimable
-        self.tell_paused: Callable[[Paused], None] = lambda paused: None  # called with a run that lost its slot
         self.inbox: list[tuple[int, Message]] = []  # messages of this generation that were read
         self.read_upto: int | None = None  # the last message that the code was given
         self.inbox_limit: int | None = None  # how many messages of a backlog are read at once

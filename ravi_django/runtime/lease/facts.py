@@ -130,14 +130,6 @@ def _rows(run: Run) -> Iterable[Sequence[Any]]:
     return (postgres.decoded(row, _JSON) for row in found)
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
-    """A run that has given its slot away."""
-
-    run: Run  # as it was before
-    row: JournalEntry  # its journal's row, which names the run that got the slot
-
-
 _LAST = 2**63 - 1  # the highest id
 Numbered = tuple[int, dict[str, Any]]  # the id of its row, and the message
 

@@ -47,8 +47,6 @@ def cancel(run_id: UUID | str, reason: str) -> None:
     for claimable in request_cancel(run_id, reason):
         hints.on_commit(claimable)
     run = Run.objects.get(id=run_id)
-    if run.root_id is not None:
-        slots.resume_in(run.root_id)
     if run.is_terminal:
         republish.on_commit(run, _publish_end)
     else:
@@ -70,7 +68,7 @@ def _publish_end(run: Run) -> None:
 
 
 async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, payload: ControlPayload) -> None:
-    """Act on a run below: `abort` cancels it, `resume` lifts a pause, any other name is a signal to it."""
+    """Act on a run below: `abort` cancels it, any other name is a signal to it."""
     effects, path, signal = ctx.effects, ctx.path(), payload.signal
     check_name(signal)
     if signal.startswith(PEOPLES):
@@ -91,12 +89,10 @@ async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, 
         if refusal is not None:
             await refuse(ctx, entry, refusal)
         entry.result = {"run": str(target_id), "control": signal}
-        await effects.record(
-            entry, partial(record_control, target_id=target_id, signal=signal, data=payload.data, key=key)
-        )
-    ended = signal == "abort"
-    resumed = await effects.database.call(slots.resume_paused, effects.lease.run.tree_id) if ended else []
-    effects.wake([target_id, *resumed])
+        woken = [target_id]
+        write = partial(record_control, target_id=target_id, signal=signal, data=payload.data, key=key, woken=woken)
+        await effects.record(entry, write)
+    effects.wake(woken)
 
 
 def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
@@ -107,9 +103,9 @@ def request_cancel(run_id: UUID | str, reason: str) -> list[UUID]:
 
 
 def to_cancel(run_id: UUID) -> set[UUID]:
-    """The runs to lock for the cancellation of one: its parent, which reads the outcome, and all below it."""
-    parent_id = Run.objects.filter(id=run_id).values_list("parent_id", flat=True).first()
-    return concerned(run_id) | ({parent_id} if parent_id is not None else set())
+    """The runs to lock for the cancellation of one: its parent, which reads the outcome, the root, and all below it."""
+    parents = Run.objects.filter(id=run_id, parent__isnull=False).values_list("parent_id", "root_id")
+    return concerned(run_id).union(*parents)
 
 
 def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
@@ -117,7 +113,7 @@ def cancel_held(run_id: UUID, reason: str, held: set[UUID]) -> list[UUID]:
     run = Run.objects.select_for_update(no_key=True).get(id=run_id)
     if run.is_terminal:
         raise IllegalTransitionError(f"run {run.id} is {run.status} already; there is nothing to cancel")
-    return cancel_locked(run, reason, held)
+    return [*cancel_locked(run, reason, held), *slots.promote(run.tree_id, held)]
 
 
 def cancel_reason(run_id: UUID) -> str:
@@ -134,23 +130,21 @@ def record_control(
     signal: str,
     data: dict[str, Any],
     key: str,
+    woken: list[UUID],
 ) -> int:
-    """Write what a control message does to a run below: `abort` cancels it, `resume` lifts a pause if the tree has
-    room, any other name is a signal. Nothing happens to a run that has ended."""
+    """Write what a control message does to a run below: `abort` cancels it, any other name is a signal. Nothing happens
+    to a run that has ended. The runs to hint are added to `woken`."""
 
     def write(held: set[UUID]) -> None:
         with suppress(IllegalTransitionError):
-            if signal == "resume":
-                slots.resume_in_room(target_id)
-            elif signal == "abort":
-                cancel_held(target_id, f"aborted by run {lease.run_id}", held)
+            if signal == "abort":
+                woken.extend(cancel_held(target_id, f"aborted by run {lease.run_id}", held))
             else:
                 send_signal(target_id, signal, data, key)
                 touch([target_id])  # in this transaction, not after its commit
                 Signal.objects.filter(run_id=target_id, key=key, woke=False).update(woke=True)
 
-    needed = {"abort": to_cancel, "resume": slots.to_resume}.get(signal)
-    return append_locked(lease, entries, turns, {target_id} | (needed(target_id) if needed else set()), write)
+    return append_locked(lease, entries, turns, to_cancel(target_id) if signal == "abort" else {target_id}, write)
 
 
 def is_ancestor(run_id: UUID, of: UUID) -> bool:
@@ -191,7 +185,7 @@ def finish(
         "error": error,
         "finished_at": clock.now(),
         "waiting_on": None,
-        **({} if run.parent_id is None else {"paused_at": None}),
+        "awaits_slot": False,
         **RELEASED,
     }
 
@@ -208,9 +202,10 @@ def finish(
         asked = run.parent_id is not None or woken or run.wake_seq > 0
         if asked and status != Status.COMPLETED and run.parent_id is None:
             pass_on(run)
-        return first, _end_with(run, status, output, error, held, asked=asked, entangled=entangled)
+        hints = _end_with(run, status, output, error, held, asked=asked, entangled=entangled)
+        return first, hints if run.parent_id is None else [*hints, *slots.promote(run.tree_id, held)]
 
-    return locking({run.id} if run.parent_id is None else {run.parent_id, run.id}, end)
+    return locking({run.id, run.parent_id or run.id, run.tree_id}, end)
 
 
 def _unseen(run: Run) -> bool:
@@ -262,7 +257,8 @@ def ended_reason(run_id: UUID) -> str:
 def cancel_locked(run: Run, reason: str, held: set[UUID]) -> list[UUID]:
     """Cancel a locked run and what depends on it: at once, or by a mark that its worker reads."""
     said = OWNER_DELETED if run.cancel_reason == OWNER_DELETED else reason
-    Run.objects.filter(id=run.id).update(cancel_requested_at=clock.now(), cancel_reason=said[:200])
+    changes = {"cancel_requested_at": clock.now(), "cancel_reason": said[:200], "awaits_slot": False}
+    Run.objects.filter(id=run.id).update(**changes)
     if run.status == Status.RUNNING:
         return cancel_children(run, reason, held)
     return end_unleased(run, Status.CANCELLED, {"type": "Cancelled", "message": said}, held)
@@ -297,7 +293,6 @@ def end_unleased(run: Run, status: Status, error: dict[str, Any], held: set[UUID
         next_seq=F("next_seq") + 1,
         finished_at=clock.now(),
         waiting_on=None,
-        paused_at=None,
         **RELEASED,
     )
     write_row(run, entry, run.lease_epoch + 1)

@@ -38,7 +38,7 @@ from ravi_django.runtime.lifecycle.endings import cancel_children
 from ravi_django.runtime.people.rows import close_requests, note_closed
 from ravi_django.runtime.runs.sessions import active_root, lock_session, promote
 from ravi_django.runtime.runs.waking import RELEASED, append_locked, locking, ready
-from ravi_django.runtime.teams import messages
+from ravi_django.runtime.teams import messages, slots
 from ravi_django.runtime.tools import uncertain
 
 Closing = Callable[[], Awaitable[None]]
@@ -282,9 +282,9 @@ def write_handoff(
             attempts=0,
         )
         Session.objects.filter(id=run.session_id).update(agent=handoff.agent, updated_at=clock.now())
-        return first, [*hints, *promote(run)]
+        return first, [*hints, *promote(run), *slots.promote(run.tree_id, held)]
 
-    return locking({run.id}, give)
+    return locking({run.id, run.tree_id}, give)
 
 
 def handoffs(run_id: UUID) -> int:

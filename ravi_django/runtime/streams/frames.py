@@ -79,7 +79,6 @@ def in_utc(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-OUTSIDE = ("run.paused", "run.unpaused")  # rows that the run's own worker did not write
 STREAM = "agent.stream"  # TopicId(STREAM, agent key): one agent's tokens
 TEXTS = ("text.delta", "reasoning.delta", "completion")  # its frames
 CLIP = 4000  # characters of a tool's arguments or result in a frame; the journal has the whole
@@ -169,14 +168,13 @@ def stream_done(source: Source, reason: str) -> Frame:
 def durable(source: Source, entry: Any, seq: int) -> list[Frame]:
     """The frames that follow from a journal row: an Entry that was just appended, or a JournalEntry."""
     found = [*_closed_by(entry), *_of_entry(entry)]
-    place = entry.path if entry.kind in OUTSIDE else seq  # the first frame of a lease goes out before its row has a seq
     is_hidden = hidden.is_marked(entry.kind, entry.request, entry.result, entry.name)
     for type, data in found:
         if type == "request":
             data["root"] = source.tree
         elif is_hidden and type not in ("request.closed", "board"):
             data[hidden.MARK] = True
-    return [Frame(source, type, data, key=f"{source.run}:{place}:{index}") for index, (type, data) in enumerate(found)]
+    return [Frame(source, type, data, key=f"{source.run}:{seq}:{index}") for index, (type, data) in enumerate(found)]
 
 
 def _closed_by(entry: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -234,10 +232,6 @@ def _of_waiting(entry: Any) -> Iterable[tuple[str, dict[str, Any]]]:
     match entry.kind:
         case "run.suspended":
             return [_step(AgentStep.PAUSED, result)]
-        case "run.paused":
-            return [_step(AgentStep.PAUSED, {"status": "paused", **result})]
-        case "run.unpaused":
-            return [_step(AgentStep.STARTED, {"status": "unpaused"})]
         case "child.spawned" if entry.error is None:
             return [_step(AgentStep.HANDOFF, {"agent": entry.name, **result})]
         case "run.handoff" if entry.error is None:  # the callee's `started` is next

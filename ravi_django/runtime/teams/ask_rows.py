@@ -5,7 +5,7 @@ Every function here writes two runs: it locks both, in the order of their ids, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ravi_django.conf import conf
 from ravi_django.db import transaction
-from ravi_django.models import Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
+from ravi_django.models import TERMINAL, Ask, AskKind, HumanRequest, InboxMessage, JournalEntry, Run, Status
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.db.clock import present
 from ravi_django.runtime.journal.append import append_rows, appending, store_big_values
@@ -22,7 +22,7 @@ from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.lease.gate import NotDue
 from ravi_django.runtime.runs.sessions import active_root, create_run
 from ravi_django.runtime.runs.waking import append_locked, lock, require, touch
-from ravi_django.runtime.teams import slots
+from ravi_django.runtime.teams.slots import reached
 
 
 def open_ask(
@@ -32,33 +32,37 @@ def open_ask(
     *,
     ask: Ask,
     message: dict[str, Any] | None,
-    resumed: list[UUID],
 ) -> int:
     """Deliver the question and write the row of the ask, which gets its outcome once. Without a `message` it waits for
     the target's end alone. Is the outcome known (the target has ended or replied; the wait would close a cycle), it is
     written at once.
-
-    Paused runs that the asker then waits for continue, see `slots.let_go`. They are added to `resumed`.
     """
 
     def write(held: set[UUID]) -> None:
-        resumed.clear()  # of a try that was rolled back
         target = Run.objects.get(id=ask.target_id)
-        ahead = {} if target.is_terminal else slots.awaited(target.id)
-        if ask.asker_id in ahead or ask.asker_id == target.id:
+        if ask.asker_id == target.id or (not target.is_terminal and ask.asker_id in _awaited(target.id)):
             error = {"type": "Cycle", "message": f"run {target.id} waits for run {ask.asker_id} itself"}
             _settle(ask, AskKind.TARGET_FAILED, error)
         else:
             new = message is not None and _deliver_here(target, message)
             _settle_at_once(ask, target, known=not new)
             if ask.outcome is None:
-                resumed.extend(slots.let_go({**ahead, target.id: target.paused_at}, ask.asker_id, held))
                 touch([target.id])  # a run that was never woken does not look for its askers when it ends
         clock.stamp(ask).save(force_insert=True)
         if ask.outcome is not None:
             touch([lease.run_id])  # its worker reads the facts again
 
     return append_locked(lease, entries, turns, [ask.target_id], write)
+
+
+def _awaited(run_id: UUID) -> set[UUID]:
+    """The runs that this run waits for, and that those wait for."""
+
+    def asked(edge: set[UUID]) -> Iterable[UUID]:
+        open_asks = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
+        return open_asks.values_list("target_id", flat=True)
+
+    return reached(asked({run_id}), asked)
 
 
 def _deliver_here(target: Run, message: dict[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -88,18 +88,16 @@ class Opening:
     entry: Entry
     cell: Ask
     body: dict[str, Any] | None
-    resumed: list[UUID] = field(default_factory=list)  # paused runs that continue
 
     @property
     def write(self) -> Write:
-        return partial(ask_rows.open_ask, ask=self.cell, message=self.body, resumed=self.resumed)
+        return partial(ask_rows.open_ask, ask=self.cell, message=self.body)
 
     def announce(self, effects: Effects, *, wakes: bool = True) -> None:
-        """After the commit: note an outcome that was known at once, and wake the runs concerned."""
+        """After the commit: note an outcome that was known at once, and wake the run that got the question."""
         effects.facts.asks.setdefault(self.cell.path, self.cell)  # or read since the commit
-        asked = [] if self.body is None else [self.cell.target_id]
-        if wakes and (woken := list(dict.fromkeys([*asked, *self.resumed]))):
-            effects.wake(woken)
+        if wakes and self.body is not None:
+            effects.wake([self.cell.target_id])
 
 
 def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:

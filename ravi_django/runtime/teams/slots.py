@@ -1,35 +1,34 @@
-"""The slots of a tree: how many of its runs may live at once, and which run is paused for another.
+"""The slots of a tree: how many of its runs are at work at once, and which child waits for a free slot.
 
-A run holds its slot from its spawn to its end, also while it waits. Only a pause frees the slot: no worker claims a
-paused run, and it continues when there is room. Counting slots and changing pauses takes the lock of the root.
+A pending or running run has a slot. A suspended or blocked run has none: so a parent that waits never keeps a slot from
+its children. A child that finds no free slot is pending with `awaits_slot`: no worker claims it. The transaction that
+frees a slot gives it to such a run, and the lock of the root puts these transactions in order. So a tree with a free
+slot has no run that awaits one.
 
-The limit is the least of `RAVI["MAX_AGENTS"]` and `max_agents` of the root's budget. The tree may exceed it after an
-operator has lifted a pause, or after `let_go`: the slot of a run that waits may be the one that the paused run needs.
+A run that wakes up takes a slot at once, also in a full tree: then the next free slots are given to nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q
 
 from ravi_django.conf import conf
-from ravi_django.db import transaction
 from ravi_django.kernel import SpawnBudget
 from ravi_django.kernel.supervision import Priority
-from ravi_django.models import TERMINAL, Ask, JournalEntry, Run, Status
-from ravi_django.runtime.db import clock
-from ravi_django.runtime.journal.append import write_outside
-from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.lease.facts import Paused
-from ravi_django.runtime.runs import hints
-from ravi_django.runtime.runs.waking import lock, require
+from ravi_django.models import TERMINAL, Run, Status
+from ravi_django.runtime.db import claim_order
+from ravi_django.runtime.runs.waking import require
+
+TREE = 10  # by default a tree may have so many times as many live runs as runs at work
 
 
-def limit_of(root: Run) -> SpawnBudget:
+def limit_of(root: Run | Member) -> SpawnBudget:
     """The limit of the root's tree."""
     return narrowed(SpawnBudget(max_agents=conf.MAX_AGENTS), recorded(root.budget))
 
@@ -59,118 +58,124 @@ def narrowed(limit: SpawnBudget, *others: SpawnBudget | None) -> SpawnBudget:
     return limit
 
 
-def live(tree_id: UUID) -> int:
-    """The number of taken slots of the tree, the root's included."""
-    return Run.objects.filter(root_id=tree_id, paused_at=None).exclude(status__in=TERMINAL).count() + 1
+@dataclass(slots=True)
+class Member:
+    """A live run of a tree."""
+
+    id: UUID
+    parent_id: UUID | None
+    status: str
+    priority: int
+    awaits_slot: bool
+    cancel_requested_at: datetime | None
+    budget: dict[str, Any] | None
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.status in (Status.PENDING, Status.RUNNING) and not self.awaits_slot
 
 
-def live_below(run: Run) -> list[tuple[UUID, int, SpawnBudget | None]]:
-    """For a run below the root, and each run between the two: its id, the number of slots of it and the runs below it,
-    and the limit that it has set for them, as its child's row has it; None for the run itself. One query."""
-    names = ("id", "parent_id", "status", "paused_at", "budget")
-    tree = {row[0]: row[1:] for row in Run.objects.filter(root_id=run.tree_id).values_list(*names)}
-    taken = dict.fromkeys(tree, 0)
-    for run_id, (_, status, paused_at, _) in tree.items():
-        if paused_at is None and status not in TERMINAL:
-            at: UUID | None = run_id
-            while at in tree:
-                taken[at] += 1
-                at = tree[at][0]
-    found: list[tuple[UUID, int, SpawnBudget | None]] = []
-    limit, at = None, run.id
-    while at in tree:
-        found.append((at, taken[at], limit))
-        at, limit = tree[at][0], recorded(tree[at][3])  # a run's limit is on the rows of its children
-    return found
+@dataclass(slots=True)
+class Tree:
+    """The live runs of a tree whose root is locked."""
+
+    root_id: UUID
+    limit: SpawnBudget  # of its runs at work
+    runs: dict[UUID, Member]  # by id, without the root
+    at_work: dict[UUID, int]  # how many of a run and the runs below it are at work
+
+    @classmethod
+    def of(cls, tree_id: UUID, allowed: SpawnBudget | None = None) -> Tree:
+        """`allowed` is a limit that the root's agent sets, and that the root's row may not have yet."""
+        live = Q(id=tree_id) | (Q(root_id=tree_id) & ~Q(status__in=TERMINAL))
+        columns = ("id", "parent_id", "status", "priority", "awaits_slot", "cancel_requested_at", "budget")
+        runs = {row[0]: Member(*row) for row in Run.objects.filter(live).values_list(*columns)}
+        root = runs.pop(tree_id)
+        tree = cls(tree_id, narrowed(limit_of(root), allowed), runs, {})
+        for run in (root, *runs.values()):
+            tree.count(run)
+        return tree
+
+    @property
+    def most_live(self) -> int:
+        """How many live runs the tree may have."""
+        return int(conf.MAX_TREE or TREE * self.limit.max_agents)
+
+    def above(self, run: Member) -> list[UUID]:
+        """The run and its ancestors, the root last."""
+        path, parent_id = [run.id], run.parent_id
+        while parent_id in self.runs:
+            path.append(parent_id)
+            parent_id = self.runs[parent_id].parent_id
+        return path if run.id == self.root_id else [*path, self.root_id]
+
+    def count(self, run: Member) -> None:
+        """Count a run that was not counted before."""
+        if run.is_at_work:
+            self._add(run, 1)
+
+    def _add(self, run: Member, change: int) -> None:
+        for run_id in self.above(run):
+            self.at_work[run_id] = self.at_work.get(run_id, 0) + change
+
+    def add(self, child: Run) -> UUID | None:
+        """Give a new child a slot, or let it await one. Returns the run whose slot it takes, if any."""
+        new = Member(child.id, child.parent_id, child.status, child.priority, False, None, child.budget)
+        full = self.full_above(new) if new.is_at_work else None
+        displaced = None if full is None else self._lower_than(new, full)
+        if displaced is not None:
+            displaced.awaits_slot = True
+            self._add(displaced, -1)
+        new.awaits_slot = full is not None and displaced is None
+        self.runs[new.id] = new
+        self.count(new)
+        return None if displaced is None else displaced.id
+
+    def full_above(self, child: Member) -> UUID | None:
+        """The nearest run above this child whose limit is reached; None when there is a free slot."""
+        at = child
+        while at.parent_id in self.runs:  # a run's limit is on the rows of its children
+            limit = recorded(at.budget)
+            if limit is not None and self.at_work.get(at.parent_id, 0) >= limit.max_agents:
+                return at.parent_id
+            at = self.runs[at.parent_id]
+        return self.root_id if self.at_work.get(self.root_id, 0) >= self.limit.max_agents else None
+
+    def _lower_than(self, child: Member, full: UUID) -> Member | None:
+        """The run at work whose slot a HIGH or CRITICAL child takes: of those below `full` with a strictly lower
+        priority the lowest, then the newest. Never a run above the child, or one that is being cancelled."""
+        if child.priority < Priority.HIGH or not narrowed(self.limit, recorded(child.budget)).allow_preempt:
+            return None
+        above = self.above(child)
+        lower = [
+            run
+            for run in self.runs.values()
+            if run.is_at_work and run.priority < child.priority and run.cancel_requested_at is None
+            if run.id not in above and full in self.above(run)
+        ]
+        return min(lower, key=lambda run: (run.priority, -run.id.int), default=None)
 
 
-def who_gives_way(spawner: Run, priority: int) -> Run | None:
-    """The run that a child of this priority may pause: of those strictly below it the lowest, then the newest. Never
-    the spawner or a run above it, one that others wait for, or one that is being cancelled."""
-    lower = Run.objects.filter(
-        root_id=spawner.tree_id, paused_at=None, cancel_requested_at=None, priority__lt=priority
-    ).exclude(status__in=TERMINAL)
-    candidates = lower.exclude(id__in=above(spawner)).order_by("priority", "-id")
-    return next((run for run in candidates.iterator() if not is_needed(run)), None)
-
-
-def pause(run: Run, taker: Run) -> Paused:
-    """Take the slot of a locked run for another. The caller notifies the run's worker, which gives it back at its next
-    check."""
-    taken_by = {"run": str(taker.id), "agent": taker.agent, "priority": Priority(taker.priority).name.lower()}
-    run.parent = Run.objects.only("agent").get(id=run.parent_id)  # its frame on the event loop needs it
-    return Paused(run, _change(run, "paused", {"taken_by": taken_by}, paused_at=clock.now()))
-
-
-def lift_pause(run_id: UUID | str) -> list[UUID]:
-    """Lift a pause, whether there is room or not. Returns the runs to hint; none when the run is not paused."""
-    with transaction.atomic():
-        lock(to_resume(UUID(str(run_id))))
-        run = Run.objects.select_for_update(no_key=True).get(id=run_id)
-        return _unpause(run) if run.paused_at is not None else []
-
-
-def to_resume(run_id: UUID) -> set[UUID]:
-    """The runs to lock before a pause is lifted."""
-    return {run_id, Run.objects.values_list("root_id", flat=True).get(id=run_id) or run_id}
-
-
-def let_go(ahead: Mapping[UUID, datetime | None], asker_id: UUID, held: set[UUID]) -> list[UUID]:
-    """Lift the pauses of the runs that a run is about to wait for; `ahead` has since when each is paused. One that only
-    runs above it wait for stays paused: they hold none of its slots. Returns the runs to hint. Raises NotLocked."""
-    asleep = [run_id for run_id, paused_at in ahead.items() if paused_at is not None]
-    if not asleep:
+def promote(tree_id: UUID, held: set[UUID]) -> list[UUID]:
+    """Give the free slots of a tree to the runs that await one: the highest priority first, then the oldest. The
+    caller holds the lock of the root, and has written what frees a slot. Returns the runs to hint. Raises NotLocked."""
+    if not Run.objects.filter(root_id=tree_id, awaits_slot=True).exists():
         return []
-    waiting = {asker_id} | waiters(asker_id)
-    needed = [run for run in Run.objects.filter(id__in=asleep).order_by("id") if is_needed(run, waiting)]
-    require({id for run in needed for id in (run.id, run.tree_id)}, held)
-    return [run_id for run in needed if run.paused_at is not None for run_id in _unpause(run)]
-
-
-def resume_in_room(run_id: UUID) -> list[UUID]:
-    """Lift a pause if the tree has room; else it is lifted later. The root and the run are locked."""
-    run = Run.objects.select_related("root").get(id=run_id)
-    return _unpause(run) if run.paused_at is not None and _has_room(run.root or run) else []
-
-
-def resume_paused(tree_id: UUID) -> list[UUID]:
-    """Give a tree's free slots to its paused runs: the highest priority first, then the oldest. In transactions of its
-    own, after the one that freed the slots. Returns the runs to hint."""
-    resumed: list[UUID] = []
-    while (run := _paused(tree_id).first()) is not None:
-        with transaction.atomic():
-            lock([tree_id, run.id])
-            if not _has_room(Run.objects.get(id=tree_id)):
-                return resumed
-            if _paused(tree_id).values_list("id", flat=True).first() == run.id:
-                resumed += _unpause(Run.objects.get(id=run.id))
-    return resumed
-
-
-def trees_with_paused(limit: int) -> list[UUID]:
-    """Roots of trees that have paused runs, in random order: full trees must not keep out the others."""
-    paused = Run.objects.filter(paused_at__isnull=False).values("root_id")
-    return list(Run.objects.filter(id__in=paused).order_by("?").values_list("id", flat=True)[:limit])
-
-
-def _paused(tree_id: UUID) -> QuerySet[Run]:
-    """The paused runs that can use a slot. A blocked one waits for an operator."""
-    paused = Run.objects.filter(root_id=tree_id, paused_at__isnull=False, cancel_requested_at=None)
-    return paused.exclude(status__in=[*TERMINAL, Status.BLOCKED]).order_by("-priority", "id")
-
-
-def _has_room(root: Run) -> bool:
-    return live(root.id) < limit_of(root).max_agents
-
-
-def _unpause(run: Run) -> list[UUID]:
-    _change(run, "unpaused", None, paused_at=None, hints=0, hint_after=None)
-    return [run.id]
-
-
-def _change(run: Run, what: str, result: dict[str, Any] | None, **changes: Any) -> JournalEntry:
-    """Write the change of a locked run and its row."""
-    return write_outside(run, Entry(f"run.{what}", f"@{what}.{run.next_seq}", result=result), **changes)
+    tree, promoted = Tree.of(tree_id), []
+    awaiting = [run for run in tree.runs.values() if run.awaits_slot]
+    for run in sorted(awaiting, key=lambda run: (-run.priority, run.id)):
+        full = tree.full_above(run)
+        if full == tree_id:
+            break
+        if full is None:
+            run.awaits_slot = False
+            tree.count(run)
+            promoted.append(run.id)
+    require(promoted, held)
+    Run.objects.filter(id__in=promoted).update(
+        awaits_slot=False, claim_at=claim_order.of_row(), hints=0, hint_after=None
+    )
+    return promoted
 
 
 def reached(start: Iterable[UUID], step: Callable[[set[UUID]], Iterable[UUID]]) -> set[UUID]:
@@ -182,28 +187,6 @@ def reached(start: Iterable[UUID], step: Callable[[set[UUID]], Iterable[UUID]]) 
     return found
 
 
-def awaited(run_id: UUID) -> dict[UUID, datetime | None]:
-    """The runs that this run waits for, and since when each is paused."""
-    found: dict[UUID, datetime | None] = {}
-    edge = {run_id}
-    while edge:
-        asked = Ask.objects.filter(asker_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
-        targets = dict(asked.values_list("target_id", "target__paused_at"))
-        edge = targets.keys() - found.keys()
-        found |= targets
-    return found
-
-
-def waiters(run_id: UUID) -> set[UUID]:
-    """The runs that wait for this run."""
-
-    def asking(edge: set[UUID]) -> Iterable[UUID]:
-        open_asks = Ask.objects.filter(target_id__in=edge, outcome=None).exclude(asker__status__in=TERMINAL)
-        return open_asks.values_list("asker_id", flat=True)
-
-    return reached(asking({run_id}), asking)
-
-
 def above(run: Run) -> set[UUID]:
     """The run itself and its ancestors."""
     found, at = {run.id}, run.parent_id
@@ -211,27 +194,3 @@ def above(run: Run) -> set[UUID]:
         found.add(at)
         at = Run.objects.values_list("parent_id", flat=True).get(id=at)
     return found
-
-
-def is_needed(run: Run, also: Iterable[UUID] = ()) -> bool:
-    """Whether a run that is not above it waits for it, or one of `also` is about to."""
-    waiting = waiters(run.id) | set(also)
-    return bool(waiting) and not waiting <= above(run)
-
-
-def resume(run_id: UUID | str) -> bool:
-    """Let a paused run continue, for an operator: its tree may exceed its limit until runs end. Returns whether it was
-    paused."""
-    resumed = lift_pause(run_id)
-    _hint(resumed)
-    return bool(resumed)
-
-
-def resume_in(tree_id: UUID) -> None:
-    """A run of the tree has ended: let paused runs continue after the commit. The sweep does it if this fails."""
-    transaction.on_commit(lambda: _hint(resume_paused(tree_id)), robust=True)
-
-
-def _hint(run_ids: Iterable[UUID]) -> None:
-    for claimable in run_ids:
-        hints.on_commit(claimable)

@@ -1,4 +1,4 @@
-"""Child runs: `ctx.spawn`, their rows, and whether their tree has room for them. `slots` says what a slot is."""
+"""Child runs: `ctx.spawn` and their rows. `slots` says which of them begin at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.db import claim_order, clock
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.lease.facts import Paused
 from ravi_django.runtime.lease.state import RunState
 from ravi_django.runtime.runs.waking import append_locked, require
 from ravi_django.runtime.teams import slots
@@ -51,8 +50,8 @@ async def spawn(
     makes the rows of the ask that begins with it, from the child and the message. Spawns that begin at the same time
     share a transaction.
 
-    Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or full, and PermanentError
-    when `boot` is larger than an input may be, or lacks a variable.
+    Raises AgentNotFoundError. Raises, recorded, SpawnDeniedError when the tree is too deep or has too many live runs,
+    and PermanentError when `boot` is larger than an input may be, or lacks a variable.
     """
     agent_id, given, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
     effects, path = ctx.effects, ctx.path()
@@ -65,7 +64,6 @@ async def spawn(
     retains = supervision is None or supervision.retention is HistoryRetention.PERMANENT
     entry = Entry("child.spawned", path, str(agent_id))
     entry.request = {"message": None if message is None else message["id"]}
-    gave_way: list[Paused] = []
     async with effects.performing():
         found, refusal = specs.in_code(agent_id), None
         if found is None:
@@ -89,7 +87,7 @@ async def spawn(
             child.agent_version, child.metadata = found.version, metadata
             # Any process may have the child from the commit on.
             await effects.outlet.publisher.begun(effects.outlet.source.tree)
-            write = Spawning(child, message, ctx.spawn_budget, gave_way)
+            write = Spawning(child, message, ctx.spawn_budget)
             try:
                 if asked is None or message is None:
                     await effects.record(entry, write)
@@ -100,11 +98,10 @@ async def spawn(
                 refusal = error
         if refusal is not None:
             await refuse(ctx, entry, refusal)
-    for paused in gave_way:
-        effects.tell_paused(paused)
     if message is not None:
         ctx.booted[str(child_id)] = message["id"]
-        effects.wake([child_id])
+        if not child.awaits_slot:
+            effects.wake([child_id])
     await ctx.hook(HookEvent.HANDOFF, target=str(agent_id), run=str(child_id))
     return RunHandle(str(child_id), agent_id)
 
@@ -177,7 +174,6 @@ class Spawning:
     child: Run
     message: dict[str, Any] | None
     allowed: SpawnBudget | None
-    gave_way: list[Paused]
     ask: Ask | None = None  # the parent's, for the reply to the message
 
     def __call__(self, lease: Lease, entries: Sequence[Entry], turns: Sequence[NewTurn] = ()) -> int:
@@ -188,7 +184,7 @@ class Spawning:
 
 
 class Apart(Exception):
-    """These children cannot be written in one transaction: each decides by itself whether there is room for it."""
+    """These children cannot be written in one transaction: one of them is refused."""
 
 
 def write_spawn(
@@ -198,33 +194,31 @@ def write_spawn(
     the parent's children. Without a message a child waits for one.
 
     `allowed` is the limit that the spawning agent sets: at the root for the whole tree, and kept on its row; below it
-    for its own and lower spawns. In a full tree a HIGH or CRITICAL child takes the slot of a strictly lower run, which
-    is paused and added to `gave_way`.
+    for its own and lower spawns. A child without a free slot awaits one. The worker of a run whose slot a HIGH or
+    CRITICAL child takes releases it after its next heartbeat.
 
-    Raises SpawnDeniedError when the tree is full, AgentNotFoundError when the agent is disabled, and CancellationError
-    when the parent is being cancelled: the cascade would miss this child. Raises Apart when not all of several children
-    may start.
+    Raises SpawnDeniedError when the tree has too many live runs, AgentNotFoundError when the agent is disabled, and
+    CancellationError when the parent is being cancelled: the cascade would miss this child. Raises Apart when one of
+    several children is refused.
     """
-    child, allowed, gave_way = spawning[0].child, spawning[0].allowed, spawning[0].gave_way
-    limit, is_one = _to_remember(lease.run, allowed), len(spawning) == 1
+    allowed, is_one = spawning[0].allowed, len(spawning) == 1
+    limit = _to_remember(lease.run, allowed)
 
     def write(held: set[UUID]) -> None:
-        gave_way.clear()  # of a try that was rolled back
         if Run.objects.filter(id=lease.run_id, cancel_requested_at__isnull=False).exists():
             raise CancellationError("cancelled")
         for agent in {one.child.agent for one in spawning if one.child.agent_version is None}:
             if specs.is_disabled(agent):
                 raise AgentNotFoundError(agent) if is_one else Apart
-        if not is_one and not _has_room(lease.run, allowed, len(spawning)):
-            raise Apart
-        lower = _make_room(lease.run, child, allowed) if is_one else None
-        if lower is not None:
-            require([lower.id], held)
-            gave_way.append(slots.pause(lower, child))
+        _take_slots(lease.run, spawning, held)
         if limit is not None:
             Run.objects.filter(id=lease.run_id).update(budget=limit)
         _insert(spawning)
 
+    for one in spawning:
+        if one.message is None:
+            one.child.status = Status.SUSPENDED
+            one.child.waiting_on = [{"kind": "message", "name": "", "until": None}]
     # The root is locked too: two concurrent spawns must not both take the last slot.
     first = append_locked(lease, entries, turns, [lease.run.tree_id], write)
     if limit is not None:
@@ -232,12 +226,22 @@ def write_spawn(
     return first
 
 
+def _take_slots(spawner: Run, spawning: Sequence[Spawning], held: set[UUID]) -> None:
+    """Decide which of the children begin at once. Raises SpawnDeniedError, Apart and NotLocked."""
+    tree = slots.Tree.of(spawner.tree_id, spawning[0].allowed if spawner.parent_id is None else None)
+    live = len(tree.runs) + 1
+    if live + len(spawning) > tree.most_live:
+        why = f"the tree has {live} live runs, the limit is {tree.most_live}"
+        raise SpawnDeniedError(f"{why}; wait for one to end, or raise MAX_TREE") if len(spawning) == 1 else Apart
+    displaced = [run_id for one in spawning if (run_id := tree.add(one.child)) is not None]
+    require(displaced, held)
+    Run.objects.filter(id__in=displaced).update(awaits_slot=True)
+    for one in spawning:
+        one.child.awaits_slot = tree.runs[one.child.id].awaits_slot
+
+
 def _insert(spawning: Sequence[Spawning]) -> None:
     Session.objects.bulk_create([clock.stamp(one.child.session) for one in spawning])
-    for one in spawning:
-        if one.message is None:
-            one.child.status = Status.SUSPENDED
-            one.child.waiting_on = [{"kind": "message", "name": "", "until": None}]
     Run.objects.bulk_create([claim_order.stamp(one.child, ahead) for ahead, one in enumerate(spawning)])
     messages = [(one.child, one.message) for one in spawning if one.message is not None]
     InboxMessage.objects.bulk_create(
@@ -246,51 +250,8 @@ def _insert(spawning: Sequence[Spawning]) -> None:
     Ask.objects.bulk_create([clock.stamp(one.ask) for one in spawning if one.ask is not None])
 
 
-def _has_room(spawner: Run, allowed: SpawnBudget | None, count: int) -> bool:
-    """Whether so many slots are free, if no run between the root and the children has a limit of its own."""
-    tree = slots.limit_of(spawner.root or spawner)
-    own = slots.narrowed(tree, slots.recorded(spawner.budget), allowed)
-    if spawner.parent_id is not None and own != tree:
-        return False
-    return slots.live(spawner.tree_id) + count <= own.max_agents
-
-
-def _make_room(spawner: Run, child: Run, allowed: SpawnBudget | None) -> Run | None:
-    """The run whose slot the child takes; None when a slot is free. Raises SpawnDeniedError."""
-    tree = slots.limit_of(spawner.root or spawner)
-    own = slots.narrowed(tree, slots.recorded(spawner.budget), allowed)
-    if spawner.parent_id is None:
-        tree = own
-    elif own != tree:
-        _check_below(spawner, own)
-    taken = slots.live(spawner.tree_id)
-    if taken < tree.max_agents:
-        return None
-    why = f"the tree has {taken} live runs, the limit is {tree.max_agents}"
-    if child.priority < Priority.HIGH or not own.allow_preempt:
-        raise SpawnDeniedError(f"{why}; wait for one to end, or raise max_agents")
-    found = slots.who_gives_way(spawner, child.priority)
-    if found is None:
-        name = Priority(child.priority).name
-        raise SpawnDeniedError(f"{why}, and none that could be paused has a priority below {name}; wait for one to end")
-    return found
-
-
-def _check_below(spawner: Run, own: SpawnBudget) -> None:
-    """Check the limits of the runs between the root and the child. No run is paused for these. Raises
-    SpawnDeniedError."""
-    for run_id, taken, said in slots.live_below(spawner):
-        limit = own if run_id == spawner.id else said
-        if limit is not None and taken >= limit.max_agents:
-            raise SpawnDeniedError(
-                f"run {run_id} and those below it are {taken} live runs, the limit is {limit.max_agents}; wait for one "
-                "to end, or raise max_agents"
-            )
-
-
 def _to_remember(run: Run, allowed: SpawnBudget | None) -> dict[str, Any] | None:
-    """The budget to store on the root's row, for resuming runs without the agent's code; None when it has it
-    already."""
+    """The budget to store on the root's row, for promotions without the agent's code; None when it has it already."""
     if allowed is None or run.parent_id is not None:
         return None
     known = slots.recorded(run.budget)

@@ -133,17 +133,15 @@ def page(client: Any, run: Run) -> str:
     return html_of(client.get(f"/admin/ravi/run/{run.pk}/change/"))
 
 
-def test_an_operator_retries_forks_signals_and_resumes(root, failed) -> None:
+def test_an_operator_retries_forks_and_signals(root, failed) -> None:
     assert f'href="/ravi/ui/runs/{failed.pk}/"' in page(root, failed)
 
     act(root, failed, "fork", after_seq="1")
     act(root, failed, "retry")
     act(root, failed, "signal", name="go", payload='{"paid": true}')
-    Run.objects.filter(id=failed.id).update(paused_at=failed.created_at)
-    act(root, failed, "resume")
 
     after = Run.objects.get(id=failed.id)
-    assert (after.status, after.paused_at, Run.objects.filter(forked_from=failed.id).count()) == ("pending", None, 1)
+    assert (after.status, Run.objects.filter(forked_from=failed.id).count()) == ("pending", 1)
     assert Signal.objects.get(run=failed).payload == {"paid": True}
 
 
@@ -152,7 +150,6 @@ def test_the_services_say_why_not(operator, failed) -> None:
     assert f"/ravi/ui/runs/{failed.pk}/" not in page(client, failed)  # REST would not show it to them
 
     assert "public_signals" in act(client, failed, "signal", name="go")
-    assert "is not paused" in act(client, failed, "resume")
     assert "after_seq" in act(client, failed, "fork", after_seq="x")
     act(client, failed, "retry")
     assert "only a failed or a blocked run" in act(client, failed, "retry")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("permitted")]
 RUN_FIELDS = {
     *("id", "agent", "session", "status", "output", "error", "usage", "parent", "root", "depth", "waiting_on"),
     *("created_at", "start_at", "started_at", "finished_at", "attempts", "metadata", "priority", "agent_version"),
-    *("paused_at", "forked_from"),
+    "forked_from",
 }
 
 

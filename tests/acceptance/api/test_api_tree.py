@@ -65,16 +65,16 @@ def test_the_root_tells_what_the_whole_tree_has_used(client: APIClient, user: An
     assert (tree["tree"]["usage"]["cost"], tree["tree"]["usage"]["cost_known"]) == (None, 1.75)
 
 
-def test_a_paused_run_is_pending_or_suspended_and_says_since_when(client: APIClient, user: Any, agent: str) -> None:
+def test_a_run_that_awaits_a_slot_is_pending_and_says_so(client: APIClient, user: Any, agent: str) -> None:
     root = team(user, agent, size=2)
     child = Run.objects.get(root=root)
     waits = [{"kind": "signal", "name": "go", "until": None}]
-    for status, waiting_on in ((Status.SUSPENDED, waits[0]), (Status.PENDING, None)):
-        Run.objects.filter(id=child.id).update(status=status, waiting_on=waits, paused_at="2030-01-31T12:00:00Z")
+    slot = {"kind": "slot", "name": "", "until": None}
+    for status, awaits, waiting_on in ((Status.SUSPENDED, False, waits[0]), (Status.PENDING, True, slot)):
+        Run.objects.filter(id=child.id).update(status=status, waiting_on=waits, awaits_slot=awaits)
 
         for shown in (client.get(f"/ravi/runs/{child.id}/").json(), tree_of(client, root)["children"][0]):
             assert (shown["status"], shown["waiting_on"]) == (status, waiting_on)
-            assert (shown["paused_at"], shown["finished_at"]) == ("2030-01-31T12:00:00Z", None)
 
 
 def test_a_budget_says_what_is_spent_and_reserved(client: APIClient, user: Any, agent: str) -> None:

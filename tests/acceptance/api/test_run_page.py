@@ -12,12 +12,11 @@ from uuid import UUID
 import pytest
 from asgiref.sync import sync_to_async
 from django.test import AsyncClient, Client
-from django.utils import timezone, translation
-from rest_framework.test import APIClient
+from django.utils import translation
 
 from ravi_django.access import AccessPolicy
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Status
-from tests.acceptance.api.api_support import AGENT, client_of, permit
+from tests.acceptance.api.api_support import AGENT, permit
 from tests.support import world
 from tests.support.asked import Kind, asked_by
 from tests.support.inbox import logged_in
@@ -306,8 +305,6 @@ OWN = {"cancel", "export"}
     [
         ("running", {}, [], OWN),
         ("running", {"waiting_on": [{"kind": "signal", "name": "go"}]}, ["signal_run"], {*OWN, "signals"}),
-        ("pending", {"paused_at": "2026-01-01T00:00:00Z"}, [], OWN),
-        ("pending", {"paused_at": "2026-01-01T00:00:00Z"}, ["change_run"], {*OWN, "resume"}),
         ("blocked", {}, [], {*OWN, "retry"}),
         ("failed", {}, [], {"retry", "export"}),
         ("completed", {}, ["signal_run", "change_run"], {"export"}),
@@ -321,19 +318,6 @@ def test_a_button_is_there_for_those_who_may_use_it_now(user, status, columns, p
 
     found = {*re.findall(r'data-act="(\w+)"', page), *re.findall(r'href="(export)/"', page)}
     assert found == offered
-
-
-def test_a_paused_run_is_resumed_by_those_with_the_permission(client: APIClient, user: Any) -> None:
-    root = make_run(AGENT, owner=user)
-    run = make_run("react/child", owner=user, parent=root, root=root, depth=1, session=root.session)
-    set_to(run, Status.PENDING, paused_at=timezone.now())
-
-    assert client.post(f"/ravi/runs/{run.id}/resume/").status_code == 403
-    permit(user, "change_run")
-    boss = client_of(type(user).objects.get(id=user.id))
-
-    assert boss.post(f"/ravi/runs/{run.id}/resume/").json()["paused_at"] is None
-    assert boss.post(f"/ravi/runs/{run.id}/resume/").status_code == 409
 
 
 def test_the_number_of_queries_does_not_depend_on_the_journal(user: Any, django_assert_max_num_queries: Any) -> None:

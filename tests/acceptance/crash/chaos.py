@@ -116,11 +116,12 @@ class Campaign:
         self._busy: set[str] = set()  # trees with runs that have not ended
         self._signalled: dict[str, set[int]] = {}  # by run, the numbers of the waits that were told to go on
         self._stories: dict[str, Story] = {}
-        self._overfull: dict[str, str] = {}  # trees that were seen with more live runs than they may have
+        self._queued: set[str] = set()  # trees that were seen with runs that await a slot
+        self._stuck: dict[str, str] = {}  # trees that were seen with such a run and a free slot
 
     def plant(self, plan: Plan, room: int, spare_tokens: int) -> None:
-        """Submit a tree. `room` is how many of its runs may live at once; more than wait for others. With no tokens to
-        spare, a call waits while what others have reserved may be needed for it."""
+        """Submit a tree. `room` is how many of its runs may be at work at once. With no tokens to spare, a call waits
+        while what others have reserved may be needed for it."""
         run_id = self.lab.plant(plan, room=room, spare_tokens=spare_tokens)
         self.submitted.append(run_id)
         self.live.add(run_id)
@@ -166,7 +167,7 @@ class Campaign:
             if self.random.random() < PLANTED:
                 runs, depth = self.random.randint(*SMALL), self.random.randint(*SMALL_DEPTH)
                 plan = Plan(self.random.randrange(1_000_000), runs, depth)
-                self.plant(plan, plan.inner + self.random.randint(1, 4), self.random.choice(SPARES))
+                self.plant(plan, self.random.randint(1, 6), self.random.choice(SPARES))
                 continue
             hinted, agent = self.random.random() < 0.9, self.random.choice(AGENTS)
             quiet = [talk for talk in self._talks if len(talk) < MESSAGES and talk[-1] not in self._busy]
@@ -195,18 +196,15 @@ class Campaign:
             self.lab.decide(request)
 
     def _look_at_slots(self) -> None:
-        for tree, live in self._slots():
-            if live > self.lab.rooms.get(tree, live):
-                self._overfull[tree] = f"had {live} live runs at once, and room for {self.lab.rooms[tree]}"
-
-    def _slots(self) -> list[tuple[str, int]]:
-        """By tree the runs that hold a slot; not those that are being cancelled, they may have been paused."""
+        """No run awaits a slot that is free."""
         rows = self.lab.query(
-            "SELECT coalesce(root_id, id) AS tree, count(*) AS live FROM ravi_run "
-            "WHERE NOT status = ANY(%s) AND paused_at IS NULL AND cancel_requested_at IS NULL GROUP BY 1",
-            list(TERMINAL),
+            "SELECT coalesce(root_id, id) AS tree, count(*) FILTER (WHERE NOT awaits_slot) AS working FROM ravi_run "
+            "WHERE status IN ('pending', 'running') GROUP BY 1 HAVING count(*) FILTER (WHERE awaits_slot) > 0"
         )
-        return [(str(row["tree"]), row["live"]) for row in rows]
+        for tree, working in ((str(row["tree"]), row["working"]) for row in rows):
+            self._queued.add(tree)
+            if working < self.lab.rooms.get(tree, 0):
+                self._stuck[tree] = f"had {working} runs at work and others queued, and room for {self.lab.rooms[tree]}"
 
     def _signal(self, run_id: str) -> None:
         told = self._signalled.setdefault(run_id, set())
@@ -239,10 +237,10 @@ class Campaign:
     def _figures(self) -> Figures:
         evidence = Evidence(self.lab)
         found = evidence.violations()
-        found += [Violation(tree, wrong) for tree, wrong in self._overfull.items()]
+        found += [Violation(tree, wrong) for tree, wrong in self._stuck.items()]
         found += [Violation(root, wrong) for root in self.submitted for wrong in self._of_stream(root)]
         journals = [line for run_id in sorted({each.run for each in found}) for line in evidence.account(run_id)]
-        made = {**self.trouble.made, **self._refused(), **self._said()}
+        made = {**self.trouble.made, "queued": len(self._queued), **self._said()}
         self.say(self._lateness())
         kills, takeovers = self.lab.kills, self.lab.takeovers
         return Figures(len(self.submitted), kills, takeovers, self.trouble.total, found, made, journals)
@@ -253,15 +251,6 @@ class Campaign:
             "coalesce(max(late_s), 0) AS most FROM lab_takeover"
         )
         return "taken over {half:.1f} s after the lease's end (median), {most:.1f} s (maximum)".format(**rows[0])
-
-    def _refused(self) -> dict[str, int]:
-        """How often a tree was full, and how often one of its runs gave way to another."""
-        rows = self.lab.query(
-            "SELECT count(*) FILTER (WHERE kind = 'child.spawned') AS denied, "
-            "count(*) FILTER (WHERE kind = 'run.paused') AS paused FROM ravi_journalentry "
-            "WHERE kind = 'run.paused' OR (kind = 'child.spawned' AND error->>'type' = 'SpawnDeniedError')"
-        )
-        return dict(rows[0])
 
     def _said(self) -> dict[str, int]:
         """What people were told of their answers: that it counts, that another's did, or nothing, being killed."""
@@ -326,7 +315,7 @@ def tree(
     give_up_s = 60 + 2.0 * runs if give_up_s is None else give_up_s
     with _lab(TREE_MAX_RUNS) as lab:
         campaign = Campaign(lab, seed, 1, say, trouble_every_s=TREE_TROUBLE_EVERY_S if runs > 100 else TROUBLE_EVERY_S)
-        campaign.plant(plan, plan.inner + max(1, runs // 25), spare_tokens=CALL)
+        campaign.plant(plan, max(1, runs // 25), spare_tokens=CALL)
         return replace(campaign.go(give_up_s), runs=runs)
 
 

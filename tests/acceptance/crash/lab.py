@@ -87,7 +87,7 @@ class Lab:
         self.persons: list[Process] = []
         self.stories: dict[str, Story] = {}  # by run
         self.plans: dict[str, Plan] = {}  # by root
-        self.rooms: dict[str, int] = {}  # how many of its runs may live at once, by root
+        self.rooms: dict[str, int] = {}  # how many of its runs may be at work at once, by root
         self.workers: list[Process] = []
         self.ended: list[Process] = []
         self.beat: Process | None = None
@@ -291,7 +291,7 @@ class Lab:
         return run_id
 
     def plant(self, plan: Plan, *, room: int, spare_tokens: int) -> str:
-        """Start the root of a planned tree. `room` is how many of its runs may live at once."""
+        """Start the root of a planned tree. `room` is how many of its runs may be at work at once."""
         run_id = str(uuid4())
         self.stories[run_id], self.plans[run_id], self.rooms[run_id] = plan.story, plan, room
         budget = {"max_agents": room, "max_tokens": plan.tokens + spare_tokens}

@@ -44,11 +44,6 @@ class Plan:
         """What all its model calls use."""
         return sum(story_at(self.seed, self.runs, self.depth, number).tokens for number in range(self.runs))
 
-    @property
-    def inner(self) -> int:
-        """How many of its runs have children: these hold their slots while they wait for others'."""
-        return len(set(parents(self)) - {-1})
-
 
 @lru_cache(maxsize=64)
 def parents(plan: Plan) -> tuple[int, ...]:

@@ -42,8 +42,8 @@ def _shape(plan: Plan, runs: list[Row], places: dict[str, int | None]) -> Iterat
             yield f"run {number} is at depth {run['depth']}, not {_depth(plan, number)}"
         if run["agent"] != agent_of(plan, number):
             yield f"run {number} is of {run['agent']}, not {agent_of(plan, number)}"
-        if run["lease_owner"] or run["paused_at"] is not None:
-            yield f"run {number} still holds a lease, or is paused"
+        if run["lease_owner"] or run["awaits_slot"]:
+            yield f"run {number} still holds a lease, or awaits a slot"
 
 
 def _depth(plan: Plan, number: int) -> int:

@@ -260,7 +260,7 @@ def test_a_run_that_is_to_be_cancelled_spawns_no_child():
 
 
 def test_a_tree_has_no_more_live_runs_than_allowed_and_the_refusal_is_replayed(settings, clock, step):
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
+    settings.RAVI = {**settings.RAVI, "MAX_TREE": 3}
 
     async def story(ctx, inbox):
         made = []
@@ -277,7 +277,7 @@ def test_a_tree_has_no_more_live_runs_than_allowed_and_the_refusal_is_replayed(s
     code(story)
     run = drive(make_run())
     assert Run.objects.filter(parent_id=run.id).count() == 2
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 50}
+    settings.RAVI = {**settings.RAVI, "MAX_TREE": 50}
     signal(run.id, "go")
     run = drive(run)
     assert run.output == '["spawned","spawned","denied","denied"]'
@@ -465,7 +465,7 @@ def test_no_death_among_asks_of_one_turn_loses_or_doubles_a_child(clock):
 
 
 def test_of_asks_that_do_not_all_have_room_each_decides_alone(settings, written):
-    settings.RAVI = {**settings.RAVI, "MAX_AGENTS": 3}
+    settings.RAVI = {**settings.RAVI, "MAX_TREE": 3}
 
     async def shout_late(ctx, inbox):
         await auntil(lambda: len(written) in (1, 5))  # none ends and leaves room before the last has asked for it

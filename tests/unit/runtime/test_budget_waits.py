@@ -12,7 +12,7 @@ from ravi_django.models import Reservation, Run, Status
 from tests.support import world
 from tests.support.budgets import USER, balances, model, reserved, spent
 from tests.support.runs import BOUND_S, CodeAgent, auntil, code, drive, leased, make_run
-from tests.support.trees import TAKER, is_paused, spawn
+from tests.support.trees import TAKER, awaits_slot, spawn
 from tests.support.world import Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,16 +33,16 @@ async def together(*runs: Run, bound_s: float = BOUND_S) -> None:
         await engine.close(drain_s=0)
 
 
-def test_a_run_that_is_paused_when_its_worker_dies_holds_nothing(clock):
+def test_a_run_without_a_slot_whose_worker_dies_holds_nothing(clock):
     register(CodeAgent(once, key="child", model=model(10)))
     register(CodeAgent(once, key="taker", model=model(10)))
     lease = leased(make_run(budget={"max_agents": 2, "max_turns": 1}))
     low = drive(spawn(lease, Priority.LOW), dies=1)
     high = spawn(lease, Priority.HIGH, TAKER)
-    assert is_paused(low) and reserved(lease.run)[2] == 1
+    assert awaits_slot(low) and reserved(lease.run)[2] == 1
     clock.advance(conf.LEASE_S + 1)
     low = drive(low)
-    assert (low.status, is_paused(low)) == (Status.PENDING, True)
+    assert (low.status, low.awaits_slot) == (Status.PENDING, True)
     assert not Reservation.objects.exists() and reserved(lease.run)[2] == 0
     assert drive(high).output == "done"
 

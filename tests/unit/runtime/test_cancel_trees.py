@@ -113,7 +113,7 @@ def ended_as_cancelled(run: Run) -> None:
     rows = below(run)
     assert [row.status for row in rows] == [Status.CANCELLED] * len(rows)
     assert {row.error["type"] for row in rows} == {"Cancelled"}
-    assert not any(row.lease_owner or row.waiting_on or row.paused_at for row in rows)
+    assert not any(row.lease_owner or row.waiting_on or row.awaits_slot for row in rows)
     outcomes = set(Ask.objects.filter(target__root_id=run.id).values_list("outcome", flat=True))
     assert outcomes == {"target_cancelled"}
     assert not HumanRequest.objects.filter(status="pending").exists()
@@ -131,17 +131,17 @@ def test_all_that_works_and_waits_below_a_run_is_cancelled_with_it() -> None:
 
 
 @on_postgresql
-def test_what_is_pending_paused_or_blocked_below_ends_too() -> None:
+def test_what_is_pending_or_blocked_or_awaits_a_slot_below_ends_too() -> None:
     run = make_run()
 
     def set_aside() -> None:
         hands = list(Run.objects.filter(root_id=run.id, status=Status.SUSPENDED, depth=2).order_by("id"))
-        tree, paused = Run.objects.filter(root_id=run.id), {"paused_at": "2026-01-01T00:00:00Z"}
+        tree = Run.objects.filter(root_id=run.id)
         changed = (
             tree.filter(id=hands[0].id).update(status=Status.BLOCKED, error={"type": "T", "message": "m"}),
-            tree.filter(id=hands[1].id).update(**paused),
+            tree.filter(id=hands[1].id).update(status=Status.PENDING, awaits_slot=True),
             tree.filter(depth=3).update(status=Status.PENDING, wake_at="2100-01-01T00:00:00Z"),
-            tree.filter(status=Status.RUNNING).update(**paused),
+            tree.filter(status=Status.RUNNING).update(awaits_slot=True),
         )
         assert changed == (1, 1, 1, 1)
         cancel(run.id, "enough")
@@ -185,10 +185,10 @@ def test_a_cancelled_run_that_cannot_be_driven_ends_all_the_same(clock: Any) -> 
     assert (run.status, run.error) == (Status.CANCELLED, {"type": "Cancelled", "message": "enough"})
 
 
-def test_a_pause_does_not_keep_a_working_run_from_its_cancellation(clock: Any) -> None:
+def test_the_loss_of_its_slot_does_not_keep_a_running_run_from_its_cancellation(clock: Any) -> None:
     run = make_run()
     lease = leased(run)
-    Run.objects.filter(id=run.id).update(paused_at=clock.now)
+    Run.objects.filter(id=run.id).update(awaits_slot=True)
     world.request_cancel(run.id, "enough")
     world.requeue(lease)
     assert world.claim(run.id, "next") is not None
@@ -327,7 +327,7 @@ def end_everywhere() -> tuple[Run, list[BaseException]]:
 
     def ask(lease: world.Lease, target: Run) -> None:
         cell = Ask(asker=lease.run, path="new", target=target)
-        world.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None, resumed=[])
+        world.open_ask(lease, [Entry("ask", "new", phase="started")], ask=cell, message=None)
 
     def reply(lease: world.Lease) -> None:
         entry = Entry("ask.replied", "reply", "m", result={"result": 1})

@@ -14,7 +14,6 @@ from ravi_django.kernel import (
     Message,
     PermanentError,
     Priority,
-    SpawnBudget,
     ToolUseBlock,
 )
 from ravi_django.models import Run, Status
@@ -110,10 +109,10 @@ def test_whatever_comes_of_a_task_is_words_for_the_model():
     assert poet.calls[0].messages[-1].text == "for poet", "it keeps its own history"
 
 
-def test_a_full_tree_is_words_for_the_model():
-    options = {"spawn_budget": SpawnBudget(max_agents=3)}
+def test_a_full_tree_is_words_for_the_model(settings):
+    settings.RAVI = {**settings.RAVI, "MAX_TREE": 3}
     # The two children live until the third is refused: one that has ended would leave it its place.
-    model, run = boss([[handoff("writer", f"c{number}") for number in range(3)], "ok"], member(waits), **options)
+    model, run = boss([[handoff("writer", f"c{number}") for number in range(3)], "ok"], member(waits))
     assert idle(run).status == Status.SUSPENDED
     children = list(Run.objects.filter(parent=run))
     assert len(children) == 2

@@ -343,10 +343,10 @@ def test_times_are_the_databases_own():
 
 
 STATES = [  # seconds from now
-    {"status": status, "wake_at": wake, "paused_at": paused, "for_release": release, "lease_expires_at": expires}
+    {"status": status, "wake_at": wake, "awaits_slot": awaits_slot, "for_release": release, "lease_expires_at": expires}
     for status in (Status.PENDING, Status.SUSPENDED, Status.RUNNING, Status.BLOCKED)
     for wake in (None, -1, 0, 1)
-    for paused in (None, -1)
+    for awaits_slot in (False, True)
     for release in ("", "r2")
     for expires in (None, -1, 0, 1)
 ]
@@ -364,8 +364,7 @@ def test_what_is_claimed_is_what_the_queries_call_claimable(clock, settings, mon
     runs = [make_run() for _ in STATES]
     for place, (run, state) in enumerate(zip(runs, STATES, strict=True)):
         values = {
-            name: clock.now + timedelta(seconds=value) if isinstance(value, int) else value
-            for name, value in state.items()
+            name: clock.now + timedelta(seconds=value) if type(value) is int else value for name, value in state.items()
         }
         Run.objects.filter(id=run.id).update(**values, crashes=place % 3)
     if vendor is not None:

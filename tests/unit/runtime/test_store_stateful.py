@@ -229,7 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
             model = self.model[lease.run_id]
             waiting = seen.wake_seq == model.wakes and not model.cancel
             model.released(Status.SUSPENDED, until) if waiting else model.released(Status.PENDING)
-            assert answer[1] == model.status
+            assert answer.status == model.status
 
     @precondition(lambda self: any(self.model[lease.run_id].unread for lease in self.standing()))
     @rule(lease=LEASES)

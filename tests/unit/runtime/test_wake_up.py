@@ -33,7 +33,7 @@ WAITS = [{"kind": "signal", "name": "go", "until": None}]
 
 def suspend(lease):
     entry = Entry("run.suspended", f"@suspended.{lease.epoch}")
-    return world.suspend(lease, [entry], seen=lease.run.wake_seq, waits=WAITS, wake_at=None)[1]
+    return world.suspend(lease, [entry], seen=lease.run.wake_seq, waits=WAITS, wake_at=None).status
 
 
 def status_of(run_id):

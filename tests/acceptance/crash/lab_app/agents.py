@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from ravi_django.kernel import (
     Role,
     RunContext,
     RunMeta,
-    SpawnDeniedError,
     TextBlock,
     TextDelta,
     ToolResultBlock,
@@ -60,7 +58,6 @@ from tests.support.world import current_context
 LAB = AgentId("react", "lab")
 HEIR = AgentId("react", "heir")
 USER = AgentId("user_proxy", "user")
-ROOM_S = 0.4  # until the next try for a place in a tree that is full
 LATE_S = 4.0  # above the timeout and the time that a cancelled task has to end
 SLOWEST_S = float(os.environ.get("CRASH_SLOWEST_S", "0"))
 
@@ -253,16 +250,11 @@ async def delegate(number: int, task: str, ctx: RunContext, to: str = str(LAB), 
 
 
 async def _delegate(number: int, task: str, ctx: RunContext, to: str, urgent: bool) -> str:
-    while True:
-        try:
-            if urgent:
-                outcome = await ctx.join(await ctx.spawn(AgentId.parse(to), task, priority=Priority.HIGH))
-            else:
-                outcome = await ctx.ask(AgentId.parse(to), task, memory="conversation")
-        except SpawnDeniedError:  # each of the tree's runs gives its place back some time
-            await ctx.sleep_until(timedelta(seconds=ROOM_S))
-        else:
-            return f"delegate {number}: {said(outcome)}"
+    if urgent:
+        outcome = await ctx.join(await ctx.spawn(AgentId.parse(to), task, priority=Priority.HIGH))
+    else:
+        outcome = await ctx.ask(AgentId.parse(to), task, memory="conversation")
+    return f"delegate {number}: {said(outcome)}"
 
 
 @tool(risk="safe", timeout=600)

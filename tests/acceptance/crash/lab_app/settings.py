@@ -27,6 +27,7 @@ RAVI = {
     "RETRY_BASE_S": 0.1,
     "TOOL_TIMEOUT_S": 20.0,  # of a signal that comes late, or of a child's whole life
     "MAX_AGENTS": 1000,  # of a tree; those that are planned have limits of their own
+    "MAX_TREE": 10_000,
     "MAX_RUNS": int(os.environ.get("CRASH_MAX_RUNS", "8")),
     "MAX_ATTEMPTS": 1000,  # here a run loses its worker for no fault of its own: none is poison
 }
