@@ -60,8 +60,23 @@ class PlaceFilter(ChoiceFilter):
         return Q(parent__isnull=value == "root")
 
 
+class RunPageAdmin(InspectAdmin):
+    """Rows that the run page shows. A site without that page shows their fields."""
+
+    def page_of(self, row: Any) -> str:
+        """Raises NoReverseMatch for a site without the run page."""
+        raise NotImplementedError
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if request.method == "GET" and row is not None and self.has_view_permission(request, row):
+            with suppress(NoReverseMatch):
+                return redirect(self.page_of(row))
+        return super().change_view(request, object_id, *args, **options)
+
+
 @admin.register(Run)
-class RunAdmin(InspectAdmin):
+class RunAdmin(RunPageAdmin):
     list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
     list_filter = ["status", PlaceFilter, AgentFilter]
     list_select_related = ["owner", "session", "root", "parent"]
@@ -93,19 +108,14 @@ class RunAdmin(InspectAdmin):
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
+    def page_of(self, row: Run) -> str:
+        return mail.path_to("run-page", id=row.pk)
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return super().get_queryset(request).annotate(first_words=first_words(OuterRef("id")))  # type: ignore[no-any-return]
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return id_begins(term, "id", "session_id") or Q(owner__in=users_named(term))
-
-    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
-        """The run page, for runs that the user may view."""
-        run = self.get_object(request, unquote(object_id))
-        if request.method == "GET" and run is not None and self.has_view_permission(request, run):
-            with suppress(NoReverseMatch):
-                return redirect(mail.path_to("run-page", id=run.pk))
-        return super().change_view(request, object_id, *args, **options)
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("ravi.change_run")
@@ -125,21 +135,21 @@ class RunAdmin(InspectAdmin):
 
     @admin.action(description=_("Retry selected failed and blocked runs"), permissions=["cancel"])
     def retry_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
-        done, errors = 0, []
+        done, refusals = 0, []
         for run in queryset[:MOST]:
             try:
                 access.continue_run(request.user, run)
                 retry(run.id)
             except KernelError as error:
-                errors.append(visible(str(error)))
+                refusals.append(visible(str(error)))
                 continue
             self.log_change(request, run, "Retried.")
             done += 1
         if done:
             words = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
             self.message_user(request, words % {"count": done}, messages.SUCCESS)
-        for error in errors[:MESSAGES]:
-            self.message_user(request, error, messages.ERROR)
+        for refusal in refusals[:MESSAGES]:
+            self.message_user(request, refusal, messages.ERROR)
 
     @admin.action(description=_("Resume selected paused runs, even without a free slot"), permissions=["cancel"])
     def resume_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
@@ -172,17 +182,19 @@ def _cost(run: Run) -> str:
 
 
 @admin.register(JournalEntry)
-class JournalEntryAdmin(InspectAdmin):
+class JournalEntryAdmin(RunPageAdmin):
     tenant = "run__tenant"
     in_index = False
-    list_display = ["seq", "kind", "name", "path", "phase", "attempt", "started_at", "finished_at"]
-    list_display_links = ["seq", "kind"]
+    list_display = ["__str__", "run", "started_at"]
     list_select_related = ["run"]
     readonly_fields = [field.name for field in JournalEntry._meta.fields]
     ordering = ["-id"]
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search ids of runs (or their first characters).")
+
+    def page_of(self, row: JournalEntry) -> str:
+        return f"{mail.path_to('run-page', id=row.run_id)}?entry={row.run_id}.{row.seq}"
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Users who may see runs see their entries."""

@@ -36,6 +36,7 @@ def _as_text(value: Any) -> str:
 def _facts(run: Run) -> list[tuple[str, Any]]:
     cancelled = run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}"
     return [
+        ("ID", run.id),
         (gettext("Created"), run.created_at),
         (gettext("Queue time"), run.started_at and show.between(run.created_at, run.started_at)),
         (gettext("Priority"), run.get_priority_display()),
