@@ -19,7 +19,7 @@ from ravi_django.api.openai import ChatView as ChatCompletionsView, ModelsView, 
 from ravi_django.api.openapi import RedocView, SchemaView, SwaggerView
 from ravi_django.api.requests import RequestViewSet
 from ravi_django.api.responses import ResponsesView
-from ravi_django.api.runs import RunViewSet
+from ravi_django.api.runs import OperatedRunViewSet, RunViewSet
 from ravi_django.api.sessions import SessionViewSet
 from ravi_django.conf import conf
 from ravi_django.ui.chat import ChatView, HomeView, NoPageView, PanelView
@@ -50,6 +50,14 @@ pages = [
     path("ui/chat/<uuid:id>/", ChatView.as_view(), name="chat-session"),
     path("ui/runs/<uuid:id>/", RunView.as_view(), name="run-page"),
     path("ui/runs/<uuid:id>/export/", ExportView.as_view(), name="run-export"),
+    *(
+        path(
+            f"ui/runs/<uuid:id>/{action}/",
+            OperatedRunViewSet.as_view({"post": action}, schema=None),
+            name=f"run-page-{action}",
+        )
+        for action in ("cancel", "retry", "fork", "signals")
+    ),
     path("ui/dashboard/", DashboardView.as_view(), name="dashboard"),
     re_path(r"^ui/", NoPageView.as_view(), name="no-page"),
 ]

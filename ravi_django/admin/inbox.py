@@ -318,7 +318,7 @@ class HumanRequestAdmin(BulkDecisions, DecisionPages, InspectAdmin):
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         words = Q(text__icontains=term) | Q(tool__icontains=term)
-        return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id")
+        return words | Q(owner__in=users_named(term)) | id_begins(term, "id", "run_id", "run__root_id")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(lambda request: figures_view(request, self))

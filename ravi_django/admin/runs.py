@@ -1,41 +1,37 @@
-"""Runs: a list that stays fast with many rows, and a page that shows what a run did."""
+"""Runs: a list that stays fast with many rows. The page of a run is the app's own, see `ui.runs`; on a site without
+it the admin shows the row's fields, and those of its journal entries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.utils import unquote
 from django.db.models import OuterRef, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import NoReverseMatch
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy as _, gettext_noop, ngettext
+from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from ravi_django import access
-from ravi_django.admin import journal, readers, tree
-from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, page_of, users_named
+from ravi_django.admin.base import ChoiceFilter, InspectAdmin, column, id_begins, users_named
 from ravi_django.kernel import ConflictError, KernelError
 from ravi_django.kernel.visible import visible
-from ravi_django.models import Agent, HumanRequest, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.models import Agent, JournalEntry, Run
 from ravi_django.pages import show
 from ravi_django.pages.context import first_words
-from ravi_django.pages.run_actions import actions_of, payload_of
-from ravi_django.pages.words import answer_words
 from ravi_django.runtime.catalog.registry import known_addresses
+from ravi_django.runtime.journal.entries import internalize
 from ravi_django.runtime.lifecycle.endings import cancel
-from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
-from ravi_django.runtime.people.signal_answers import send as send_signal
+from ravi_django.runtime.people import mail
 
-ENTRIES = 100  # journal entries a page
-TURNS = 50  # of the run's own turns; its session's page has all
-REQUESTS = 50
+MOST = 200  # runs of one action
+MESSAGES = 5  # errors that an action shows
 
 
 class AgentFilter(admin.SimpleListFilter):
@@ -63,20 +59,23 @@ class PlaceFilter(ChoiceFilter):
         return Q(parent__isnull=value == "root")
 
 
-class ForkForm(forms.Form):
-    after_seq = forms.IntegerField(label=_("Fork after entry"), min_value=1)
+class RunPageAdmin(InspectAdmin):
+    """Rows that the run page shows. A site without that page shows their fields."""
 
+    def page_of(self, row: Any) -> str:
+        """Raises NoReverseMatch for a site without the run page."""
+        raise NotImplementedError
 
-class SignalForm(forms.Form):
-    name = forms.CharField(
-        label=_("Signal"), max_length=200, widget=forms.TextInput({"list": "ravi-signals", "autocomplete": "off"})
-    )
-    payload = forms.CharField(label=_("Payload: JSON or text"), required=False)
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **options: Any) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if request.method == "GET" and row is not None and self.has_view_permission(request, row):
+            with suppress(NoReverseMatch):
+                return redirect(self.page_of(row))
+        return super().change_view(request, object_id, *args, **options)
 
 
 @admin.register(Run)
-class RunAdmin(InspectAdmin):
-    change_form_template = "ravi/admin/run.html"
+class RunAdmin(RunPageAdmin):
     list_display = ["run", "status_badge", "owner", "created_and_duration", "tokens_and_cost"]
     list_filter = ["status", PlaceFilter, AgentFilter]
     list_select_related = ["owner", "session", "root", "parent"]
@@ -84,7 +83,9 @@ class RunAdmin(InspectAdmin):
     sortable_by = ()
     search_fields = ["id"]  # see condition_of
     search_help_text = _("Search ids of runs and sessions (or their first characters), and owners.")
-    actions = ["cancel_runs"]
+    actions = ["cancel_runs", "retry_runs"]
+    below = (JournalEntry,)
+    readonly_fields = [field.name for field in Run._meta.fields]
 
     # ------------------------------------------------------------------------------------------------ the list
 
@@ -106,46 +107,14 @@ class RunAdmin(InspectAdmin):
     def tokens_and_cost(self, run: Run) -> SafeString:
         return _two_lines(show.tokens(run.input_tokens, run.output_tokens), _cost(run))
 
+    def page_of(self, row: Run) -> str:
+        return mail.path_to("run-page", id=row.pk)
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         return super().get_queryset(request).annotate(first_words=first_words(OuterRef("id")))  # type: ignore[no-any-return]
 
     def condition_of(self, request: HttpRequest, term: str) -> Q:
         return id_begins(term, "id", "session_id") or Q(owner__in=users_named(term))
-
-    # ------------------------------------------------------------------------------------------------- one run
-
-    def inspect(self, request: HttpRequest, run: Run) -> dict[str, Any]:
-        page = page_of(request, "journal", run.next_seq - 1, ENTRIES)  # seq has no gaps: nothing to count
-        entries = JournalEntry.objects.filter(run=run, seq__range=(page["first"], page["last"])).order_by("seq")
-        turns = list(Turn.objects.filter(run=run).select_related("entry").order_by("index")[: TURNS + 1])
-        message = InboxMessage.objects.filter(run=run).order_by("id").values_list("body", flat=True).first()
-        return {
-            "title": run.agent,
-            "run": run,
-            "status": show.status(run.status),
-            "duration": show.between(run.started_at, run.finished_at or timezone.now()),
-            "waited": show.between(run.created_at, run.started_at),
-            "tokens": show.tokens(run.input_tokens, run.output_tokens, run.cached_tokens),
-            "cost": _cost(run),
-            "input": _input(message),
-            "output": show.pretty(run.output, 20_000),
-            "error": run.error if isinstance(run.error, dict) else None,
-            "diff": _diff(run.error),
-            "lines": journal.timeline_of(list(entries)),
-            "page": page,
-            "turns": [(turn, show.blocks(turn.blocks)) for turn in turns[:TURNS]],
-            "more_turns": len(turns) > TURNS,
-            "tree": tree.of_run(run),
-            "agent_version": _version(run),
-            "requests": _requests(run, request),
-            "facts": _facts(run),
-            "may": actions_of(request.user, run) if self.has_cancel_permission(request) else None,
-            "viewer": _viewer(request, run),
-            "fork": self._dressed(request, ForkForm(initial={"after_seq": run.next_seq - 1})),
-            "signal": self._dressed(request, SignalForm()),
-        }
-
-    # ------------------------------------------------------------------------------------------------- cancel
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("ravi.change_run")
@@ -163,89 +132,31 @@ class RunAdmin(InspectAdmin):
             words = ngettext("Already ended: %(count)s run.", "Already ended: %(count)s runs.", ended)
             self.message_user(request, words % {"count": ended}, messages.WARNING)
 
+    @admin.action(description=_("Retry selected failed and blocked runs"), permissions=["cancel"])
+    def retry_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> None:
+        done, refusals = 0, []
+        for run in queryset[:MOST]:
+            try:
+                access.continue_run(request.user, run)
+                retry(run.id)
+            except KernelError as error:
+                refusals.append(visible(str(error)))
+                continue
+            self.log_change(request, run, "Retried.")
+            done += 1
+        if done:
+            words = ngettext("Retried: %(count)s run.", "Retried: %(count)s runs.", done)
+            self.message_user(request, words % {"count": done}, messages.SUCCESS)
+        for refusal in refusals[:MESSAGES]:
+            self.message_user(request, refusal, messages.ERROR)
+
     def _cancel(self, request: HttpRequest, run: Run) -> bool:
         try:
-            _cancel(request, run)
+            cancel(run.id, "cancelled in the admin")
         except ConflictError:
             return False
         self.log_change(request, run, "Cancellation requested.")
         return True
-
-    def _dressed(self, request: HttpRequest, form: forms.Form) -> forms.Form:
-        self.dress(request, form)
-        return form
-
-    def act_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
-        """The buttons on a run's page: the services of the REST API, with their rights."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not self.has_cancel_permission(request):
-            raise PermissionDenied
-        run = self.get_object(request, object_id)
-        if run is None:
-            raise Http404
-        try:
-            shown = _ACTIONS[action](request, run)
-        except KernelError as error:
-            self.message_user(request, visible(str(error)), messages.ERROR)
-            return redirect("admin:ravi_run_change", run.pk)
-        self.log_change(request, run, _DONE[action])
-        self.message_user(request, gettext(_DONE[action]), messages.SUCCESS)
-        return redirect("admin:ravi_run_change", shown.pk)
-
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.act_view)
-        return [
-            *(path(f"<path:object_id>/{name}/", view, {"action": name}, f"ravi_run_{name}") for name in _ACTIONS),
-            *super().get_urls(),
-        ]
-
-
-def _cancel(request: HttpRequest, run: Run) -> Run:
-    try:
-        cancel(run.id, "cancelled in the admin")
-    except ConflictError:
-        raise ConflictError(gettext("The run had already ended.")) from None
-    return run
-
-
-def _retry(request: HttpRequest, run: Run) -> Run:
-    access.continue_run(request.user, run)
-    return retry(run.id)
-
-
-def _fork(request: HttpRequest, run: Run) -> Run:
-    access.find(request.user, run.agent, None if run.parent_id else run.session_id)
-    after = request.POST.get("after_seq", "")
-    seq = int(after) if after.isascii() and after.isdigit() and len(after) < 18 else 0
-    return fork_once(run.id, seq, user=request.user)[0]
-
-
-def _signal(request: HttpRequest, run: Run) -> Run:
-    send_signal(run, request.POST.get("name", ""), payload_of(request.POST.get("payload", "")), by=request.user)
-    return run
-
-
-_ACTIONS: dict[str, Callable[[HttpRequest, Run], Run]] = {
-    "cancel": _cancel,
-    "retry": _retry,
-    "fork": _fork,
-    "signal": _signal,
-}
-_DONE = {
-    "cancel": gettext_noop("Cancellation requested."),
-    "retry": gettext_noop("Retried."),
-    "fork": gettext_noop("Forked."),
-    "signal": gettext_noop("Signal sent."),
-}
-
-
-def _viewer(request: HttpRequest, run: Run) -> str:
-    """The run's own page, for users who may open it."""
-    try:
-        return reverse("ravi:run-page", args=[run.id]) if run.is_for(request.user) else ""
-    except NoReverseMatch:
-        return ""
 
 
 def _two_lines(first: str, second: str) -> SafeString:
@@ -259,78 +170,33 @@ def _cost(run: Run) -> str:
     return show.money(run.cost, unknown=run.cost_unknown) if called else show.NONE
 
 
-def _input(message: Any) -> list[dict[str, Any]]:
-    """The content of the run's first message."""
-    if not isinstance(message, dict):
-        return []
-    payload = message.get("payload") or {}
-    if payload.get("kind") == "chat":
-        return show.blocks((payload.get("message") or {}).get("content"))
-    return [{"kind": "other", "label": str(payload.get("kind", "")), "shown": show.pretty(payload)}]
+@admin.register(JournalEntry)
+class JournalEntryAdmin(RunPageAdmin):
+    tenant = "run__tenant"
+    in_index = False
+    list_display = ["__str__", "run", "started_at"]
+    list_select_related = ["run"]
+    readonly_fields = [field.name for field in JournalEntry._meta.fields]
+    ordering = ["-id"]
+    sortable_by = ()
+    search_fields = ["id"]  # see condition_of
+    search_help_text = _("Search ids of runs (or their first characters).")
 
+    def page_of(self, row: JournalEntry) -> str:
+        return f"{mail.path_to('run-page', id=row.run_id)}?entry={row.run_id}.{row.seq}"
 
-def _diff(error: Any) -> dict[str, Any] | None:
-    """The recorded and the present request of a call, when the code no longer matches the journal."""
-    diff = error.get("diff") if isinstance(error, dict) else None
-    if not isinstance(diff, dict):
-        return None
-    return {
-        "path": diff.get("path", ""),
-        "seq": diff.get("seq"),
-        "recorded": show.pretty(diff.get("recorded")),
-        "asked": show.pretty(diff.get("asked")),
-    }
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Users who may see runs see their entries."""
+        return request.user.has_perm("ravi.view_run") or request.user.has_perm("ravi.change_run")
 
+    def condition_of(self, request: HttpRequest, term: str) -> Q:
+        return id_begins(term, "run_id")
 
-def _version(run: Run) -> SafeString | str:
-    """The version of the agent's spec that the run uses; empty for an agent in code."""
-    if run.agent_version is None:
-        return ""
-    agent = Agent.objects.filter(address=run.agent).values_list("pk", flat=True).first()
-    words = gettext("version %(number)s") % {"number": run.agent_version}
-    if agent is None:
-        return gettext("%(version)s (agent deleted)") % {"version": words}
-    address = reverse("admin:ravi_agent_version", args=[agent, run.agent_version])
-    return format_html('<a href="{}">{}</a>', address, words)
+    def get_queryset(self, request: HttpRequest) -> QuerySet[JournalEntry]:
+        return super().get_queryset(request).defer("request", "result", "error", "trace")  # they may be long
 
-
-def _requests(run: Run, page: HttpRequest) -> list[dict[str, Any]]:
-    """Requests of the run that the user may read, newest first; a root has those of its whole tree."""
-    rows = readers.readable(page).filter(Q(run=run) | Q(run__root=run)).select_related("answered_by", "run")
-    return [
-        {
-            "request": row,
-            "status": show.status(row.status),
-            "context": show.visible(str(row.about.get("context", ""))),
-            "arguments": "" if row.kind == HumanRequest.Kind.QUESTION else show.as_text(row.arguments),
-            "choices": show.visible(" | ".join(map(str, row.choices or ()))),
-            "answer": answer_words(row.answer),
-            "run": None if row.run_id == run.id else row.run,
-        }
-        for row in rows.order_by("-id")[:REQUESTS]
-    ]
-
-
-def _facts(run: Run) -> list[tuple[str, Any]]:
-    """Details for operators."""
-    cancelled = run.cancel_requested_at and f"{show.moment(run.cancel_requested_at)} · {run.cancel_reason}"
-    facts = [
-        (gettext("Priority"), run.get_priority_display()),
-        (gettext("Tenant"), run.tenant),
-        (gettext("Deadline"), run.deadline),
-        (gettext("Budget"), show.as_text(run.budget)),
-        (gettext("Metadata"), show.as_text(run.metadata)),
-        (gettext("Waiting for"), show.as_text(run.waiting_on if run.status == "suspended" else run.waits_for)),
-        (gettext("Not before"), run.wake_at),
-        (gettext("Cancellation requested"), cancelled),
-        (gettext("Leased by"), run.lease_owner),
-        (gettext("Lease ends"), run.lease_expires_at),
-        (gettext("Lease epoch"), run.lease_epoch),
-        (gettext("Retries of this step"), run.attempts or None),
-        (gettext("Crashes"), run.crashes or None),
-        (gettext("Times found by the sweep"), run.hints or None),
-        (gettext("Generation"), run.generation or None),
-        (gettext("Release"), run.release),
-        (gettext("Stream published"), run.published_at),
-    ]
-    return [(name, value) for name, value in facts if value not in (None, "")]
+    def get_object(self, request: HttpRequest, *args: Any, **options: Any) -> JournalEntry | None:
+        entry: JournalEntry | None = super().get_object(request, *args, **options)
+        if entry is not None:
+            internalize([entry])
+        return entry

@@ -19,12 +19,13 @@ from ravi_django.api.filters import RunFilters
 from ravi_django.api.openapi import documented
 from ravi_django.kernel import AgentId
 from ravi_django.models import BudgetAccount, Feedback, Run
+from ravi_django.pages.run_rights import RunRights
 from ravi_django.runtime.budgets import accounts
 from ravi_django.runtime.journal.entries import internalize, sizes_outside
 from ravi_django.runtime.lifecycle.endings import cancel_for
 from ravi_django.runtime.lifecycle.fork import fork_once
 from ravi_django.runtime.lifecycle.retry import retry
-from ravi_django.runtime.people.records import rate
+from ravi_django.runtime.people.records import log_entry, rate
 from ravi_django.runtime.people.signal_answers import send as send_signal
 from ravi_django.services import shapes
 from ravi_django.services.exchanges import submit
@@ -228,6 +229,23 @@ class RunViewSet(ApiViewSet):
         run = self.get_object()
         send_signal(run, by=request.user, **self.given(shapes.SignalSerializer))
         return self.shown(self.get_object(), 202)
+
+
+class OperatedRunViewSet(RunViewSet):
+    """The actions of the run page for staff with `ravi.change_run`. Each is in the run's history in the admin."""
+
+    limit = ""
+
+    def get_object(self) -> Run:
+        rights = RunRights(self.request.user)
+        run: Run | None = rights.runs().filter(id=self.kwargs["id"]).first()
+        if run is None or not rights.changes(run):
+            raise NotFound(f"there is no run {self.kwargs['id']} that you may change")
+        return run
+
+    def shown(self, row: Run, status: int = 200) -> Response:
+        log_entry(self.get_object(), self.request.user, f"{self.action.capitalize()} on the run page.")
+        return super().shown(row, status)
 
 
 def start(user: Any, *, agent: AgentId, **options: Any) -> Response:

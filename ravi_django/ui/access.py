@@ -68,10 +68,10 @@ def _with_policy(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def inbox_url() -> str:
-    """The list of requests in the admin; empty for a site without the admin."""
+def admin_list(model: str) -> str:
+    """The list of a model's rows in the admin; empty for a site without the admin."""
     try:
-        return reverse("admin:ravi_humanrequest_changelist")
+        return reverse(f"admin:ravi_{model}_changelist")
     except NoReverseMatch:
         return ""
 

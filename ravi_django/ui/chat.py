@@ -30,7 +30,7 @@ from ravi_django.kernel.visible import hides
 from ravi_django.models import Agent, Session
 from ravi_django.runtime.catalog import specs
 from ravi_django.runtime.people import mail
-from ravi_django.ui.access import Page, inbox_url, login_url, problem
+from ravi_django.ui.access import Page, admin_list, login_url, problem
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, permits
 
@@ -64,7 +64,7 @@ def context_of(
         "mount": mount,
         "session": session or "",
         "agents": agents_of(user, chosen, only),
-        "inbox": inbox_url() if is_staff else "",
+        "inbox": admin_list("humanrequest") if is_staff else "",
         "is_staff": is_staff,
         "polled": _why_polled(request),
         "sees_all": has(user, "is_superuser"),

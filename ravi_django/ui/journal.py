@@ -26,6 +26,7 @@ from ravi_django.agents.memory.compaction.summarization import SCOPE as SUMMARY_
 from ravi_django.kernel import ChatMessage
 from ravi_django.kernel.visible import visible
 from ravi_django.models import Blob, InboxMessage, JournalEntry, Run, Turn
+from ravi_django.models.run import RunQuerySet
 from ravi_django.pages import show
 from ravi_django.runtime.journal.entries import blob_value, internalize
 from ravi_django.runtime.streams import hidden
@@ -66,9 +67,9 @@ class Row:
     finished_at: datetime
 
 
-def runs_of(run: Run, user: Any) -> list[Run]:
+def runs_of(run: Run, visible_runs: RunQuerySet) -> list[Run]:
     """The run's whole tree as far as the user may see it, oldest first. One query."""
-    rows = Run.objects.for_user(user).filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
+    rows = visible_runs.filter(Q(id=run.tree_id) | Q(root_id=run.tree_id))
     return list(rows.defer("output", "metadata", "budget", "result_schema").order_by("id"))
 
 

@@ -19,18 +19,16 @@ from django.db.models import Q
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
-from django.urls import NoReverseMatch, reverse
 from django.utils.cache import get_conditional_response
 from django.utils.decorators import method_decorator
 from django.utils.translation import get_language, gettext as _
 from django.views.decorators.csrf import ensure_csrf_cookie
 from pydantic_core import to_json
 
-from ravi_django import access
 from ravi_django.models import HumanRequest, Run, Status
 from ravi_django.pages import show, words
 from ravi_django.pages.context import input_of
-from ravi_django.pages.run_actions import actions_of, may_fork
+from ravi_django.pages.run_rights import RunRights, actions_of, may_fork
 from ravi_django.runtime.budgets.accounts import TreeUsage
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.entries import internalize
@@ -40,7 +38,8 @@ from ravi_django.runtime.teams.slots import reached
 from ravi_django.services.request_shapes import marked
 from ravi_django.services.shapes import EntrySerializer, RunSerializer
 from ravi_django.ui import journal
-from ravi_django.ui.access import Page, inbox_url, problem
+from ravi_django.ui.access import Page, admin_list, problem
+from ravi_django.ui.run_details import details_of
 from ravi_django.ui.timeline import KINDS, Drawn, Timeline, workers_lane
 from ravi_django.ui.words import script_words
 from ravi_django.users import has, name_of, permits
@@ -56,13 +55,13 @@ SHOWN = ("id", "status", "next_seq", "lease_epoch", "cancel_requested_at", "inpu
 @method_decorator(ensure_csrf_cookie, name="dispatch")  # the script sends the cookie's token
 class RunView(Page):
     def get(self, request: HttpRequest, id: UUID) -> HttpResponseBase:
-        user = request.user
-        run = Run.objects.for_user(user).filter(id=id).select_related("owner", "root").first()
+        rights = RunRights(request.user)
+        run = rights.runs().filter(id=id).select_related("owner", "root").first()
         if run is None:
             return problem(request, 404, _("There is no such run."))
         if "entry" in request.GET and request.GET.get("part") == "detail":
-            return render(request, "ravi/ui/run_entry.html", {"entry": _entry(request, run), "run": run})
-        shown = _Shown(request, run)
+            return render(request, "ravi/ui/run_entry.html", {"entry": _entry(request, run, rights), "run": run})
+        shown = _Shown(request, run, rights)
         tag = shown.tag()
         unchanged = get_conditional_response(request, etag=tag)
         if unchanged is not None:
@@ -76,12 +75,13 @@ class ExportView(Page):
     """The run, its descendants and their journals as a JSON file, as REST shows them."""
 
     def get(self, request: HttpRequest, id: UUID) -> HttpResponseBase:
-        run = Run.objects.for_user(request.user).filter(id=id).first()
+        rights = RunRights(request.user)
+        run = rights.runs().filter(id=id).first()
         if run is None:
             return problem(request, 404, _("There is no such run."))
-        if not access.allows("may_read_journal", request.user, run):
+        if not rights.may_read_journal(run):
             return problem(request, 403, _("You may not read the journals of runs."))
-        parts: Any = _export(run, request.user)
+        parts: Any = _export(run, rights)
         if isinstance(request, ASGIRequest):  # under ASGI Django would collect all parts in memory
             parts = _one_by_one(parts)
         response = StreamingHttpResponse(parts, content_type="application/json")
@@ -89,17 +89,17 @@ class ExportView(Page):
         return response
 
 
-def _export(run: Run, user: Any) -> Iterator[bytes]:
-    yield from _with_journal(run, user)
+def _export(run: Run, rights: RunRights) -> Iterator[bytes]:
+    yield from _with_journal(run, rights.user)
     yield b', "descendants": ['
-    tree, separator = Run.objects.for_user(user).filter(root_id=run.tree_id).order_by("id"), b"\n"
+    tree, separator = rights.runs().filter(root_id=run.tree_id).order_by("id"), b"\n"
     ours = reached({run.id}, lambda edge: tree.filter(parent__in=edge).values_list("id", flat=True))
     below = sorted(ours - {run.id})
     for start in range(0, len(below), EXPORTED):  # no cursor stays open while the reader is slow
         for one in tree.filter(id__in=below[start : start + EXPORTED]):
-            if access.allows("may_read_journal", user, one):
+            if rights.may_read_journal(one):
                 yield separator
-                yield from _with_journal(one, user)
+                yield from _with_journal(one, rights.user)
                 yield b"}"
                 separator = b",\n"
     yield b"\n]}\n"
@@ -122,16 +122,16 @@ async def _one_by_one(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
+def _entry(request: HttpRequest, run: Run, rights: RunRights) -> dict[str, Any] | None:
     """What the page shows of the entry that the address names."""
     run_id, _dot, seq = request.GET.get("entry", "").rpartition(".")
     if not (seq.isascii() and seq.isdigit() and len(seq) < 18):
         return None
     try:
-        found = Run.objects.for_user(request.user).filter(id=UUID(run_id)).first() if run_id else run
+        found = rights.runs().filter(id=UUID(run_id)).first() if run_id else run
     except ValueError:
         return None
-    if found is None or found.tree_id != run.tree_id or not access.allows("may_read_journal", request.user, found):
+    if found is None or found.tree_id != run.tree_id or not rights.may_read_journal(found):
         return None
     if not (rows := journal.entries_of(found, int(seq), request.user)):
         return None
@@ -146,16 +146,17 @@ def _entry(request: HttpRequest, run: Run) -> dict[str, Any] | None:
         for entry in rows
     ]
     address = urlencode({"entry": f"{found.id}.{rows[0]['seq']}"})
-    is_admin = hidden.sees(request.user) and permits(request.user, "ravi.view_run")
+    with_instructions = rights.operates_on(found)
     return {
         "run": found,
-        "sent": journal.sent(rows[-1]["row"], request.user, with_instructions=is_admin),
-        "new": journal.new_since(rows[-1]["row"], request.user, with_instructions=is_admin),
+        "sent": journal.sent(rows[-1]["row"], request.user, with_instructions=with_instructions),
+        "new": journal.new_since(rows[-1]["row"], request.user, with_instructions=with_instructions),
         "first": bodies[0],
         "rows": bodies,
         "before": int(rows[0]["seq"]) - 1,
         "address": f"?{address}",
-        "may_fork": rows[0]["seq"] > 1 and may_fork(request.user, found),
+        "is_operated": rights.operates_on(found),
+        "may_fork": rows[0]["seq"] > 1 and rights.may_act(found) and may_fork(request.user, found),
     }
 
 
@@ -165,10 +166,10 @@ def _bodies(entry: dict[str, Any]) -> list[str]:
 
 
 class _Shown:
-    def __init__(self, request: HttpRequest, run: Run) -> None:
-        self._request, self._run, self._user = request, run, request.user
-        self._runs = journal.runs_of(run, self._user)
-        self._readable = [one for one in self._runs if access.allows("may_read_journal", self._user, one)]
+    def __init__(self, request: HttpRequest, run: Run, rights: RunRights) -> None:
+        self._request, self._run, self._user, self._rights = request, run, request.user, rights
+        self._runs = journal.runs_of(run, rights.runs())
+        self._readable = [one for one in self._runs if rights.may_read_journal(one)]
         self._is_readable = run in self._readable
         self._now = clock.present()
 
@@ -184,7 +185,7 @@ class _Shown:
         return f'"{sha256(repr([reader, runs, asked, length]).encode()).hexdigest()}"'
 
     def context(self) -> dict[str, Any]:
-        request, run = self._request, self._run
+        request, run, rights = self._request, self._run, self._rights
         asked = {name: request.GET.get(name, "").replace("\0", "") for name in ("q", "kind", "time", "entry")}
         found = journal.search(self._readable, asked["q"], self._user) if asked["q"] and self._readable else None
         rows = journal.rows_of(self._readable, found or ())
@@ -210,16 +211,19 @@ class _Shown:
             "count": len(lanes),
             "shown": first + len(part),
             "next": urlencode({**kept, "from": first + len(part)}) if first + len(part) < len(lanes) else "",
-            "entry": _entry(request, run) if asked["entry"] else None,
+            "entry": _entry(request, run, rights) if asked["entry"] else None,
             "input": show.snippet(" ".join(block["shown"]["text"] for block in input_of(run)), INPUT),
             "output": show.snippet(run.output, INPUT) if run.status == Status.COMPLETED and run.output else "",
             "diff": journal.replay_difference(run, self._user) if self._is_readable else None,
             "error": run.error if isinstance(run.error, dict) else None,
             "requests": self._requests(),
-            "may": actions_of(self._user, run),
-            "inbox": inbox_url() if is_staff else "",
-            "is_staff": is_staff,
-            "admin": _admin(run) if is_staff and permits(self._user, "ravi.view_run") else "",
+            "may": actions_of(self._user, run) if rights.may_act(run) else None,
+            "acts": "ui/runs" if rights.changes(run) else "runs",
+            "follows": run.is_for(self._user),
+            "details": details_of(run) if rights.operates_on(run) else None,
+            "inbox": admin_list("humanrequest") if is_staff else "",
+            "dashboard": is_staff and permits(self._user, "ravi.view_run"),
+            "admin": admin_list("run") if rights.is_operator else "",
             "words": script_words(),
         }
 
@@ -254,13 +258,6 @@ class _Shown:
             }
             for row in rows
         ]
-
-
-def _admin(run: Run) -> str:
-    try:
-        return reverse("admin:ravi_run_change", args=[run.id])
-    except NoReverseMatch:
-        return ""
 
 
 def _number(request: HttpRequest, name: str, default: int) -> int:

@@ -66,8 +66,8 @@ def _audit(key: str, owned: HumanRequest | Run, run: Run, **more: Any) -> AuditR
     )
 
 
-def log_entry(request: HumanRequest, user: Any, words: str) -> None:
-    """Write the entry of Django's own log that the admin shows. A site without the admin has none."""
+def log_entry(row: HumanRequest | Run, user: Any, words: str) -> None:
+    """Write to Django's own log, which the admin shows as the row's history. A site without the admin has none."""
     if user is None or not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import CHANGE, LogEntry
@@ -75,9 +75,9 @@ def log_entry(request: HumanRequest, user: Any, words: str) -> None:
 
     LogEntry.objects.create(
         user_id=user.pk,
-        content_type_id=ContentType.objects.get_for_model(HumanRequest).pk,
-        object_id=str(request.pk),
-        object_repr=str(request)[:200],
+        content_type_id=ContentType.objects.get_for_model(row).pk,
+        object_id=str(row.pk),
+        object_repr=str(row)[:200],
         action_flag=CHANGE,
         change_message=words,
     )

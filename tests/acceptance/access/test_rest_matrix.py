@@ -26,6 +26,8 @@ BODIES: dict[str, Any] = {
     "PATCH session-detail": {"title": "hi"},
     "POST run-fork": {"after_seq": 1},
     "POST run-signals": {"name": "parcel", "payload": {}},
+    "POST run-page-fork": {"after_seq": 1},
+    "POST run-page-signals": {"name": "parcel", "payload": {}},
     "PUT run-feedback": {"score": 1},
     "POST request-answer": {"action": "approve"},
     "POST request-reassign": {"to": "staff"},

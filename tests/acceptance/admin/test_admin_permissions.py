@@ -36,12 +36,12 @@ def test_an_operator_cancels(operator, run, place) -> None:
     if place == "the list":
         assert b"Cancellation requested: 1 run." in cancel_action(client, run).content
     else:
-        assert b"Cancel run" in client.get(f"/admin/ravi/run/{run.pk}/change/").content
-        client.post(f"/admin/ravi/run/{run.pk}/cancel/")
+        assert 'data-acts="ui/runs"' in page(client, run) and 'data-act="cancel"' in page(client, run)
+        assert act(client, run, "cancel").status_code == 202
 
     run.refresh_from_db()
     assert run.status == "cancelled"
-    assert run.cancel_reason == "cancelled in the admin"
+    assert run.cancel_reason == ("cancelled in the admin" if place == "the list" else "cancelled by an administrator")
     assert LogEntry.objects.get().object_id == str(run.pk)
     assert world.events_page(run.id)[1], "whoever watches is told"
 
@@ -52,8 +52,8 @@ def test_cancelling_twice_is_a_warning(operator, run) -> None:
     cancel_action(client, run)
 
     assert b"Already ended: 1 run." in cancel_action(client, run).content
-    assert b"had already ended" in client.post(f"/admin/ravi/run/{run.pk}/cancel/", follow=True).content
-    assert b"Cancel run" not in client.get(f"/admin/ravi/run/{run.pk}/change/").content
+    assert act(client, run, "cancel").status_code == 409
+    assert 'data-act="cancel"' not in page(client, run)
 
 
 def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> None:
@@ -67,10 +67,10 @@ def test_all_runs_of_all_pages_are_not_cancelled_by_a_slip(operator, run) -> Non
 def test_who_may_view_runs_reads_their_entries_and_nothing_else(operator, run, driven) -> None:
     entry = JournalEntry.objects.filter(run=driven(["ok"])).first()
     viewer = operator("view_run")
-    places = ["run/", f"run/{run.pk}/change/", f"journalentry/{entry.pk}/change/", f"session/{run.session_id}/change/"]
+    places = ["run/", "journalentry/", f"journalentry/{entry.pk}/change/", f"session/{run.session_id}/change/"]
 
-    assert [viewer.get(f"/admin/ravi/{place}").status_code for place in places] == [200, 200, 200, 403]
-    assert viewer.get("/admin/ravi/journalentry/").url == "/admin/ravi/run/"
+    assert [viewer.get(f"/admin/ravi/{place}").status_code for place in places] == [200, 200, 302, 403]
+    assert 'data-act="' not in page(viewer, run) and act(viewer, run, "cancel").status_code == 404
 
 
 def test_what_is_not_there_is_said_so(root) -> None:
@@ -125,31 +125,71 @@ def failed() -> Run:
     return made
 
 
-def act(client: Any, run: Run, action: str, **fields: Any) -> str:
-    return html_of(client.post(f"/admin/ravi/run/{run.pk}/{action}/", fields, follow=True))
+def act(client: Any, run: Run, action: str, **fields: Any) -> Any:
+    return client.post(f"/ravi/ui/runs/{run.pk}/{action}/", fields, "application/json")
 
 
 def page(client: Any, run: Run) -> str:
-    return html_of(client.get(f"/admin/ravi/run/{run.pk}/change/"))
+    return html_of(client.get(f"/ravi/ui/runs/{run.pk}/"))
 
 
 def test_an_operator_retries_forks_and_signals(root, failed) -> None:
-    assert f'href="/ravi/ui/runs/{failed.pk}/"' in page(root, failed)
-
-    act(root, failed, "fork", after_seq="1")
-    act(root, failed, "retry")
-    act(root, failed, "signal", name="go", payload='{"paid": true}')
+    assert act(root, failed, "fork", after_seq=1).status_code == 201
+    assert act(root, failed, "retry").status_code == 202
+    assert act(root, failed, "signals", name="go", payload={"paid": True}).status_code == 202
 
     after = Run.objects.get(id=failed.id)
     assert (after.status, Run.objects.filter(forked_from=failed.id).count()) == ("pending", 1)
     assert Signal.objects.get(run=failed).payload == {"paid": True}
+    made = {*LogEntry.objects.values_list("object_id", "change_message")}
+    assert made == {(str(failed.id), f"{name} on the run page.") for name in ("Fork", "Retry", "Signals")}
+
+
+def test_an_operator_retries_failed_runs_in_the_list(operator, root, failed, run) -> None:
+    chosen = {"action": "retry_runs", "_selected_action": [str(failed.pk), str(run.pk)]}
+
+    html = root.post("/admin/ravi/run/", chosen, follow=True).content.decode()
+
+    assert "Retried: 1 run." in html and "only a failed or a blocked run" in html
+    failed.refresh_from_db()
+    assert (failed.status, LogEntry.objects.get().object_id) == ("pending", str(failed.pk))
 
 
 def test_the_services_say_why_not(operator, failed) -> None:
     client = operator("view_run", "change_run")
-    assert f"/ravi/ui/runs/{failed.pk}/" not in page(client, failed)  # REST would not show it to them
 
-    assert "public_signals" in act(client, failed, "signal", name="go")
-    assert "after_seq" in act(client, failed, "fork", after_seq="x")
+    assert "public_signals" in html_of(act(client, failed, "signals", name="go"), 403)
+    assert "after_seq" in html_of(act(client, failed, "fork", after_seq="x"), 400)
     act(client, failed, "retry")
-    assert "only a failed or a blocked run" in act(client, failed, "retry")
+    assert "only a failed or a blocked run" in html_of(act(client, failed, "retry"), 409)
+
+
+@pytest.mark.parametrize(
+    ("codenames", "tenant", "opened", "changed"),
+    [
+        ((), "a", 404, 404),
+        (("view_run",), "a", 200, 404),
+        (("view_run",), "b", 404, 404),
+        (("change_run",), "a", 200, 202),
+        (("change_run",), "b", 404, 404),
+    ],
+)
+def test_the_run_page_is_for_staff_as_the_admin_is(
+    operator, settings, run, codenames: tuple[str, ...], tenant: str, opened: int, changed: int
+) -> None:
+    settings.RAVI = {**settings.RAVI, "TENANT_OF": f"{__name__}.tenant_a", "JOURNAL_FOR_OWNERS": False}
+    Run.objects.filter(id=run.id).update(tenant=tenant)
+    rows_of(run, (0, 1, {"kind": "tool.call", "name": "pay", "path": "1"}))
+    client = operator(*codenames)
+
+    got = client.get(f"/ravi/ui/runs/{run.pk}/")
+    exported = client.get(f"/ravi/ui/runs/{run.pk}/export/")
+
+    assert (got.status_code, exported.status_code) == (opened, opened)
+    assert (">pay</a>" in got.content.decode()) is (opened == 200)
+    assert act(client, run, "cancel").status_code == changed
+    assert client.get(f"/ravi/runs/{run.pk}/").status_code == 404  # REST is for owners
+
+
+def tenant_a(user: Any) -> str:
+    return "a"

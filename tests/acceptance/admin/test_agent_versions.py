@@ -98,11 +98,11 @@ def test_a_runs_page_names_the_version_that_drives_it(root, agent) -> None:
     run = submit_once("support/orders", "hi", send=lambda run_id: None, metadata={"variables": {"company": "ACME"}})[0]
     save_spec("support/orders", SPEC)
 
-    html = page(root, f"/admin/ravi/run/{run.pk}/change/")
+    html = page(root, f"/ravi/ui/runs/{run.pk}/")
 
-    assert f'<a href="{place(agent)}versions/3/">version 3</a>' in html
+    assert f'href="{place(agent)}versions/3/">version 3</a>' in html
     Agent.objects.all().delete()
-    assert "version 3 (agent deleted)" in page(root, f"/admin/ravi/run/{run.pk}/change/")
+    assert "version 3 (agent deleted)" in page(root, f"/ravi/ui/runs/{run.pk}/")
 
 
 def test_differences_are_bounded_and_in_the_order_of_the_form() -> None:

@@ -89,17 +89,19 @@ def shows_as_text(page: str) -> bool:
 def test_nothing_is_markup_and_no_character_is_hidden_from_who_decides(kind: str) -> None:
     request = spoofed(kind)
     client = logged_in(person("root", superuser=True))
-    run = f"/admin/ravi/run/{request.run_id}/change/"
+    run = f"/ravi/ui/runs/{request.run_id}/"
     typed = {"text": EVIL, "result": EVIL, "value_0": EVIL, "arguments": EVIL if kind == "approval" else None}
 
-    pages = [html_of(client.get(address)) for address in (INBOX, f"{INBOX}?tool={EVIL}", page_of(request), run)]
+    pages = [html_of(client.get(address)) for address in (INBOX, f"{INBOX}?tool={EVIL}", page_of(request))]
+    waiting = html_of(client.get(run))
     pages.append(html_of(decide(client, request, EVIL, reason=EVIL, **typed), 400))
     action = "resolve" if kind == "uncertain" else "cancel"
     world.answer(request.pk, action, outcome="fail" if kind == "uncertain" else None, reason=SPOOF)
-    pages += [html_of(client.get(address)) for address in (f"{INBOX}?status=all", page_of(request), run)]
+    pages += [html_of(client.get(address)) for address in (f"{INBOX}?status=all", page_of(request))]
     pages.append(html_of(decide(client, request, "skip", version=1, reason=EVIL), 409))
 
     assert [place for place, page in enumerate(pages) if not shows_as_text(page)] == []
+    assert EVIL not in waiting and not set(HIDDEN) & set(waiting)
     assert EVIL not in html_of(client.get(f"{INBOX}{request.pk}/history/"))
 
 

@@ -31,7 +31,7 @@ def ran(web: Any, agent: Callable[[Any], str], drive: Callable[[str], None]) -> 
 
 
 def shown(browser: Any, run: dict[str, Any]) -> str:
-    page = browser.get(f"/admin/ravi/run/{run['id']}/change/")
+    page = browser.get(f"/ravi/ui/runs/{run['id']}/")
     assert page.status_code == 200
     return str(page.content.decode())
 

@@ -53,7 +53,7 @@ def everything_shown(web: APIClient, browser: Any, run: Run) -> str:
     admin = [
         browser.get(path).content.decode()
         for path in (
-            f"/admin/ravi/run/{run.id}/change/",
+            f"/ravi/ui/runs/{run.id}/",
             "/admin/ravi/run/",
             "/admin/ravi/agent/",
             f"/admin/ravi/session/{run.session_id}/change/",

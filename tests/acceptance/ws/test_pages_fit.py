@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.utils import timezone
 
 from ravi_django import register, schedule, tool
 from ravi_django.agents import ReActAgent
-from ravi_django.models import Run, ScheduleTick, Session
+from ravi_django.models import BudgetAccount, Run, ScheduleTick, Session
 from ravi_django.testing import ScriptedModel, run_until_idle
 from tests.acceptance.api.api_support import client_of
 from tests.support import world
@@ -131,13 +132,20 @@ def listed(boss: Any) -> tuple[str, str]:
     return reverse("admin:ravi_run_changelist"), ".field-run:has-text('What is 12')"
 
 
+def operated(boss: Any) -> tuple[str, str]:
+    """Another user's run, with all that an operator reads of it."""
+    run = make_run("support/orders", text=LONG, metadata={"order": LONG}, agent_version=3, release="2026-11-29")
+    BudgetAccount.objects.create(key=f"tree:{run.id}", max_tokens=5000, spent_tokens=1234, spent_cost=Decimal("0.25"))
+    return f"/ravi/ui/runs/{run.id}/", "text=version 3 (agent deleted)"
+
+
 def tour(boss: Any) -> tuple[str, str]:
     return "/ravi/ui/chat/", "text=A tour in six messages"
 
 
 @pytest.mark.parametrize(
     "made",
-    [versions, prompt, lost, failed, silent, ticks, decided, asked, audited, listed, tour],
+    [versions, prompt, lost, failed, silent, ticks, decided, asked, audited, listed, operated, tour],
     ids=lambda made: made.__name__,
 )
 def test_a_page_fits(
@@ -148,8 +156,8 @@ def test_a_page_fits(
     address, sign = elsewhere(made, boss)
     page = new_page(server.url, boss)
     page.goto(address)
-    page.locator(sign).first.wait_for(timeout=BOUND_S * 1000)
-    for summary in page.locator(".sent > summary").all():
+    page.locator(sign).first.wait_for(timeout=BOUND_S * 1000, state="attached")
+    for summary in page.locator(".sent > summary, #details > summary").all():
         summary.click()
 
     part = "#result_list" if page.locator("#result_list").count() else "html"  # without Django's own search

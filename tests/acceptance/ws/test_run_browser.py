@@ -12,6 +12,7 @@ from ravi_django import register, signal
 from ravi_django.models import HumanRequest, Run
 from tests.support.asked import Kind, asked_by
 from tests.support.browser import elsewhere, looks
+from tests.support.inbox import person
 from tests.support.journals import long
 from tests.support.runs import CodeAgent, make_run
 
@@ -166,3 +167,20 @@ def test_a_journal_of_5000_rows_opens_with_its_beginning_and_loads_the_rest(demo
         page.screenshot(path=tmp_path / f"{scheme}-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert (page.errors, page.console) == ([], [])
+
+
+def test_an_operator_follows_and_cancels_the_run_of_another_user(demo, submitted, waiting, worker, server, new_page):
+    run = elsewhere(submitted, waiting)
+    operator = elsewhere(lambda: person("olga", may=("view_run", "change_run")))
+    page = new_page(server.url, operator)
+    page.goto(f"/admin/ravi/run/{run.id}/change/")
+    state_of(page, "suspended")
+    assert "demo" in page.inner_text(".sums") and page.locator("a:text-is('Conversation')").count() == 0
+
+    page.click("text=Cancel…")
+    page.fill("dialog[open] [name=reason]", "too late")
+    page.click("dialog[open] button:text-is('Cancel the run')")
+
+    state_of(page, "cancelled")
+    assert elsewhere(lambda: Run.objects.get(id=run.id).cancel_reason) == "too late"
+    assert page.is_hidden("#banner") and (page.errors, page.console) == ([], [])

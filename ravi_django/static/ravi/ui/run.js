@@ -1,4 +1,4 @@
-// The run page: the server has rendered it. Here it follows the run, opens entries in place, and acts by the REST API.
+// The run page: the server has rendered it. Here it follows the run, opens entries in place, and acts by the REST API or, for operators, below `ui/runs/`.
 
 import { Client, newKey } from "../ravi-client.js";
 import { jsonOf, RequestCard } from "./requests.js";
@@ -153,7 +153,7 @@ function live() {
 }
 
 async function follow() {
-  if (following || !live()) return;
+  if (following || !live() || !("follows" in page.dataset)) return;
   following = true;
   try {
     for await (const frame of api.events(page.dataset.run, { state: (state) => say(t((page.dataset.sockets && STATES[state]) || "")) })) {
@@ -213,7 +213,7 @@ async function act(name, run, body, place, button) {
   fault(place, "");
   button.disabled = true;
   try {
-    const answer = await api.post(`runs/${run}/${name}/`, body);
+    const answer = await api.post(`${page.dataset.acts}/${run}/${name}/`, body);
     if (name === "fork") return location.assign(new URL(`ui/runs/${answer.id}/`, api.base));
     look(0);
     return true;

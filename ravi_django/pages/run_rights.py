@@ -1,4 +1,8 @@
-"""Which actions a user may take on a run now: for the buttons of its page, and of its page in the admin."""
+"""Which runs a user may open on the run page, what they may read of a run, and which actions they may take on it now.
+
+Owners have the rights of the REST API. Staff with `ravi.view_run` or `ravi.change_run` are operators: they open the
+runs that the admin lists for them, with the journals.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,42 @@ from typing import Any
 
 from ravi_django import access
 from ravi_django.kernel import KernelError
-from ravi_django.kernel.json_values import read_json
 from ravi_django.models import Run, Status
+from ravi_django.models.run import RunQuerySet
 from ravi_django.runtime.catalog import specs
+from ravi_django.runtime.people import figures
+from ravi_django.runtime.streams import hidden
 from ravi_django.users import permits
+
+
+class RunRights:
+    """The rights of one user. Calls RAVI["TENANT_OF"] once, and only for an operator."""
+
+    def __init__(self, user: Any) -> None:
+        self.user = user
+        self._may_change = hidden.sees(user) and permits(user, "ravi.change_run")
+        self.is_operator = self._may_change or (hidden.sees(user) and permits(user, "ravi.view_run"))
+        self._tenants = figures.tenants_for(user) if self.is_operator else ()  # None: all
+
+    def runs(self) -> RunQuerySet:
+        """The runs that the user may open."""
+        if self._tenants is None:
+            return Run.objects.all()
+        return Run.objects.for_user(self.user) | Run.objects.filter(tenant__in=self._tenants)
+
+    def operates_on(self, run: Run) -> bool:
+        """Whether the user is an operator of this run."""
+        return self.is_operator and (self._tenants is None or run.tenant in self._tenants)
+
+    def changes(self, run: Run) -> bool:
+        """Whether the user may act on this run as its operator."""
+        return self._may_change and self.operates_on(run)
+
+    def may_act(self, run: Run) -> bool:
+        return self.changes(run) or run.is_for(self.user)
+
+    def may_read_journal(self, run: Run) -> bool:
+        return self.operates_on(run) or access.allows("may_read_journal", self.user, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +97,3 @@ def _signals(user: Any, run: Run) -> list[str] | None:
     waits = [wait.get("name", "") for wait in run.waiting_on or () if wait.get("kind") == "signal"]
     names = [name for name in dict.fromkeys([*waits, *public]) if access.allows("may_signal", user, run, name)]
     return names if names or permits(user, "ravi.signal_run") else None
-
-
-def payload_of(text: str) -> Any:
-    """What a person typed as the payload of a signal: JSON, else a text; None for nothing."""
-    try:
-        return read_json(text) if text.strip() else None
-    except ValueError:
-        return text
