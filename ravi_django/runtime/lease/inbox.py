@@ -36,7 +36,7 @@ async def receive(ctx: RunState) -> list[Message]:
     as read."""
     _check_place(ctx)
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, KIND, "", None, None)
+    row = await effects.recall(path, KIND, "")
     if row is not None:
         return _give(ctx, row.inbox_upto or 0)
     async with effects.performing():
@@ -72,7 +72,7 @@ async def hear(ctx: RunState) -> list[Message]:
         upto = steering[-1][0]
         effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, inbox_upto=upto))
     else:
-        row = await effects.recall(ctx.path(), KIND, "", None, None)
+        row = await effects.recall(ctx.path(), KIND, "")
         assert row is not None
         upto = row.inbox_upto or 0
     hops = ctx.hops
