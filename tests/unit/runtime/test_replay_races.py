@@ -12,6 +12,7 @@ from tests.support.runs import CodeAgent, code, drive, make_run, take_over
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     world.patch(monkeypatch, "STALL_S", 0.2)
