@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from ravi_django.agents.memory.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
+from ravi_django.kernel.json_values import digest_of
 from ravi_django.runtime.journal.entries import SCHEMA, Entry, Recorded, dumps, encode
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
@@ -239,17 +239,17 @@ def _above(path: str) -> list[str]:
     return [path[: place + 1] for place, letter in enumerate(path) if letter in "./"]
 
 
-def digest_of(arguments: Any) -> str | None:
-    """16 characters for the arguments of a call, the same for equal JSON; None for None."""
-    if arguments is None:
-        return None
-    values = json.loads(encode(arguments), parse_float=_number, parse_int=_number)
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _number(text: str) -> str:
     """One form of a number: a database may return 1e22 as a whole number."""
     return str(Decimal(text).normalize() + 0)
+
+
+_decode = json.JSONDecoder(parse_float=_number, parse_int=_number).decode
+
+
+def arguments_digest(arguments: Any) -> str | None:
+    """16 characters for the arguments of a call, the same for equal JSON; None for None."""
+    return None if arguments is None else digest_of(_decode(encode(arguments).decode()))[:16]
 
 
 def check_identity(row: Recorded, kind: str, name: str, digest: str | None, arguments: Any = None) -> None:

@@ -31,7 +31,7 @@ from ravi_django.kernel import (
 from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded, fits_in_row
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, check_identity, digest_of, drift
+from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, arguments_digest, check_identity, drift
 from ravi_django.runtime.lease import caps, facts as lease_facts, paths
 from ravi_django.runtime.lease.appender import Appender, Write, paused
 from ravi_django.runtime.lease.caps import Spent
@@ -107,7 +107,7 @@ class Effects(Gate):
     ) -> Recorded | None:
         """The recorded result of the call at `path`, when it is its turn; None if the call has to be made. The call is
         recorded with the digest of its `arguments`, which a replay compares; `digests` may differ, see `drift`."""
-        digest = self.asked[path] = digest_of(arguments)
+        digest = self.asked[path] = arguments_digest(arguments)
         self.journal.pass_summaries(path, self.asked)
         if self._has_passed and not self.summaries:
             self.summaries = await self.database.call(lease_facts.summaries, self.lease)

@@ -19,7 +19,7 @@ from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import write_audit
-from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, digest_of
+from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, arguments_digest
 from ravi_django.runtime.lease.caps import KIND as CALL
 from ravi_django.runtime.lease.gate import NotStanding
 from ravi_django.runtime.lease.state import RunState
@@ -224,7 +224,7 @@ def _follows(journal: Journal, row: Recorded, later: Recorded) -> bool:
     arguments = as_decision(row.result).arguments or (row.request or {}).get("arguments")
     if later.name != row.name or (journal.is_shared(row) and not journal.is_shared(later)):
         return False
-    return (later.digests or {}).get(ARGUMENTS) == digest_of(arguments)
+    return (later.digests or {}).get(ARGUMENTS) == arguments_digest(arguments)
 
 
 def _is_begun(journal: Journal, row: Recorded, tool: Tool | None) -> bool:

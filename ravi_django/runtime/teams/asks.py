@@ -13,7 +13,7 @@ from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelErr
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import Ask, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry
-from ravi_django.runtime.journal.replay import ARGUMENTS, digest_of
+from ravi_django.runtime.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import NotDue, Wait
@@ -55,7 +55,7 @@ async def ask(
 
         def asked(child: RunHandle, body: dict[str, Any]) -> tuple[Entry, Ask]:
             begins.append(_opening(ctx, ctx.next_path(), child, boot, timeout, body))
-            begins[0].entry.digests = {ARGUMENTS: digest_of(_arguments(child, boot))}
+            begins[0].entry.digests = {ARGUMENTS: arguments_digest(_arguments(child, boot))}
             return begins[0].entry, begins[0].cell
 
         target = await spawn(ctx, target, boot, memory=memory, asked=asked)
@@ -113,7 +113,7 @@ class Opening:
 def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
     body = None if message is None else filled(ctx, target.agent_id, message, path)
     begun = _opening(ctx, path, target, message, timeout, body)
-    begun.entry.digests = {ARGUMENTS: digest_of(_arguments(target))}
+    begun.entry.digests = {ARGUMENTS: arguments_digest(_arguments(target))}
     return begun
 
 

@@ -20,7 +20,7 @@ from ravi_django.kernel.errors import (
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Happened, NotHappened, Tool
 from ravi_django.runtime.journal.entries import Entry, Recorded
-from ravi_django.runtime.journal.replay import ARGUMENTS, digest_of
+from ravi_django.runtime.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.caps import KIND, timeout_of
 from ravi_django.runtime.lease.gate import Stop, Wait
@@ -141,7 +141,7 @@ async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | N
 
 
 def _same_call(row: Recorded, entry: Entry) -> bool:
-    return row.name == entry.name and (row.digests or {}).get(ARGUMENTS) == digest_of(entry.request["arguments"])
+    return row.name == entry.name and (row.digests or {}).get(ARGUMENTS) == arguments_digest(entry.request["arguments"])
 
 
 async def decide_left(ctx: RunState) -> None:
