@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from ravi_django.agents.memory.compaction.summarization import SCOPE
 from ravi_django.conf import conf
 from ravi_django.kernel import DeterminismError
-from ravi_django.runtime.journal.entries import SCHEMA, Entry, Recorded, dumps
+from ravi_django.kernel.json_values import digest_of
+from ravi_django.runtime.journal.entries import SCHEMA, Entry, Recorded, dumps, encode
 
 STALL_S = 30.0  # a recorded result that nobody asks for, while others wait behind it, is a change of the code
 _SUMMARY = re.compile(rf"(?:^|[./])({SCOPE})(?:~\d+)?\.\d+$")  # a strategy's call: it may be another one by now
-_WITH_ARGUMENTS = ("tool.call", "approval")  # kinds of calls that their arguments are part of
+ARGUMENTS = "arguments"  # in a row's digests
 
 
 class Journal:
@@ -246,36 +248,35 @@ def _above(path: str) -> list[str]:
     return [path[: place + 1] for place, letter in enumerate(path) if letter in "./"]
 
 
-def check_identity(row: Recorded, kind: str, name: str, arguments: Any) -> None:
-    """The recorded call must be the call asked for: kind, name (but for a model's, see `drift`), a tool's arguments.
+def _number(text: str) -> str:
+    """One form of a number: a database may return 1e22 as a whole number."""
+    return str(Decimal(text).normalize() + 0)
+
+
+_decode = json.JSONDecoder(parse_float=_number, parse_int=_number).decode
+
+
+def arguments_digest(arguments: Any) -> str | None:
+    """16 characters for the arguments of a call, the same for equal JSON; None for None."""
+    return None if arguments is None else digest_of(_decode(encode(arguments).decode()))[:16]
+
+
+def check_identity(row: Recorded, kind: str, name: str, digest: str | None, arguments: Any = None) -> None:
+    """The recorded call must be the call asked for: kind, name (but for a model's, see `drift`), and the digest of its
+    arguments. `arguments` are for the error.
 
     Raises DeterminismError with a readable diff.
     """
-    has_arguments = row.kind in _WITH_ARGUMENTS
-    recorded = (row.request or {}).get("arguments") if has_arguments else None
-    is_same = row.kind == kind and (row.name == name or kind == "llm.call")
-    if is_same and (not has_arguments or recorded == arguments):
-        return  # as nearly always, and without a round trip through JSON
-    asked = json.loads(dumps(arguments) or "null") if kind in _WITH_ARGUMENTS else None
-    if is_same and _same(recorded, asked):
+    is_same_call = row.kind == kind and (row.name == name or kind == "llm.call")
+    if is_same_call and (row.digests or {}).get(ARGUMENTS) == digest:
         return
-    was = describe(row)
-    now = {"kind": kind, "name": name, **({"arguments": asked} if kind in _WITH_ARGUMENTS else {})}
+    was, now = describe(row), {"kind": kind, "name": name}
+    if arguments is not None:
+        now[ARGUMENTS] = json.loads(dumps(arguments) or "null")
     raise DeterminismError(
         f"at {row.path!r} the journal recorded {_words(was)} (entry {row.seq}), the code now asks for {_words(now)}",
         diff={"path": row.path, "seq": row.seq, "recorded": was, "asked": now},
     )
-
-
-def _same(recorded: Any, asked: Any) -> bool:
-    """Equal JSON. A database may give a big float back as a whole number with other digits behind the precision."""
-    if isinstance(recorded, dict) and isinstance(asked, dict):
-        return recorded.keys() == asked.keys() and all(_same(recorded[key], asked[key]) for key in recorded)
-    if isinstance(recorded, list) and isinstance(asked, list):
-        return len(recorded) == len(asked) and all(map(_same, recorded, asked))
-    if isinstance(asked, float) and isinstance(recorded, int):
-        return float(recorded) == asked
-    return bool(recorded == asked)
 
 
 def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
@@ -297,12 +298,13 @@ def drift(row: Recorded, name: str, digests: dict[str, Any]) -> list[str]:
 
 
 def describe(row: Recorded) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": row.kind, "name": row.name}
-    if row.kind in _WITH_ARGUMENTS:
-        found["arguments"] = (row.request or {}).get("arguments")
-    return found
+    """The recorded call for an error. Rows without their arguments have the digest of these."""
+    call = {"kind": row.kind, "name": row.name}
+    if (digest := (row.digests or {}).get(ARGUMENTS)) is not None:
+        call[ARGUMENTS] = (row.request or {}).get("arguments", f"digest {digest}")
+    return call
 
 
 def _words(call: dict[str, Any]) -> str:
-    arguments = f" with {json.dumps(call['arguments'], ensure_ascii=False)}" if "arguments" in call else ""
+    arguments = f" with {json.dumps(call[ARGUMENTS], ensure_ascii=False)}" if ARGUMENTS in call else ""
     return f"{call['kind']} {call['name']!r}{arguments}"

@@ -31,7 +31,7 @@ from ravi_django.kernel import (
 from ravi_django.runtime.db.threads import REPEAT_S, CodeThreads, may_pass
 from ravi_django.runtime.journal.entries import Entry, NewTurn, Recorded, fits_in_row
 from ravi_django.runtime.journal.lease import Lease
-from ravi_django.runtime.journal.replay import Journal, check_identity, drift
+from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, arguments_digest, check_identity, drift
 from ravi_django.runtime.lease import caps, facts as lease_facts, paths
 from ravi_django.runtime.lease.appender import Appender, Write, paused
 from ravi_django.runtime.lease.caps import Spent
@@ -83,7 +83,7 @@ class Effects(Gate):
         self.entangled = lease.run.generation > 0 or journal.has_kind("child.spawned", "request.opened")
         self._noted = noted  # paths of system rows that are written
         self.deadline: datetime | None = None  # the run's own
-        self.asked: set[str] = set()  # paths of the calls made in this lease
+        self.asked: dict[str, str | None] = {}  # by path of each call made in this lease: the digest of its arguments
         self.started: dict[str, Entry | Recorded] = {}  # at-most-once effects that have started and have no result
         self.uncertain: dict[str, Entry] = {}  # those of them that a person decides on
         self.requested: dict[str, str] = {}  # requests that this lease has opened
@@ -104,20 +104,21 @@ class Effects(Gate):
     # ------------------------------------------------------------------------------------------- recall
 
     async def recall(
-        self, path: str, kind: str, name: str, arguments: Any, digests: dict[str, Any] | None
+        self, path: str, kind: str, name: str, arguments: Any = None, *, digests: dict[str, Any] | None = None
     ) -> Recorded | None:
-        """The recorded result of the call at `path`, when it is its turn; None if the call has to be made."""
-        self.asked.add(path)
+        """The recorded result of the call at `path`, when it is its turn; None if the call has to be made. The call is
+        recorded with the digest of its `arguments`, which a replay compares; `digests` may differ, see `drift`."""
+        digest = self.asked[path] = arguments_digest(arguments)
         self.journal.pass_summaries(path, self.asked)
         if self._has_passed and not self.summaries:
             self.summaries = await self.database.call(lease_facts.summaries, self.lease)
         row = self.journal.find(path)
         if row is None:
             if (begun := self.journal.started(path) or self.journal.paused(path)) is not None:
-                self.identity(begun, kind, name, arguments)
+                self.identity(begun, kind, name, digest, arguments)
             return None
         try:
-            check_identity(row, kind, name, arguments)
+            check_identity(row, kind, name, digest, arguments)
             changed = drift(row, name, digests) if digests is not None else []
             await self.turnstile.take(row)
         except DeterminismError as error:
@@ -135,10 +136,10 @@ class Effects(Gate):
             self.journal.take_now(row)
         return row
 
-    def identity(self, row: Recorded, kind: str, name: str, arguments: Any) -> None:
+    def identity(self, row: Recorded, kind: str, name: str, digest: str | None, arguments: Any = None) -> None:
         """Unwind and block the run if the journal has another call here."""
         try:
-            check_identity(row, kind, name, arguments)
+            check_identity(row, kind, name, digest, arguments)
         except DeterminismError as error:
             self._stop_with(Stop(Stop.Kind.BLOCK, error))
             self._begin_unwinding()
@@ -287,8 +288,12 @@ class Effects(Gate):
             self._late = None
         notes, self.notes = self.notes, []
         turns, self.turns = self.turns, []
-        self.journal.number([*notes, *entries])
-        return [*notes, *entries], turns
+        rows = [*notes, *entries]
+        self.journal.number(rows)
+        for row in rows:
+            if (digest := self.asked.get(row.path)) is not None:
+                row.digests = {**(row.digests or {}), ARGUMENTS: digest}
+        return rows, turns
 
     def _answered(self, entry: Entry) -> None:
         if entry.kind == "llm.call":

@@ -129,7 +129,7 @@ async def _clear(agent_id: AgentId, session_id: str, run_id: str | None = None) 
         await sync_to_async((turns if run_id is None else turns.filter(run_id=run_id)).delete)()
         return
     path, name = ctx.path(), str(agent_id)
-    if await ctx.effects.recall(path, "history.clear", name, None, None) is not None:
+    if await ctx.effects.recall(path, "history.clear", name) is not None:
         return
     write = partial(clear_turns, session_id=session_id, agent=name, run_id=run_id)
     async with ctx.effects.performing():

@@ -26,7 +26,7 @@ async def receive(ctx: RunState) -> list[Message]:
     recorded that could follow from the messages."""
     _check_place(ctx)
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, KIND, "", None, None)
+    row = await effects.recall(path, KIND, "")
     if row is not None:
         return _give(ctx, row.read_upto or 0)
     async with effects.performing():
@@ -56,7 +56,7 @@ async def hear(ctx: RunState) -> list[Message]:
         upto = steering[-1][0]
         effects.note(Entry(KIND, ctx.path(), result={"messages": len(steering)}, read_upto=upto))
     else:
-        row = await effects.recall(ctx.path(), KIND, "", None, None)
+        row = await effects.recall(ctx.path(), KIND, "")
         assert row is not None
         upto = row.read_upto or 0
     depth = ctx.publication_depth

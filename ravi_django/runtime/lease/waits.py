@@ -27,7 +27,7 @@ MAX_NAME = 200  # characters of a signal's name
 
 async def sleep_until(ctx: RunState, when: datetime | timedelta | float) -> None:
     effects, path = ctx.effects, ctx.path()
-    if await effects.recall(path, "timer", "", None, None) is not None:
+    if await effects.recall(path, "timer", "", _length(when)) is not None:
         return
     until = fixed_until(ctx, path, "timer", "", when)
     await effects.wait(Wait("timer", "", lambda: over(ctx, until), until), path)
@@ -53,7 +53,7 @@ async def sleep_until_signal(
             raise InvalidInputError("until and timeout both end the wait: pass one of them", field="timeout")
         until = check_seconds("timeout", timeout)
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, "signal", name, None, None)
+    row = await effects.recall(path, "signal", name)
     if row is not None:
         return _given(ctx, row.result.get("payload"), row.read_upto)
     deadline = None if until is None else fixed_until(ctx, path, "signal", name, until)
@@ -114,6 +114,11 @@ def fixed_until(ctx: RunState, path: str, kind: str, name: str, when: datetime |
     until = moment(ctx, when)
     ctx.effects.note_once(Entry(kind, path, name, phase="started", request={"until": until.isoformat()}))
     return until
+
+
+def _length(when: datetime | timedelta | float) -> float | None:
+    """The seconds of a duration. None for a time, which code may compute from its own clock."""
+    return when.total_seconds() if isinstance(when, timedelta) else None if isinstance(when, datetime) else when
 
 
 def moment(ctx: RunState, when: datetime | timedelta | float) -> datetime:

@@ -37,7 +37,7 @@ from ravi_django.runtime.streams import republish
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.ask_rows import settle_asks
 from ravi_django.runtime.teams.asks import unreachable
-from ravi_django.runtime.teams.messages import filled, raise_recorded, refuse, run_id_of
+from ravi_django.runtime.teams.messages import content_of, filled, raise_recorded, refuse, run_id_of
 from ravi_django.runtime.teams.slots import reached
 
 
@@ -75,7 +75,8 @@ async def control(ctx: RunState, target: AgentId | RunHandle, message: Message, 
         raise InvalidInputError(f"{signal!r} is what a person says; no agent says it in their place", field="signal")
     if not isinstance(target, RunHandle):
         raise InvalidInputError("a control message goes to a run: give its handle", field="target")
-    row = await effects.recall(path, "msg.sent", str(target.agent_id), None, None)
+    arguments = {"run": target.run_id, "message": content_of(message)}
+    row = await effects.recall(path, "msg.sent", str(target.agent_id), arguments)
     if row is not None:
         raise_recorded(row)
         return

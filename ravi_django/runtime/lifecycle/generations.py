@@ -63,7 +63,7 @@ async def hand_over(
         )
     answered, left = _split(ctx, answers)
     path = ctx.path()
-    row = await effects.recall(path, HANDOFF, str(agent_id), None, None)
+    row = await effects.recall(path, HANDOFF, str(agent_id), messages.content_of(task))
     if row is not None:
         messages.raise_recorded(row)
     if effects.journal.replaying:  # the next journal begins empty: let the code replay all recorded calls first

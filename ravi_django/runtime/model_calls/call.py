@@ -59,7 +59,7 @@ async def _call(
 ) -> ModelResponse:
     effects = ctx.effects
     digests = _digests(messages, options)
-    row = await effects.recall(path, KIND, model.name, None, digests)
+    row = await effects.recall(path, KIND, model.name, digests=digests)
     if row is not None:
         return _decode(row)
     entry = Entry(KIND, path, model.name, digests=digests, read_upto=effects.read_upto)

@@ -162,7 +162,7 @@ async def ask(ctx: RunState, asked: Asked) -> HumanInput:
     effects, path = ctx.effects, ctx.path()
     if (logged := _logged(ctx, path, asked)) is not None:
         return logged
-    row = await effects.recall(path, KIND, asked.tool, asked.arguments, None)
+    row = await effects.recall(path, KIND, asked.tool, asked.arguments)
     if row is not None:
         decision = as_decision(recalled(ctx, row))
         if decision.allows:

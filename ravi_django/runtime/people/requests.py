@@ -284,7 +284,7 @@ async def ask(
     Raises InvalidInputError and TooManyRequests.
     """
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, KIND, NAME, None, None)
+    row = await effects.recall(path, KIND, NAME, {"question": question, "choices": choices})
     if row is not None:
         return _answer(row.result)
     begun = effects.journal.started(path)

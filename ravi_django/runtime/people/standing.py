@@ -12,14 +12,14 @@ from django.utils.translation import gettext as _
 
 from ravi_django.agents.tools.delegate import HandoffTool
 from ravi_django.db import transaction
-from ravi_django.kernel import DeterminismError, ForbiddenError, HumanInput, NotFoundError, Risk, Tool
+from ravi_django.kernel import ForbiddenError, HumanInput, NotFoundError, Risk, Tool
 from ravi_django.models import AuditRecord, HumanRequest, Run, StickyDecision
 from ravi_django.runtime.db import clock
 from ravi_django.runtime.journal.append import appending
 from ravi_django.runtime.journal.entries import Recorded
 from ravi_django.runtime.journal.lease import Lease
 from ravi_django.runtime.journal.outbox import write_audit
-from ravi_django.runtime.journal.replay import Journal, check_identity
+from ravi_django.runtime.journal.replay import ARGUMENTS, Journal, arguments_digest
 from ravi_django.runtime.lease.caps import KIND as CALL
 from ravi_django.runtime.lease.gate import NotStanding
 from ravi_django.runtime.lease.state import RunState
@@ -224,11 +224,7 @@ def _follows(journal: Journal, row: Recorded, later: Recorded) -> bool:
     arguments = as_decision(row.result).arguments or (row.request or {}).get("arguments")
     if later.name != row.name or (journal.is_shared(row) and not journal.is_shared(later)):
         return False
-    try:
-        check_identity(later, later.kind, row.name, arguments)
-    except DeterminismError:
-        return False
-    return True
+    return (later.digests or {}).get(ARGUMENTS) == arguments_digest(arguments)
 
 
 def _is_begun(journal: Journal, row: Recorded, tool: Tool | None) -> bool:

@@ -79,7 +79,7 @@ async def _follow(ctx: RunState, wanted: Follow, path: str) -> None:
     effects, topic = ctx.effects, wanted.topic
     refused = effects.journal.find(ctx.next_path())
     if refused is not None and (refused.kind, refused.name) == ("follow", topic):
-        raise_recorded(await effects.recall(ctx.path(), "follow", topic, None, None) or refused)
+        raise_recorded(await effects.recall(ctx.path(), "follow", topic) or refused)
     wanted.metadata = effects.lease.run.metadata
     entry = Entry("follow", path, topic)
     entry.request = {"session": wanted.session_id is not None, "every_s": wanted.every_s}
@@ -117,7 +117,7 @@ async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
     own = _own(ctx, topic_of(topic), session)
     place = _place(own.topic, session)
     ctx.followed[place] = ctx.followed.get(place, (0, None))[0] + 1, None
-    if (row := await effects.recall(path, "unfollow", name, None, None)) is not None:
+    if (row := await effects.recall(path, "unfollow", name, {"session": bool(session)})) is not None:
         raise_recorded(row)
         return
     entry = Entry("unfollow", path, name, request={"session": bool(session)})
@@ -127,7 +127,8 @@ async def unfollow(ctx: RunState, topic: TopicId | str, session: bool) -> None:
 
 async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -> None:
     effects, path, name = ctx.effects, ctx.path(), str(topic)
-    if (row := await effects.recall(path, "emit", name, None, None)) is not None:
+    value = from_json(encode(value_of(data)))
+    if (row := await effects.recall(path, "emit", name, {"data": value, "id": id})) is not None:
         if isinstance(data, Message):  # the replay has made it again, with another id
             ctx.message_ids[data.id] = row.request["message"]
         raise_recorded(row)
@@ -139,7 +140,6 @@ async def emit(ctx: RunState, topic: TopicId | str, data: Any, id: str | None) -
     if isinstance(data, Message):
         message_id = checked_id(ctx.message_ids.get(data.id, data.id))
         data = data.model_copy(update={"id": message_id})
-    value = from_json(encode(value_of(data)))
     entry = Entry("emit", path, name, request={"message": message_id})
     async with effects.performing():
         try:
@@ -179,9 +179,9 @@ KIND = "follow.updated"
 
 async def update(ctx: RunState, metadata: Mapping[str, Any]) -> None:
     effects, path = ctx.effects, ctx.path()
-    if await effects.recall(path, KIND, "", None, None) is not None:
-        return
     run, given = effects.lease.run, storable(metadata_of(metadata))
+    if await effects.recall(path, KIND, "", given) is not None:
+        return
     own = (str(ctx.agent_id), run.owner_id, run.tenant)
     followers = [follow_rows.follower_of(*own), follow_rows.follower_of(*own, run.session_id)]
     write = partial(update_follows, followers=followers, metadata=given)

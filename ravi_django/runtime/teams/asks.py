@@ -13,6 +13,7 @@ from ravi_django.kernel import AgentId, AskOutcome, InvalidInputError, KernelErr
 from ravi_django.kernel.json_values import storable
 from ravi_django.models import Ask, Run, uuid7
 from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.effects import Effects
 from ravi_django.runtime.lease.gate import NotDue, Wait
@@ -21,6 +22,7 @@ from ravi_django.runtime.lease.waits import moment
 from ravi_django.runtime.teams import ask_rows
 from ravi_django.runtime.teams.messages import (
     address_of,
+    content_of,
     filled,
     find,
     metadata_of,
@@ -53,12 +55,13 @@ async def ask(
 
         def asked(child: RunHandle, body: dict[str, Any]) -> tuple[Entry, Ask]:
             begins.append(_opening(ctx, ctx.next_path(), child, boot, timeout, body))
+            begins[0].entry.digests = {ARGUMENTS: arguments_digest(_arguments(child, boot))}
             return begins[0].entry, begins[0].cell
 
         target = await spawn(ctx, target, boot, memory=memory, asked=asked)
         message = _same_message(ctx, boot, target)
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, "ask", str(target.agent_id), None, None)
+    row = await effects.recall(path, "ask", str(target.agent_id), _arguments(target, message))
     if row is not None:
         raise_recorded(row)
         return _outcome(row.result, target)
@@ -71,6 +74,11 @@ async def ask(
     else:
         opened = begun.request
     return await _settled(ctx, path, target, opened)
+
+
+def _arguments(target: RunHandle | AgentId, message: Message | str | None = None) -> dict[str, Any]:
+    """What a replay recognizes the call by."""
+    return {"run": target.run_id if isinstance(target, RunHandle) else None, "message": content_of(message)}
 
 
 def _same_message(ctx: RunState, boot: Message | str, target: RunHandle) -> Message | str:
@@ -102,7 +110,9 @@ class Opening:
 
 def opening(ctx: RunState, path: str, target: RunHandle, message: Message | str | None, timeout: Duration) -> Opening:
     body = None if message is None else filled(ctx, target.agent_id, message, path)
-    return _opening(ctx, path, target, message, timeout, body)
+    begun = _opening(ctx, path, target, message, timeout, body)
+    begun.entry.digests = {ARGUMENTS: arguments_digest(_arguments(target))}
+    return begun
 
 
 def _opening(
@@ -146,7 +156,7 @@ async def _open(
 
 async def outcome(ctx: RunState, path: str, target: RunHandle, opened: dict[str, Any]) -> AskOutcome:
     """The outcome of the ask that began at `path`; `opened` is its started row's request."""
-    row = await ctx.effects.recall(path, "ask", str(target.agent_id), None, None)
+    row = await ctx.effects.recall(path, "ask", str(target.agent_id), _arguments(target))
     return await _settled(ctx, path, target, opened) if row is None else _outcome(row.result, target)
 
 
@@ -189,7 +199,7 @@ async def send(ctx: RunState, target: AgentId | RunHandle, message: Message | st
     for the run above is no message: it is a frame of the tree's stream."""
     effects, path = ctx.effects, ctx.path()
     agent_id = target.agent_id if isinstance(target, RunHandle) else address_of(target)
-    row = await effects.recall(path, "msg.sent", str(agent_id), None, None)
+    row = await effects.recall(path, "msg.sent", str(agent_id), _arguments(target, message))
     if row is not None:
         raise_recorded(row)
         return
@@ -238,7 +248,7 @@ def _is_above(ctx: RunState, target: AgentId | RunHandle) -> bool:
 async def reply(ctx: RunState, message: Message, result: Any) -> None:
     """Answer the run that asked with this message."""
     effects, path = ctx.effects, ctx.path()
-    if await effects.recall(path, "ask.replied", message.id, None, None) is not None:
+    if await effects.recall(path, "ask.replied", message.id, {"result": storable(result)}) is not None:
         return
     asker = RunHandle(str(message.reply_to), message.sender or ctx.agent_id)
     asker_id = run_id_of(asker)

@@ -165,6 +165,14 @@ def body_of(ctx: RunState, target: AgentId, value: Any) -> dict[str, Any]:
     return filled(ctx, target, made, "")
 
 
+def content_of(message: Message | str | None) -> Any:
+    """What a call that sends the message is recognized by on a replay."""
+    if message is None:
+        return None
+    payload = message.payload if isinstance(message, Message) else payload_of(message)
+    return payload.model_dump(mode="json")
+
+
 def payload_of(value: Any) -> PayloadBase:
     if isinstance(value, str):
         return ChatPayload(message=ChatMessage.of("user", value))

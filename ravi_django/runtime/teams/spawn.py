@@ -27,6 +27,7 @@ from ravi_django.runtime.runs.waking import append_locked, require
 from ravi_django.runtime.teams import slots
 from ravi_django.runtime.teams.messages import (
     address_of,
+    content_of,
     filled,
     find,
     metadata_of,
@@ -55,7 +56,7 @@ async def spawn(
     """
     agent_id, given, remembers = address_of(target), _checked(priority), check_memory(memory) == CONVERSATION
     effects, path = ctx.effects, ctx.path()
-    row = await effects.recall(path, "child.spawned", str(agent_id), None, None)
+    row = await effects.recall(path, "child.spawned", str(agent_id), content_of(boot))
     if row is not None:
         return _spawned(ctx, agent_id, row, boot)
     message = None if boot is None else filled(ctx, agent_id, boot, path)

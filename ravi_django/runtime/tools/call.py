@@ -47,7 +47,7 @@ async def call(ctx: RunState, name: str, arguments: dict[str, Any]) -> ToolExecu
     path = ctx.path()
     if is_too_deep(arguments):  # before they are encoded; the same text in every replay
         arguments = {INVALID_ARGUMENTS_KEY: f"they are nested more than {MAX_ARGUMENTS_DEPTH} levels deep"}
-    row = await effects.recall(path, KIND, name, arguments, None)
+    row = await effects.recall(path, KIND, name, arguments)
     if row is not None:
         ctx.pass_turns(path, (row.result or {}).get("turns", 0))
         chain.raise_refused(row.error)

@@ -24,6 +24,7 @@ from ravi_django.kernel.people import Addressees, HumanInput
 from ravi_django.kernel.tools import Effect, Tool
 from ravi_django.models import HumanRequest
 from ravi_django.runtime.journal.entries import Entry
+from ravi_django.runtime.journal.replay import ARGUMENTS
 from ravi_django.runtime.lease import caps
 from ravi_django.runtime.lease.appender import Write
 from ravi_django.runtime.lease.caps import KIND
@@ -156,6 +157,7 @@ def _closing(ctx: RunState, tool: Tool | None, entry: Entry, pause: AnyPause) ->
     if number > MAX_PAUSES:
         raise PauseRefused(f"{entry.name} has paused {MAX_PAUSES} times in one call, which is the limit; it was ended")
     row = Entry(KIND, entry.path, entry.name, phase="paused", attempt=entry.attempt, request=entry.request)
+    row.digests = {ARGUMENTS: ctx.effects.asked[entry.path]}
     row.elapsed_s = caps.own_time()
     row.result = {"attempt": entry.attempt, "number": number, "spent_s": round(row.elapsed_s, 3)}
     if given := ctx.turns_in(entry.path):

@@ -183,7 +183,7 @@ def fit(entry: Entry, result: ToolExecutionResult, limit: int, *, readable: bool
     body, is_all = _whole(result, textual)
     blob = make_text_blob(body)
     entry.blobs = [blob]
-    entry.digests = {WHOLE: blob.id}
+    entry.digests = {**(entry.digests or {}), WHOLE: blob.id}
     shown, offset = _shown(result.content, sizes, limit)
     marker = _marker(len(body), offset if textual else None, is_all, str(entry.id) if readable else "")
     if shown and isinstance(shown[-1], TextBlock):

@@ -13,7 +13,6 @@ from ravi_django.conf import conf
 from ravi_django.kernel.content import blocks_json
 from ravi_django.kernel.errors import (
     CancellationError,
-    DeterminismError,
     LeaseLostError,
     PermanentError,
     UncertainEffectError,
@@ -21,7 +20,7 @@ from ravi_django.kernel.errors import (
 from ravi_django.kernel.messages import ToolExecutionResult
 from ravi_django.kernel.tools import Happened, NotHappened, Tool
 from ravi_django.runtime.journal.entries import Entry, Recorded
-from ravi_django.runtime.journal.replay import check_identity
+from ravi_django.runtime.journal.replay import ARGUMENTS, arguments_digest
 from ravi_django.runtime.lease import paths
 from ravi_django.runtime.lease.caps import KIND, timeout_of
 from ravi_django.runtime.lease.gate import Stop, Wait
@@ -142,11 +141,7 @@ async def decide(ctx: RunState, entry: Entry, why: str, not_before: datetime | N
 
 
 def _same_call(row: Recorded, entry: Entry) -> bool:
-    try:
-        check_identity(row, KIND, entry.name, entry.request["arguments"])
-    except DeterminismError:
-        return False
-    return True
+    return row.name == entry.name and (row.digests or {}).get(ARGUMENTS) == arguments_digest(entry.request["arguments"])
 
 
 async def decide_left(ctx: RunState) -> None:
@@ -156,7 +151,7 @@ async def decide_left(ctx: RunState) -> None:
     if left and effects.stop is not None and effects.stop.kind == Stop.Kind.LOST:
         effects.stop = None  # the gate is closed for the agent's code; this wait is the engine's
     for path, begun in left.items():
-        entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request)
+        entry = Entry(KIND, path, begun.name, attempt=begun.attempt, request=begun.request, digests=begun.digests)
         decidable = uncertain.may_decide_at(effects, begun, ctx.toolbox.get(entry.name))
         why = "the run's code did not wait for it"
         answer = await checked(ctx, entry, decidable) or await uncertain.decide(ctx, entry, why, not_before=decidable)
