@@ -154,8 +154,8 @@ def test_hundreds_of_entries_are_paged(root) -> None:
         assert f"of {total}" in words(run_page(root, run, f"?journal={odd}"))
 
 
-def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, settings) -> None:
-    settings.RAVI = {**settings.RAVI, "INLINE_BYTES": 1000}
+def test_an_entrys_page_has_all_of_it_and_what_it_was_made_with(root, driven, monkeypatch) -> None:
+    world.patch(monkeypatch, "INLINE_BYTES", 1000)
     run = driven([call("y" * 50_000), "ok"])
     entry = JournalEntry.objects.get(run=run, kind="tool.call")
     assert "$blob" in entry.result
